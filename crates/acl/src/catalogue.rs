@@ -30,9 +30,9 @@ impl CommandCatalogue {
     /// # Panics
     /// If a subcommand precedes its container.
     #[must_use]
-    pub fn new(rows: impl IntoIterator<Item = (String, Categories)>) -> Self {
+    pub fn new(commands: impl IntoIterator<Item = (String, Categories)>) -> Self {
         let mut catalogue = Self::default();
-        for (name, categories) in rows {
+        for (name, categories) in commands {
             let id = CommandId(catalogue.commands.len());
             if let Some((container, _)) = name.split_once('|') {
                 let container = catalogue.by_name[container];
@@ -59,8 +59,8 @@ impl CommandCatalogue {
 
     /// The full name of the command with this index, or `None` if the index is out of range.
     #[must_use]
-    pub fn name_of(&self, number: usize) -> Option<&str> {
-        self.commands.get(number).map(|listed| listed.name.as_str())
+    pub fn name_at(&self, index: usize) -> Option<&str> {
+        self.commands.get(index).map(|listed| listed.name.as_str())
     }
 
     pub(crate) fn subcommands(&self, id: CommandId) -> &[CommandId] {

@@ -5,9 +5,9 @@ use resp::{Args, Writer};
 
 use crate::category::Categories;
 use crate::log::AclLog;
-use crate::password::hex;
+use crate::password::encode_hex;
 use crate::selector::{AclRequest, AclSelector, Denial};
-use crate::users::{DEFAULT, Users};
+use crate::users::{DEFAULT_USER_NAME, Users};
 
 /// The client that runs an ACL command, and the current time.
 #[derive(Debug, Clone, Copy)]
@@ -33,19 +33,19 @@ pub enum ResolveError {
     /// No command has the requested name.
     NoSuchCommand,
     /// The request has the wrong number of arguments; holds the command's full name.
-    Arity(String),
+    WrongArity(String),
 }
 
 /// The change that an ACL command made to the users, for the caller to act on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserChange {
     /// The command changed no user, or failed.
-    Nothing,
+    Unchanged,
     /// The user whose rules changed. The caller must disconnect this user's subscribers to channels that are no longer
     /// permitted.
-    Changed(Vec<u8>),
+    RulesChanged(Vec<u8>),
     /// The deleted users. The caller must disconnect their clients.
-    Deleted(Vec<Vec<u8>>),
+    UsersDeleted(Vec<Vec<u8>>),
 }
 
 /// The text of ACL HELP.
@@ -81,7 +81,7 @@ pub const NO_FILE_ERROR: &str = "ERR This instance is not configured to use an A
                            via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
                            configuration file set) in order to store users in the configuration.";
 
-const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+const NOT_AN_INTEGER_ERROR: &str = "ERR value is not an integer or out of range";
 
 /// Executes `ACL subcommand ...`. `request` is the complete request, whose arity was already checked. The caller must
 /// handle HELP, GENPASS, LOAD and SAVE itself, because they need more than the users.
@@ -92,34 +92,36 @@ pub fn execute_acl(
     users: &mut Users,
     log: &mut AclLog,
     client: AclClient<'_>,
-    host: &impl CommandResolver,
+    resolver: &impl CommandResolver,
     request: Args<'_>,
     reply: &mut Writer<'_>,
 ) -> Result<UserChange, String> {
     let words: Vec<&[u8]> = request.iter().skip(2).collect();
     let name = request[1].to_ascii_lowercase();
     match (name.as_slice(), words.as_slice()) {
-        (b"cat", []) => list_categories(reply, Categories::NAMES.iter().map(|(_, name)| name.as_bytes())),
+        (b"cat", []) => reply_strings(reply, Categories::NAMES.iter().map(|(_, name)| name.as_bytes())),
         (b"cat", [category]) => run_cat(users, category, reply)?,
         (b"deluser", names) => return run_deluser(users, names, reply),
-        (b"dryrun", [user, _, ..]) => run_dryrun(users, host, user, request.from(3), reply)?,
+        (b"dryrun", [user, _, ..]) => run_dryrun(users, resolver, user, request.skip(3), reply)?,
         (b"getuser", [user]) => run_getuser(users, user, reply),
         (b"list", []) => {
-            let lines: Vec<Vec<u8>> =
-                users.iter().map(|(name, user)| [b"user ", name, b" ", &user.describe()].concat()).collect();
-            list_categories(reply, lines.iter().map(Vec::as_slice));
+            let lines: Vec<Vec<u8>> = users
+                .iter()
+                .map(|(name, user)| [b"user ", name, b" ", &user.format_rules()].concat())
+                .collect();
+            reply_strings(reply, lines.iter().map(Vec::as_slice));
         }
-        (b"log", []) => log.reply(client.now, 10, reply),
+        (b"log", []) => log.reply_entries(client.now, 10, reply),
         (b"log", [word]) if word.eq_ignore_ascii_case(b"reset") => {
             log.clear();
             reply.ok();
         }
         (b"log", [count]) => {
-            let count = resp::parse_i64(count).ok_or(NOT_AN_INTEGER)?;
-            log.reply(client.now, usize::try_from(count).unwrap_or(0), reply);
+            let count = resp::parse_i64(count).ok_or(NOT_AN_INTEGER_ERROR)?;
+            log.reply_entries(client.now, usize::try_from(count).unwrap_or(0), reply);
         }
         (b"setuser", [user, rules @ ..]) => return run_setuser(users, user, rules, reply),
-        (b"users", []) => list_categories(reply, users.iter().map(|(name, _)| name)),
+        (b"users", []) => reply_strings(reply, users.iter().map(|(name, _)| name)),
         (b"whoami", []) => reply.bulk(client.user),
         _ => {
             return Err(format!(
@@ -128,10 +130,10 @@ pub fn execute_acl(
             ));
         }
     }
-    Ok(UserChange::Nothing)
+    Ok(UserChange::Unchanged)
 }
 
-fn list_categories<'a>(reply: &mut Writer<'_>, names: impl Iterator<Item = &'a [u8]> + Clone) {
+fn reply_strings<'a>(reply: &mut Writer<'_>, names: impl Iterator<Item = &'a [u8]> + Clone) {
     reply.array(names.clone().count());
     for name in names {
         reply.bulk(name);
@@ -145,18 +147,18 @@ fn run_cat(users: &Users, category: &[u8], reply: &mut Writer<'_>) -> Result<(),
     };
     let catalogue = users.catalogue();
     let within: Vec<&[u8]> = catalogue.in_category(found).map(|id| catalogue.name(id).as_bytes()).collect();
-    list_categories(reply, within.into_iter());
+    reply_strings(reply, within.into_iter());
     Ok(())
 }
 
 fn run_deluser(users: &mut Users, names: &[&[u8]], reply: &mut Writer<'_>) -> Result<UserChange, String> {
-    if names.contains(&DEFAULT) {
+    if names.contains(&DEFAULT_USER_NAME) {
         return Err("ERR The 'default' user cannot be removed".to_owned());
     }
     let gone: Vec<Vec<u8>> =
         names.iter().filter(|name| users.delete(name)).map(|name| name.to_vec()).collect();
     reply.integer(gone.len() as i64);
-    Ok(if gone.is_empty() { UserChange::Nothing } else { UserChange::Deleted(gone) })
+    Ok(if gone.is_empty() { UserChange::Unchanged } else { UserChange::UsersDeleted(gone) })
 }
 
 fn run_setuser(
@@ -165,14 +167,14 @@ fn run_setuser(
     rules: &[&[u8]],
     reply: &mut Writer<'_>,
 ) -> Result<UserChange, String> {
-    users.set(user, rules).map_err(|error| format!("ERR {error}"))?;
+    users.set_rules(user, rules).map_err(|error| format!("ERR {error}"))?;
     reply.ok();
-    Ok(UserChange::Changed(user.to_vec()))
+    Ok(UserChange::RulesChanged(user.to_vec()))
 }
 
 fn run_dryrun(
     users: &Users,
-    host: &impl CommandResolver,
+    resolver: &impl CommandResolver,
     user: &[u8],
     request: Args<'_>,
     reply: &mut Writer<'_>,
@@ -186,12 +188,12 @@ fn run_dryrun(
     let Some(user) = users.find(user) else {
         return Err(format!("ERR User '{name}' not found"));
     };
-    let resolved = match host.resolve(request) {
+    let resolved = match resolver.resolve(request) {
         Ok(resolved) => resolved,
         Err(ResolveError::NoSuchCommand) => {
             return Err(format!("ERR Command '{}' not found", shown(&request[0])));
         }
-        Err(ResolveError::Arity(name)) => {
+        Err(ResolveError::WrongArity(name)) => {
             return Err(format!("ERR wrong number of arguments for '{name}' command"));
         }
     };
@@ -230,7 +232,7 @@ pub fn run_genpass(
     random: impl FnOnce(&mut [u8]),
     reply: &mut Writer<'_>,
 ) -> Result<(), &'static str> {
-    let bits = match bits.map_or(Some(256), resp::parse_i64).ok_or(NOT_AN_INTEGER)? {
+    let bits = match bits.map_or(Some(256), resp::parse_i64).ok_or(NOT_AN_INTEGER_ERROR)? {
         bits @ 1..=4096 => bits as usize,
         _ => {
             return Err("ERR ACL GENPASS argument must be the number of bits for the output password, a \
@@ -239,7 +241,7 @@ pub fn run_genpass(
     };
     let mut bytes = vec![0; bits.div_ceil(8)];
     random(&mut bytes);
-    let digits = hex(&bytes);
+    let digits = encode_hex(&bytes);
     reply.bulk(&digits.as_bytes()[..bits.div_ceil(4)]);
     Ok(())
 }
@@ -255,23 +257,23 @@ fn run_getuser(users: &Users, name: &[u8], reply: &mut Writer<'_>) {
     }
     reply.bulk(b"passwords");
     let passwords: Vec<String> = user.passwords().collect();
-    list_categories(reply, passwords.iter().map(String::as_bytes));
-    describe_denial(user.root_rules(), reply);
+    reply_strings(reply, passwords.iter().map(String::as_bytes));
+    reply_selector_rules(user.root_selector(), reply);
     reply.bulk(b"selectors");
-    reply.array(user.further_rules().len());
-    for selector in user.further_rules() {
+    reply.array(user.further_selectors().len());
+    for selector in user.further_selectors() {
         reply.map(4);
-        describe_denial(selector, reply);
+        reply_selector_rules(selector, reply);
     }
 }
 
-fn describe_denial(selector: &AclSelector, reply: &mut Writer<'_>) {
+fn reply_selector_rules(selector: &AclSelector, reply: &mut Writer<'_>) {
     reply.bulk(b"commands");
-    reply.bulk(selector.commands().as_bytes());
+    reply.bulk(selector.format_command_rules().as_bytes());
     reply.bulk(b"keys");
-    reply.bulk(&selector.key_patterns());
+    reply.bulk(&selector.format_key_patterns());
     reply.bulk(b"channels");
-    reply.bulk(&selector.channel_patterns());
+    reply.bulk(&selector.format_channel_patterns());
     reply.bulk(b"databases");
-    reply.bulk(selector.databases().as_bytes());
+    reply.bulk(selector.format_databases().as_bytes());
 }

@@ -39,9 +39,9 @@ pub use command::{
     AclClient, CommandResolver, HELP, NO_FILE_ERROR, ResolveError, UserChange, execute_acl, run_genpass,
 };
 pub use log::{AclDenial, AclLog, DenialReason};
-pub use selector::{AccessedDatabases, AclRequest, ChannelUse, Denial, KeyAccess, KeyUse};
+pub use selector::{AccessedChannel, AccessedDatabases, AccessedKey, AclRequest, Denial, KeyAccess};
 pub use user::{RuleError, User};
-pub use users::{AclFileError, DEFAULT, UserRulesError, Users};
+pub use users::{AclFileError, DEFAULT_USER_NAME, UserRulesError, Users};
 
 #[cfg(test)]
 mod tests;

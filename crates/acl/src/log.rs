@@ -76,8 +76,8 @@ impl AclDenial {
 struct LogEntry {
     id: u64,
     count: u64,
-    first: Millis,
-    last: Millis,
+    first_at: Millis,
+    last_at: Millis,
     denial: AclDenial,
 }
 
@@ -85,63 +85,64 @@ struct LogEntry {
 #[derive(Debug)]
 pub struct AclLog {
     entries: VecDeque<LogEntry>,
-    length: usize,
+    max_len: usize,
     next_id: u64,
     /// Number of denials since the server started, per reason in the order of [`DenialReason::REASON_NAMES`].
-    refused_count: [u64; DenialReason::REASON_NAMES.len()],
+    denials_by_reason: [u64; DenialReason::REASON_NAMES.len()],
 }
 
 impl Default for AclLog {
     fn default() -> Self {
         Self {
             entries: VecDeque::new(),
-            length: DEFAULT_MAX_LEN,
+            max_len: DEFAULT_MAX_LEN,
             next_id: 0,
-            refused_count: [0; DenialReason::REASON_NAMES.len()],
+            denials_by_reason: [0; DenialReason::REASON_NAMES.len()],
         }
     }
 }
 
 impl AclLog {
     /// Records a denial, merging it with a matching one of the last minute.
-    pub fn add(&mut self, now: Millis, denial: AclDenial) {
+    pub fn record(&mut self, now: Millis, denial: AclDenial) {
         if let Some(place) =
             DenialReason::REASON_NAMES.iter().position(|(reason, _)| *reason == denial.reason)
         {
-            self.refused_count[place] += 1;
+            self.denials_by_reason[place] += 1;
         }
         let like =
-            |entry: &LogEntry| now.0 - entry.last.0 <= MERGE_WINDOW_MS && entry.denial.matches(&denial);
+            |entry: &LogEntry| now.0 - entry.last_at.0 <= MERGE_WINDOW_MS && entry.denial.matches(&denial);
         let before = self.entries.iter().position(like).and_then(|place| self.entries.remove(place));
         let entry = match before {
-            Some(entry) => LogEntry { count: entry.count + 1, last: now, denial, ..entry },
+            Some(entry) => LogEntry { count: entry.count + 1, last_at: now, denial, ..entry },
             None => {
                 self.next_id += 1;
-                LogEntry { id: self.next_id - 1, count: 1, first: now, last: now, denial }
+                LogEntry { id: self.next_id - 1, count: 1, first_at: now, last_at: now, denial }
             }
         };
         self.entries.push_front(entry);
-        self.entries.truncate(self.length);
+        self.entries.truncate(self.max_len);
     }
 
     /// Sets the maximum number of entries (`acllog-max-len`).
-    pub fn set_length(&mut self, length: usize) {
-        self.length = length;
-        self.entries.truncate(length);
+    pub fn set_max_len(&mut self, max_len: usize) {
+        self.max_len = max_len;
+        self.entries.truncate(max_len);
     }
 
     /// The number of denials since the server started for each reason, with the reason's name in INFO.
-    pub fn reset_refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        DenialReason::REASON_NAMES.iter().zip(self.refused_count).map(|((_, name), count)| (*name, count))
+    pub fn denials_by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        DenialReason::REASON_NAMES.iter().zip(self.denials_by_reason).map(|((_, name), count)| (*name, count))
     }
 
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }
 
-    pub(crate) fn reply(&self, now: Millis, count: usize, reply: &mut Writer<'_>) {
+    pub(crate) fn reply_entries(&self, now: Millis, count: usize, reply: &mut Writer<'_>) {
         reply.array(count.min(self.entries.len()));
-        for LogEntry { id, count, first, last, denial } in self.entries.iter().take(count) {
+        for LogEntry { id, count, first_at: first, last_at: last, denial } in self.entries.iter().take(count)
+        {
             reply.map(10);
             reply.bulk(b"count");
             reply.integer(i64::try_from(*count).unwrap_or(i64::MAX));

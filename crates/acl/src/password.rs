@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 pub(crate) struct PasswordHash([u8; 32]);
 
 impl PasswordHash {
-    pub(crate) fn of(password: &[u8]) -> Self {
+    pub(crate) fn from_password(password: &[u8]) -> Self {
         Self(Sha256::digest(password).into())
     }
 
@@ -29,7 +29,7 @@ impl PasswordHash {
     }
 
     pub(crate) fn to_hex(&self) -> String {
-        hex(&self.0)
+        encode_hex(&self.0)
     }
 
     /// Compares in constant time, so that timing does not reveal matching prefixes.
@@ -38,6 +38,6 @@ impl PasswordHash {
     }
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

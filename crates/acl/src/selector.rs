@@ -16,9 +16,9 @@ pub struct AclRequest<'a> {
     /// The argument after the command name, for rules that permit only one first argument.
     pub first_argument: Option<&'a [u8]>,
     /// The keys that the command accesses, with the kind of access.
-    pub keys: SmallVec<[KeyUse<'a>; 4]>,
+    pub keys: SmallVec<[AccessedKey<'a>; 4]>,
     /// The channels that the command publishes or subscribes to.
-    pub channels: SmallVec<[ChannelUse<'a>; 4]>,
+    pub channels: SmallVec<[AccessedChannel<'a>; 4]>,
     /// The databases that the request accesses.
     pub databases: AccessedDatabases,
 }
@@ -37,7 +37,7 @@ pub enum AccessedDatabases {
 
 /// A key of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct KeyUse<'a> {
+pub struct AccessedKey<'a> {
     /// The full key as sent by the client.
     pub name: &'a [u8],
     /// Whether the command reads the key, writes it, or both.
@@ -48,14 +48,14 @@ pub struct KeyUse<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyAccess {
     /// The command returns or uses the value.
-    pub read: bool,
+    pub reads: bool,
     /// The command changes or deletes the value.
-    pub write: bool,
+    pub writes: bool,
 }
 
 /// A channel of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct ChannelUse<'a> {
+pub struct AccessedChannel<'a> {
     /// The channel name, or the pattern of PSUBSCRIBE.
     pub name: &'a [u8],
     /// Whether `name` is a pattern (PSUBSCRIBE).
@@ -90,8 +90,8 @@ struct KeyPattern {
 
 impl KeyPattern {
     /// Formats the pattern as a rule.
-    fn describe(&self) -> Vec<u8> {
-        let prefix: &[u8] = match (self.access.read, self.access.write) {
+    fn format_rule(&self) -> Vec<u8> {
+        let prefix: &[u8] = match (self.access.reads, self.access.writes) {
             (true, true) => b"~",
             (true, false) => b"%R~",
             (false, _) => b"%W~",
@@ -113,17 +113,17 @@ enum RuleTarget {
 struct CommandRule {
     is_allowed: bool,
     target: RuleTarget,
-    text: String,
+    target_text: String,
 }
 
 /// A set of rules that together decide which requests are permitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AclSelector {
     /// Whether commands without a matching rule are allowed: `+@all` or `-@all`.
-    default_allow: bool,
+    allows_by_default: bool,
     rules: Vec<CommandRule>,
     /// The effective permission per command index; empty until there are rules.
-    allowed: Vec<bool>,
+    allowed_commands: Vec<bool>,
     first_arguments: BTreeMap<CommandId, BTreeSet<Vec<u8>>>,
     keys: PermittedPatterns<KeyPattern>,
     channels: PermittedPatterns<Vec<u8>>,
@@ -143,9 +143,9 @@ impl AclSelector {
     /// A selector that permits no commands and no keys.
     pub(crate) fn new(all_channels_by_default: bool) -> Self {
         Self {
-            default_allow: false,
+            allows_by_default: false,
             rules: Vec::new(),
-            allowed: Vec::new(),
+            allowed_commands: Vec::new(),
             first_arguments: BTreeMap::new(),
             keys: PermittedPatterns::Some(Vec::new()),
             channels: if all_channels_by_default {
@@ -159,7 +159,7 @@ impl AclSelector {
 
     /// Whether the selector permits every command, key, channel and database.
     pub(crate) fn permits_everything(&self) -> bool {
-        self.default_allow
+        self.allows_by_default
             && self.rules.is_empty()
             && self.keys == PermittedPatterns::All
             && self.channels == PermittedPatterns::All
@@ -169,15 +169,19 @@ impl AclSelector {
     /// Whether the selector permits reading every key.
     pub(crate) fn permits_reading_all_keys(&self) -> bool {
         let PermittedPatterns::Some(patterns) = &self.keys else { return true };
-        patterns.iter().any(|known| known.access.read && known.pattern == b"*")
+        patterns.iter().any(|known| known.access.reads && known.pattern == b"*")
     }
 
     /// Applies one rule. Returns `None` if the rule is not about commands, keys, channels or databases.
-    pub(crate) fn apply(&mut self, grammar: RuleContext<'_>, rule: &[u8]) -> Option<Result<(), RuleError>> {
+    pub(crate) fn apply_rule(
+        &mut self,
+        context: RuleContext<'_>,
+        rule: &[u8],
+    ) -> Option<Result<(), RuleError>> {
         let word = rule.to_ascii_lowercase();
         match word.as_slice() {
-            b"allcommands" | b"+@all" => self.set_default_allow(true),
-            b"nocommands" | b"-@all" => self.set_default_allow(false),
+            b"allcommands" | b"+@all" => self.set_allows_by_default(true),
+            b"nocommands" | b"-@all" => self.set_allows_by_default(false),
             b"allkeys" | b"~*" => self.keys = PermittedPatterns::All,
             b"resetkeys" => self.keys = PermittedPatterns::Some(Vec::new()),
             b"allchannels" | b"&*" => self.channels = PermittedPatterns::All,
@@ -188,8 +192,8 @@ impl AclSelector {
             _ => {
                 return match rule.split_first()? {
                     (b'~' | b'%', _) => Some(self.add_key_pattern(rule)),
-                    (b'&', pattern) => Some(self.add_channel(pattern)),
-                    (b'+' | b'-', target) => Some(self.add_rule(grammar.catalogue, rule[0] == b'+', target)),
+                    (b'&', pattern) => Some(self.add_channel_pattern(pattern)),
+                    (b'+' | b'-', target) => Some(self.add_rule(context.catalogue, rule[0] == b'+', target)),
                     _ => None,
                 };
             }
@@ -203,31 +207,33 @@ impl AclSelector {
         for number in numbers.split(|byte| *byte == b',') {
             let number = resp::parse_i64(number).ok_or(RuleError::Syntax)?;
             let number = i32::try_from(number).ok().and_then(|number| u32::try_from(number).ok());
-            databases.insert(number.ok_or(RuleError::DatabaseRange)?);
+            databases.insert(number.ok_or(RuleError::DatabaseOutOfRange)?);
         }
         self.databases = Some(databases);
         Ok(())
     }
 
-    fn set_default_allow(&mut self, default_allow: bool) {
-        self.default_allow = default_allow;
+    fn set_allows_by_default(&mut self, allows_by_default: bool) {
+        self.allows_by_default = allows_by_default;
         self.rules.clear();
         self.first_arguments.clear();
-        self.allowed.clear();
+        self.allowed_commands.clear();
     }
 
     fn add_key_pattern(&mut self, rule: &[u8]) -> Result<(), RuleError> {
         let (access, pattern) = parse_key_pattern(rule).ok_or(RuleError::Syntax)?;
-        if pattern == b"*" && access.read && access.write {
+        if pattern == b"*" && access.reads && access.writes {
             self.keys = PermittedPatterns::All;
             return Ok(());
         }
-        let PermittedPatterns::Some(patterns) = &mut self.keys else { return Err(RuleError::KeysAfterAll) };
+        let PermittedPatterns::Some(patterns) = &mut self.keys else {
+            return Err(RuleError::KeyPatternAfterAllKeys);
+        };
         match patterns.iter_mut().find(|known| known.pattern == pattern) {
             Some(known) => {
                 known.access = KeyAccess {
-                    read: known.access.read || access.read,
-                    write: known.access.write || access.write,
+                    reads: known.access.reads || access.reads,
+                    writes: known.access.writes || access.writes,
                 };
             }
             None => patterns.push(KeyPattern { pattern: pattern.to_vec(), access }),
@@ -235,12 +241,12 @@ impl AclSelector {
         Ok(())
     }
 
-    fn add_channel(&mut self, pattern: &[u8]) -> Result<(), RuleError> {
+    fn add_channel_pattern(&mut self, pattern: &[u8]) -> Result<(), RuleError> {
         if contains_blank(pattern) {
             return Err(RuleError::Syntax);
         }
         let PermittedPatterns::Some(patterns) = &mut self.channels else {
-            return Err(RuleError::ChannelsAfterAll);
+            return Err(RuleError::ChannelPatternAfterAllChannels);
         };
         if !patterns.iter().any(|known| known == pattern) {
             patterns.push(pattern.to_vec());
@@ -253,15 +259,15 @@ impl AclSelector {
     fn add_rule(
         &mut self,
         catalogue: &CommandCatalogue,
-        allow: bool,
+        is_allowed: bool,
         target: &[u8],
     ) -> Result<(), RuleError> {
         let target = match target.strip_prefix(b"@") {
-            Some(name) => RuleTarget::Category(Categories::find_by_name(name).ok_or(RuleError::Unknown)?),
-            None => parse_command(catalogue, allow, target)?,
+            Some(name) => RuleTarget::Category(Categories::find_by_name(name).ok_or(RuleError::UnknownName)?),
+            None => parse_command(catalogue, is_allowed, target)?,
         };
-        if self.allowed.is_empty() {
-            self.allowed = vec![self.default_allow; catalogue.len()];
+        if self.allowed_commands.is_empty() {
+            self.allowed_commands = vec![self.allows_by_default; catalogue.len()];
         }
         let text = match &target {
             RuleTarget::Category(category) => {
@@ -281,12 +287,12 @@ impl AclSelector {
             (RuleTarget::FirstArgument(old, _), RuleTarget::Command(new)) => old != new,
             (old, new) => old != new,
         });
-        self.parse_rules(catalogue, allow, &target);
-        self.rules.push(CommandRule { is_allowed: allow, target, text });
+        self.apply_command_rule(catalogue, is_allowed, &target);
+        self.rules.push(CommandRule { is_allowed, target, target_text: text });
         Ok(())
     }
 
-    fn parse_rules(&mut self, catalogue: &CommandCatalogue, allow: bool, target: &RuleTarget) {
+    fn apply_command_rule(&mut self, catalogue: &CommandCatalogue, is_allowed: bool, target: &RuleTarget) {
         let commands: Vec<CommandId> = match target {
             RuleTarget::Category(category) => catalogue.in_category(*category).collect(),
             RuleTarget::Command(id) => {
@@ -298,7 +304,7 @@ impl AclSelector {
             }
         };
         for id in commands {
-            self.allowed[id.0] = allow;
+            self.allowed_commands[id.0] = is_allowed;
             self.first_arguments.remove(&id);
         }
     }
@@ -307,7 +313,7 @@ impl AclSelector {
     pub(crate) fn check(&self, request: &AclRequest<'_>) -> Result<(), Denial> {
         self.check_databases(&request.databases)?;
         if let Some(id) = request.command
-            && !self.allowed.get(id.0).copied().unwrap_or(self.default_allow)
+            && !self.allowed_commands.get(id.0).copied().unwrap_or(self.allows_by_default)
         {
             let words = self.first_arguments.get(&id);
             let first = request.first_argument.unwrap_or_default().to_ascii_lowercase();
@@ -338,16 +344,16 @@ impl AclSelector {
         }
     }
 
-    fn permits_key(&self, key: &KeyUse<'_>) -> bool {
+    fn permits_key(&self, key: &AccessedKey<'_>) -> bool {
         let PermittedPatterns::Some(patterns) = &self.keys else { return true };
         let enough =
-            |access: KeyAccess| (access.read || !key.access.read) && (access.write || !key.access.write);
+            |access: KeyAccess| (access.reads || !key.access.reads) && (access.writes || !key.access.writes);
         patterns.iter().any(|known| enough(known.access) && glob::matches(&known.pattern, key.name))
     }
 
     /// A pattern is permitted only if a rule contains exactly the same pattern, because a subscription pattern can
     /// match an unlimited number of channels.
-    pub(crate) fn permits_channel(&self, channel: ChannelUse<'_>) -> bool {
+    pub(crate) fn permits_channel(&self, channel: AccessedChannel<'_>) -> bool {
         let PermittedPatterns::Some(patterns) = &self.channels else { return true };
         patterns.iter().any(|known| {
             if channel.is_pattern { known == channel.name } else { glob::matches(known, channel.name) }
@@ -355,27 +361,27 @@ impl AclSelector {
     }
 
     /// The command rules, separated by spaces.
-    pub(crate) fn commands(&self) -> String {
-        let mut text = if self.default_allow { "+@all" } else { "-@all" }.to_owned();
+    pub(crate) fn format_command_rules(&self) -> String {
+        let mut text = if self.allows_by_default { "+@all" } else { "-@all" }.to_owned();
         for rule in &self.rules {
             text.push_str(if rule.is_allowed { " +" } else { " -" });
-            text.push_str(&rule.text);
+            text.push_str(&rule.target_text);
         }
         text
     }
 
     /// The key patterns as rules.
-    pub(crate) fn key_patterns(&self) -> Vec<u8> {
+    pub(crate) fn format_key_patterns(&self) -> Vec<u8> {
         match &self.keys {
             PermittedPatterns::All => b"~*".to_vec(),
             PermittedPatterns::Some(patterns) => {
-                patterns.iter().map(KeyPattern::describe).collect::<Vec<_>>().join(&b' ')
+                patterns.iter().map(KeyPattern::format_rule).collect::<Vec<_>>().join(&b' ')
             }
         }
     }
 
     /// The channel patterns as rules.
-    pub(crate) fn channel_patterns(&self) -> Vec<u8> {
+    pub(crate) fn format_channel_patterns(&self) -> Vec<u8> {
         match &self.channels {
             PermittedPatterns::All => b"&*".to_vec(),
             PermittedPatterns::Some(patterns) => patterns
@@ -387,7 +393,7 @@ impl AclSelector {
     }
 
     /// The databases as a rule.
-    pub(crate) fn databases(&self) -> String {
+    pub(crate) fn format_databases(&self) -> String {
         let Some(databases) = &self.databases else { return "alldbs".to_owned() };
         if databases.is_empty() {
             return String::new();
@@ -397,18 +403,18 @@ impl AclSelector {
     }
 
     /// All rules, in a form that recreates the selector from an empty one.
-    pub(crate) fn describe(&self) -> Vec<u8> {
-        let mut parts: Vec<Vec<u8>> = vec![self.key_patterns()];
+    pub(crate) fn format_rules(&self) -> Vec<u8> {
+        let mut parts: Vec<Vec<u8>> = vec![self.format_key_patterns()];
         if self.channels != PermittedPatterns::All {
             parts.push(b"resetchannels".to_vec());
         }
-        parts.push(self.channel_patterns());
+        parts.push(self.format_channel_patterns());
         match &self.databases {
             None => {}
             Some(databases) if databases.is_empty() => parts.push(b"resetdbs".to_vec()),
-            Some(_) => parts.push(self.databases().into_bytes()),
+            Some(_) => parts.push(self.format_databases().into_bytes()),
         }
-        parts.push(self.commands().into_bytes());
+        parts.push(self.format_command_rules().into_bytes());
         parts.retain(|part| !part.is_empty());
         parts.join(&b' ')
     }
@@ -420,14 +426,14 @@ fn contains_blank(pattern: &[u8]) -> bool {
 
 /// Parses `~pattern`, or `%` with `R`, `W` or both before it.
 fn parse_key_pattern(rule: &[u8]) -> Option<(KeyAccess, &[u8])> {
-    let (mut access, mut at) = (KeyAccess { read: true, write: true }, 1);
+    let (mut access, mut at) = (KeyAccess { reads: true, writes: true }, 1);
     if rule[0] == b'%' {
-        access = KeyAccess { read: false, write: false };
+        access = KeyAccess { reads: false, writes: false };
         // Redis also accepts a rule without a tilde, and takes its pattern as empty.
         while rule.get(at).is_some_and(|byte| *byte != b'~') {
             match rule[at].to_ascii_uppercase() {
-                b'R' => access.read = true,
-                b'W' => access.write = true,
+                b'R' => access.reads = true,
+                b'W' => access.writes = true,
                 _ => return None,
             }
             at += 1;
@@ -435,21 +441,25 @@ fn parse_key_pattern(rule: &[u8]) -> Option<(KeyAccess, &[u8])> {
         at += 1;
     }
     let pattern = rule.get(at..).unwrap_or_default();
-    ((access.read || access.write) && !contains_blank(pattern)).then_some((access, pattern))
+    ((access.reads || access.writes) && !contains_blank(pattern)).then_some((access, pattern))
 }
 
-fn parse_command(catalogue: &CommandCatalogue, allow: bool, name: &[u8]) -> Result<RuleTarget, RuleError> {
+fn parse_command(
+    catalogue: &CommandCatalogue,
+    is_allowed: bool,
+    name: &[u8],
+) -> Result<RuleTarget, RuleError> {
     if let Some(id) = catalogue.find(name) {
         return Ok(RuleTarget::Command(id));
     }
-    let bar = name.iter().rposition(|byte| *byte == b'|').ok_or(RuleError::Unknown)?;
+    let bar = name.iter().rposition(|byte| *byte == b'|').ok_or(RuleError::UnknownName)?;
     let (command, word) = (&name[..bar], &name[bar + 1..]);
-    let id = catalogue.find(command).ok_or(RuleError::Unknown)?;
+    let id = catalogue.find(command).ok_or(RuleError::UnknownName)?;
     match () {
-        () if !allow => Err(RuleError::Unknown),
+        () if !is_allowed => Err(RuleError::UnknownName),
         () if command.contains(&b'|') => Err(RuleError::FirstArgumentOfSubcommand),
         () if word.is_empty() => Err(RuleError::Syntax),
-        () if !catalogue.subcommands(id).is_empty() => Err(RuleError::Unknown),
+        () if !catalogue.subcommands(id).is_empty() => Err(RuleError::UnknownName),
         () => Ok(RuleTarget::FirstArgument(id, word.to_ascii_lowercase())),
     }
 }

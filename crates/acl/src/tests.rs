@@ -19,26 +19,27 @@ fn test_catalogue() -> CommandCatalogue {
     CommandCatalogue::new(rows.map(|(name, categories)| (name.to_owned(), categories)))
 }
 
-struct TestCommands(CommandCatalogue);
+struct TestResolver(CommandCatalogue);
 
-impl CommandResolver for TestCommands {
+impl CommandResolver for TestResolver {
     fn resolve<'a>(&self, request: resp::Args<'a>) -> Result<AclRequest<'a>, ResolveError> {
         let command = self.0.find(&request[0]).ok_or(ResolveError::NoSuchCommand)?;
         let words: Vec<&'a [u8]> = request.iter().skip(1).collect();
         let mut resolved = AclRequest { command: Some(command), ..AclRequest::default() };
         resolved.first_argument = words.first().copied();
         match self.0.name(command) {
-            "get" if words.len() != 1 => return Err(ResolveError::Arity("get".to_owned())),
+            "get" if words.len() != 1 => return Err(ResolveError::WrongArity("get".to_owned())),
             name @ ("get" | "set") => {
-                let access = KeyAccess { read: name == "get", write: name == "set" };
-                resolved.keys = std::iter::once(KeyUse { name: words[0], access }).collect();
+                let access = KeyAccess { reads: name == "get", writes: name == "set" };
+                resolved.keys = std::iter::once(AccessedKey { name: words[0], access }).collect();
             }
             "select" => {
                 let number = resp::parse_i64(words[0]).and_then(|number| u32::try_from(number).ok());
                 resolved.databases = AccessedDatabases::Some(number.into_iter().collect());
             }
             "subscribe" => {
-                resolved.channels = words.iter().map(|name| ChannelUse { name, is_pattern: false }).collect();
+                resolved.channels =
+                    words.iter().map(|name| AccessedChannel { name, is_pattern: false }).collect();
             }
             _ => {}
         }
@@ -51,13 +52,13 @@ struct TestServer {
     users: Users,
     log: AclLog,
     now: Millis,
-    effect: UserChange,
+    last_change: UserChange,
 }
 
 impl TestServer {
     fn new() -> Self {
         let users = Users::new(test_catalogue());
-        Self { users, log: AclLog::default(), now: Millis(0), effect: UserChange::Nothing }
+        Self { users, log: AclLog::default(), now: Millis(0), last_change: UserChange::Unchanged }
     }
 
     /// The reply to `ACL line`, with line breaks as `|`.
@@ -65,31 +66,31 @@ impl TestServer {
         let words: resp::Request =
             std::iter::once(&b"acl"[..]).chain(line.split(' ').map(str::as_bytes)).collect();
         let mut out = Vec::new();
-        let client = AclClient { user: DEFAULT, now: self.now };
+        let client = AclClient { user: DEFAULT_USER_NAME, now: self.now };
         let reply = &mut Writer::new(&mut out, Protocol::Resp2);
         let answered = execute_acl(
             &mut self.users,
             &mut self.log,
             client,
-            &TestCommands(test_catalogue()),
+            &TestResolver(test_catalogue()),
             words.args(),
             reply,
         );
-        self.effect = answered.unwrap_or_else(|error| {
+        self.last_change = answered.unwrap_or_else(|error| {
             reply.error(&error);
-            UserChange::Nothing
+            UserChange::Unchanged
         });
         String::from_utf8(out).unwrap().trim_end().replace("\r\n", "|")
     }
 
-    fn run_table(&mut self, rows: &[(&str, &str)]) {
-        for (line, expected) in rows {
+    fn run_table(&mut self, cases: &[(&str, &str)]) {
+        for (line, expected) in cases {
             assert_eq!(self.execute(line), *expected, "{line}");
         }
     }
 
     fn format_rules(&self, name: &str) -> String {
-        String::from_utf8(self.users.find(name.as_bytes()).expect("a user").describe()).unwrap()
+        String::from_utf8(self.users.find(name.as_bytes()).expect("a user").format_rules()).unwrap()
     }
 }
 
@@ -181,20 +182,21 @@ fn any_stored_password_authenticates() {
     let hash = "148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940";
     server.run_table(&[("setuser u on >p >q >p", "+OK")]);
     assert!(server.format_rules("u").starts_with(&format!("on #{hash} #")));
-    assert!(server.users.is_request_permitted(b"u", b"p") && server.users.is_request_permitted(b"u", b"q"));
-    assert!(
-        !server.users.is_request_permitted(b"u", b"r") && !server.users.is_request_permitted(b"nobody", b"p")
-    );
+    assert!(server.users.can_authenticate(b"u", b"p") && server.users.can_authenticate(b"u", b"q"));
+    assert!(!server.users.can_authenticate(b"u", b"r") && !server.users.can_authenticate(b"nobody", b"p"));
     server.run_table(&[("setuser u <q", "+OK"), (&format!("setuser u !{hash}"), "+OK")]);
-    assert!(!server.users.is_request_permitted(b"u", b"p"));
+    assert!(!server.users.can_authenticate(b"u", b"p"));
     server.run_table(&[(&format!("setuser u #{hash} off"), "+OK")]);
-    assert!(!server.users.is_request_permitted(b"u", b"p"), "it is disabled");
+    assert!(!server.users.can_authenticate(b"u", b"p"), "it is disabled");
     server.run_table(&[("setuser u nopass on", "+OK")]);
-    assert!(server.users.is_request_permitted(b"u", b"anything"));
+    assert!(server.users.can_authenticate(b"u", b"anything"));
     server.users.set_default_password(b"secret");
-    assert!(!server.users.default_user().is_open() && server.users.is_request_permitted(DEFAULT, b"secret"));
+    assert!(
+        !server.users.default_user().can_skip_authentication()
+            && server.users.can_authenticate(DEFAULT_USER_NAME, b"secret")
+    );
     server.users.set_default_password(b"");
-    assert!(server.users.default_user().is_open());
+    assert!(server.users.default_user().can_skip_authentication());
 }
 
 #[test]
@@ -216,12 +218,15 @@ fn request_needs_one_permitting_selector() {
         ("dryrun nobody ping", "-ERR User 'nobody' not found"),
     ]);
     let user = server.users.find(b"u").unwrap();
-    assert!(user.may_subscribe(ChannelUse { name: b"news.*", is_pattern: true }));
-    assert!(!user.may_subscribe(ChannelUse { name: b"news.a*", is_pattern: true }), "only what was given");
+    assert!(user.may_subscribe(AccessedChannel { name: b"news.*", is_pattern: true }));
+    assert!(
+        !user.may_subscribe(AccessedChannel { name: b"news.a*", is_pattern: true }),
+        "only what was given"
+    );
 }
 
 #[test]
-fn acl_list_getuser_and_deluser() {
+fn acl_list_and_getuser_describe_users_until_deluser() {
     let mut server = TestServer::new();
     server.run_table(&[
         ("setuser u on +get ~a (&x)", "+OK"),
@@ -238,7 +243,7 @@ fn acl_list_getuser_and_deluser() {
         ("deluser default u", "-ERR The 'default' user cannot be removed"),
         ("deluser u nobody", ":1"),
     ]);
-    assert_eq!(server.effect, UserChange::Deleted(vec![b"u".to_vec()]));
+    assert_eq!(server.last_change, UserChange::UsersDeleted(vec![b"u".to_vec()]));
     server.run_table(&[
         ("deluser u", ":0"),
         ("cat string", "*2|$3|get|$3|set"),
@@ -250,10 +255,10 @@ fn acl_list_getuser_and_deluser() {
 #[test]
 fn file_line_replaces_user_and_rejects_duplicates() {
     let mut users = Users::new(test_catalogue());
-    users.load(DEFAULT, &[b"on", b">p"]).unwrap();
-    assert!(!users.default_user().is_open());
-    users.load(b"u", &[b"on"]).unwrap();
-    assert_eq!(users.load(b"u", &[b"off"]), Err(UserRulesError::Duplicate));
+    users.load_user(DEFAULT_USER_NAME, &[b"on", b">p"]).unwrap();
+    assert!(!users.default_user().can_skip_authentication());
+    users.load_user(b"u", &[b"on"]).unwrap();
+    assert_eq!(users.load_user(b"u", &[b"off"]), Err(UserRulesError::DuplicateUser));
 }
 
 #[test]
@@ -266,10 +271,10 @@ fn repeated_denials_are_merged_within_a_minute() {
         username: b"u".to_vec(),
         client: "id=1".to_owned(),
     };
-    server.log.add(server.now, denial(b"get"));
-    server.log.add(server.now, denial(b"set"));
+    server.log.record(server.now, denial(b"get"));
+    server.log.record(server.now, denial(b"set"));
     server.now.0 += 1500;
-    server.log.add(server.now, denial(b"get"));
+    server.log.record(server.now, denial(b"get"));
     let entry = |count, object, age, id, (first, last)| {
         format!(
             "*20|$5|count|:{count}|$6|reason|$7|command|$7|context|$8|toplevel|$6|object|$3|{object}\
@@ -282,14 +287,14 @@ fn repeated_denials_are_merged_within_a_minute() {
     assert_eq!(server.execute("log 1"), format!("*1|{get}"));
     server.run_table(&[("log x", "-ERR value is not an integer or out of range"), ("log -1", "*0")]);
     server.now.0 += 61_000;
-    server.log.add(server.now, denial(b"get"));
+    server.log.record(server.now, denial(b"get"));
     assert!(server.execute("log").starts_with("*3|"));
-    let refused: Vec<_> = server.log.reset_refused().filter(|(_, count)| *count > 0).collect();
+    let refused: Vec<_> = server.log.denials_by_reason().filter(|(_, count)| *count > 0).collect();
     assert_eq!(refused, [("cmd", 4)]);
     server.run_table(&[("log reset", "+OK"), ("log", "*0")]);
-    server.log.set_length(1);
-    server.log.add(server.now, denial(b"get"));
-    server.log.add(server.now, denial(b"set"));
+    server.log.set_max_len(1);
+    server.log.record(server.now, denial(b"get"));
+    server.log.record(server.now, denial(b"set"));
     assert!(server.execute("log").starts_with("*1|"));
 }
 
@@ -340,7 +345,7 @@ fn unrestricted_users_are_detected() {
     }
     let mut users = Users::new(test_catalogue());
     users.set_all_channels_by_default(true);
-    users.set(b"u", &[b"+@all", b"~*"]).unwrap();
+    users.set_rules(b"u", &[b"+@all", b"~*"]).unwrap();
     assert!(users.find(b"u").unwrap().is_unrestricted(), "acl-pubsub-default allchannels");
 }
 

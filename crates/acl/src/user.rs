@@ -1,7 +1,7 @@
 //! A user: flags, passwords, a root selector, and further selectors that can permit more.
 
 use crate::password::PasswordHash;
-use crate::selector::{AclRequest, AclSelector, ChannelUse, Denial, RuleContext};
+use crate::selector::{AccessedChannel, AclRequest, AclSelector, Denial, RuleContext};
 
 /// The reason why an ACL rule was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -11,7 +11,7 @@ pub enum RuleError {
     Syntax,
     /// The rule names an unknown command or category.
     #[error("Unknown command or category name in ACL")]
-    Unknown,
+    UnknownName,
     /// The rule permits a first argument of a subcommand, which is not supported.
     #[error("Allowing first-arg of a subcommand is not supported")]
     FirstArgumentOfSubcommand,
@@ -20,13 +20,13 @@ pub enum RuleError {
         "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any \
          effect. Try 'resetkeys' to start with an empty list of patterns"
     )]
-    KeysAfterAll,
+    KeyPatternAfterAllKeys,
     /// The rule adds a channel pattern although all channels are permitted.
     #[error(
         "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any \
          effect. Try 'resetchannels' to start with an empty list of channels"
     )]
-    ChannelsAfterAll,
+    ChannelPatternAfterAllChannels,
     /// The rule removes a password that the user does not have.
     #[error("The password you are trying to remove from the user does not exist")]
     NoSuchPassword,
@@ -34,18 +34,18 @@ pub enum RuleError {
     #[error(
         "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
     )]
-    BadHash,
+    InvalidPasswordHash,
     /// The rule names a database number that is out of range.
     #[error("The provided database ID is out of range")]
-    DatabaseRange,
+    DatabaseOutOfRange,
 }
 
 /// A user with passwords and permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    enabled: bool,
+    is_enabled: bool,
     /// Whether the user can log in with any password (`nopass`).
-    no_password: bool,
+    needs_no_password: bool,
     passwords: Vec<PasswordHash>,
     root_selector: AclSelector,
     further_selectors: Vec<AclSelector>,
@@ -55,8 +55,8 @@ impl User {
     /// A user who cannot log in and has no permissions except the channels that `all_channels_by_default` grants.
     pub(crate) fn new(all_channels_by_default: bool) -> Self {
         Self {
-            enabled: false,
-            no_password: false,
+            is_enabled: false,
+            needs_no_password: false,
             passwords: Vec::new(),
             root_selector: AclSelector::new(all_channels_by_default),
             further_selectors: Vec::new(),
@@ -64,10 +64,10 @@ impl User {
     }
 
     /// The user `default` of a new server: no password, all permissions.
-    pub(crate) fn unrestricted(grammar: RuleContext<'_>) -> Self {
+    pub(crate) fn unrestricted(context: RuleContext<'_>) -> Self {
         let mut user = Self::new(true);
         for rule in [&b"on"[..], b"nopass", b"~*", b"+@all"] {
-            user.apply(grammar, rule).expect("these are rules");
+            user.apply_rule(context, rule).expect("these are rules");
         }
         user
     }
@@ -76,51 +76,51 @@ impl User {
     ///
     /// # Errors
     /// Why the rule was rejected.
-    pub(crate) fn apply(&mut self, grammar: RuleContext<'_>, rule: &[u8]) -> Result<(), RuleError> {
+    pub(crate) fn apply_rule(&mut self, context: RuleContext<'_>, rule: &[u8]) -> Result<(), RuleError> {
         match rule.to_ascii_lowercase().as_slice() {
             b"" => {}
-            b"on" => self.enabled = true,
-            b"off" => self.enabled = false,
+            b"on" => self.is_enabled = true,
+            b"off" => self.is_enabled = false,
             b"nopass" => {
-                self.no_password = true;
+                self.needs_no_password = true;
                 self.passwords.clear();
             }
             b"resetpass" => {
-                self.no_password = false;
+                self.needs_no_password = false;
                 self.passwords.clear();
             }
             // Redis 7's rules for RESTORE have no effect: payloads are always validated.
             b"sanitize-payload" | b"skip-sanitize-payload" => {}
             b"clearselectors" => self.further_selectors.clear(),
-            b"reset" => *self = Self::new(grammar.all_channels_by_default),
-            _ => return self.apply_marked(grammar, rule),
+            b"reset" => *self = Self::new(context.all_channels_by_default),
+            _ => return self.apply_prefixed_rule(context, rule),
         }
         Ok(())
     }
 
     /// Applies a rule that starts with a prefix character, such as `>` for a password or `~` for a key pattern.
-    fn apply_marked(&mut self, grammar: RuleContext<'_>, rule: &[u8]) -> Result<(), RuleError> {
-        let from_hex = |text| PasswordHash::from_hex(text).ok_or(RuleError::BadHash);
+    fn apply_prefixed_rule(&mut self, context: RuleContext<'_>, rule: &[u8]) -> Result<(), RuleError> {
+        let from_hex = |text| PasswordHash::from_hex(text).ok_or(RuleError::InvalidPasswordHash);
         match (rule[0], &rule[1..]) {
-            (b'>', password) => self.add_password(PasswordHash::of(password)),
+            (b'>', password) => self.add_password(PasswordHash::from_password(password)),
             (b'#', hash) => self.add_password(from_hex(hash)?),
-            (b'<', password) => return self.remove_password(&PasswordHash::of(password)),
+            (b'<', password) => return self.remove_password(&PasswordHash::from_password(password)),
             (b'!', hash) => return self.remove_password(&from_hex(hash)?),
             (b'(', rules) if rule.ends_with(b")") => {
-                let mut selector = AclSelector::new(grammar.all_channels_by_default);
+                let mut selector = AclSelector::new(context.all_channels_by_default);
                 let words = rules[..rules.len() - 1].split(u8::is_ascii_whitespace);
                 for word in words.filter(|word| !word.is_empty()) {
-                    selector.apply(grammar, word).unwrap_or(Err(RuleError::Syntax))?;
+                    selector.apply_rule(context, word).unwrap_or(Err(RuleError::Syntax))?;
                 }
                 self.further_selectors.push(selector);
             }
-            _ => return self.root_selector.apply(grammar, rule).unwrap_or(Err(RuleError::Syntax)),
+            _ => return self.root_selector.apply_rule(context, rule).unwrap_or(Err(RuleError::Syntax)),
         }
         Ok(())
     }
 
     fn add_password(&mut self, password: PasswordHash) {
-        self.no_password = false;
+        self.needs_no_password = false;
         if !self.passwords.contains(&password) {
             self.passwords.push(password);
         }
@@ -134,10 +134,10 @@ impl User {
 
     /// Replaces all passwords by this one, or by none if it is empty (`requirepass`).
     pub fn replace_passwords(&mut self, password: &[u8]) {
-        self.no_password = password.is_empty();
+        self.needs_no_password = password.is_empty();
         self.passwords.clear();
         if !password.is_empty() {
-            self.add_password(PasswordHash::of(password));
+            self.add_password(PasswordHash::from_password(password));
         }
     }
 
@@ -149,7 +149,7 @@ impl User {
 
     /// Whether the user may read every key with this request.
     #[must_use]
-    pub fn may_read_all(&self, request: &AclRequest<'_>) -> bool {
+    pub fn may_read_all_keys(&self, request: &AclRequest<'_>) -> bool {
         self.selectors()
             .any(|selector| selector.permits_reading_all_keys() && selector.check(request).is_ok())
     }
@@ -157,29 +157,29 @@ impl User {
     /// Whether the user can log in.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
-        self.enabled
+        self.is_enabled
     }
 
     /// Whether clients are this user without authentication: the user is enabled and needs no password.
     #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.enabled && self.no_password
+    pub fn can_skip_authentication(&self) -> bool {
+        self.is_enabled && self.needs_no_password
     }
 
     /// Whether the user needs no password.
     #[must_use]
     pub fn has_no_password(&self) -> bool {
-        self.no_password
+        self.needs_no_password
     }
 
-    pub(crate) fn is_permitted(&self, password: &[u8]) -> bool {
-        if !self.enabled {
+    pub(crate) fn can_authenticate(&self, password: &[u8]) -> bool {
+        if !self.is_enabled {
             return false;
         }
-        let given = PasswordHash::of(password);
+        let given = PasswordHash::from_password(password);
         // Compare all hashes, so that timing does not reveal which one matched.
         let known = self.passwords.iter().fold(false, |found, known| found | known.equals(&given));
-        self.no_password || known
+        self.needs_no_password || known
     }
 
     fn selectors(&self) -> impl Iterator<Item = &AclSelector> {
@@ -203,14 +203,14 @@ impl User {
 
     /// Whether the user may subscribe to this channel.
     #[must_use]
-    pub fn may_subscribe(&self, channel: ChannelUse<'_>) -> bool {
+    pub fn may_subscribe(&self, channel: AccessedChannel<'_>) -> bool {
         self.selectors().any(|selector| selector.permits_channel(channel))
     }
 
     /// The flags as ACL rules: `on` or `off`, and `nopass`.
     pub(crate) fn flags(&self) -> Vec<&'static str> {
-        let mut flags = vec![if self.enabled { "on" } else { "off" }];
-        if self.no_password {
+        let mut flags = vec![if self.is_enabled { "on" } else { "off" }];
+        if self.needs_no_password {
             flags.push("nopass");
         }
         flags
@@ -220,24 +220,24 @@ impl User {
         self.passwords.iter().map(PasswordHash::to_hex)
     }
 
-    pub(crate) fn root_rules(&self) -> &AclSelector {
+    pub(crate) fn root_selector(&self) -> &AclSelector {
         &self.root_selector
     }
 
-    pub(crate) fn further_rules(&self) -> &[AclSelector] {
+    pub(crate) fn further_selectors(&self) -> &[AclSelector] {
         &self.further_selectors
     }
 
     /// The rules that recreate this user from an empty one, as in ACL LIST and files.
     #[must_use]
-    pub fn describe(&self) -> Vec<u8> {
+    pub fn format_rules(&self) -> Vec<u8> {
         let mut parts: Vec<Vec<u8>> = self.flags().into_iter().map(Vec::from).collect();
         parts.extend(self.passwords().map(|hash| format!("#{hash}").into_bytes()));
-        parts.push(self.root_selector.describe());
+        parts.push(self.root_selector.format_rules());
         parts.extend(
             self.further_selectors
                 .iter()
-                .map(|selector| [b"(", selector.describe().as_slice(), b")"].concat()),
+                .map(|selector| [b"(", selector.format_rules().as_slice(), b")"].concat()),
         );
         parts.join(&b' ')
     }

@@ -8,7 +8,7 @@ use crate::selector::RuleContext;
 use crate::user::{RuleError, User};
 
 /// The user of clients that have not authenticated. It always exists.
-pub const DEFAULT: &[u8] = b"default";
+pub const DEFAULT_USER_NAME: &[u8] = b"default";
 
 /// Users by name. A user is replaced as a whole when its rules change.
 #[derive(Debug)]
@@ -24,19 +24,19 @@ pub struct Users {
 pub enum UserRulesError {
     /// The user name contains a space or NUL.
     #[error("Usernames can't contain spaces or null characters")]
-    Name,
+    InvalidName,
     /// The ACL file already defines this user.
     #[error("Duplicate user found. A user can only be defined once in config files")]
-    Duplicate,
+    DuplicateUser,
     /// A selector has no closing parenthesis.
-    #[error("Unmatched parenthesis in acl selector starting at '{start}'.")]
-    Unmatched {
+    #[error("Unmatched parenthesis in acl selector starting at '{selector_start}'.")]
+    UnclosedSelector {
         /// The first words of the unclosed selector.
-        start: String,
+        selector_start: String,
     },
     /// A rule is invalid.
     #[error("Error in ACL SETUSER modifier '{rule}': {reason}")]
-    Rule {
+    InvalidRule {
         /// The text of the invalid rule.
         rule: String,
         /// The reason why the rule is invalid.
@@ -48,19 +48,19 @@ pub enum UserRulesError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AclFileError {
     /// The line does not begin with `user` and a name.
-    NoUser {
+    MissingUserName {
         /// Line number, starting at 1.
         line: usize,
     },
     /// An earlier line defines the same user.
-    Duplicate {
+    DuplicateUser {
         /// Line number, starting at 1.
         line: usize,
         /// The user that is defined twice.
         name: String,
     },
     /// The rules were rejected.
-    Rules {
+    InvalidRules {
         /// Line number, starting at 1.
         line: usize,
         /// The reason why the rules were rejected.
@@ -73,16 +73,16 @@ impl AclFileError {
     #[must_use]
     pub fn error_text(&self, path: &str) -> String {
         match self {
-            Self::NoUser { line } => {
+            Self::MissingUserName { line } => {
                 format!("{path}:{line} should start with user keyword followed by the username. ")
             }
-            Self::Duplicate { line, name } => {
+            Self::DuplicateUser { line, name } => {
                 format!("WARNING: Duplicate user '{name}' found on line {line}. ")
             }
-            Self::Rules { line, error: UserRulesError::Rule { rule, reason } } => {
+            Self::InvalidRules { line, error: UserRulesError::InvalidRule { rule, reason } } => {
                 format!("{path}:{line}: Error in applying operation '{rule}': {reason}. ")
             }
-            Self::Rules { line, error } => format!("{path}:{line}: {error}. "),
+            Self::InvalidRules { line, error } => format!("{path}:{line}: {error}. "),
         }
     }
 }
@@ -100,13 +100,13 @@ impl Users {
         Self {
             catalogue,
             all_channels_by_default,
-            by_name: BTreeMap::from([(DEFAULT.to_vec(), unrestricted)]),
+            by_name: BTreeMap::from([(DEFAULT_USER_NAME.to_vec(), unrestricted)]),
         }
     }
 
     /// Returns a new list with the settings of this list and only the user `default`.
     #[must_use]
-    pub fn reset(&self) -> Self {
+    pub fn with_default_user_only(&self) -> Self {
         Self::with_catalogue(self.catalogue.clone(), self.all_channels_by_default)
     }
 
@@ -133,7 +133,7 @@ impl Users {
     /// Never, because the user `default` cannot be deleted.
     #[must_use]
     pub fn default_user(&self) -> &Arc<User> {
-        &self.by_name[DEFAULT]
+        &self.by_name[DEFAULT_USER_NAME]
     }
 
     /// All users ordered by name.
@@ -143,13 +143,13 @@ impl Users {
 
     /// Whether the user exists, is enabled, and has this password.
     #[must_use]
-    pub fn is_request_permitted(&self, name: &[u8], password: &[u8]) -> bool {
-        self.find(name).is_some_and(|user| user.is_permitted(password))
+    pub fn can_authenticate(&self, name: &[u8], password: &[u8]) -> bool {
+        self.find(name).is_some_and(|user| user.can_authenticate(password))
     }
 
     /// Sets the password of the user `default`; an empty one removes it (`requirepass`).
     pub fn set_default_password(&mut self, password: &[u8]) {
-        let user = self.by_name.get_mut(DEFAULT).expect("there is always one");
+        let user = self.by_name.get_mut(DEFAULT_USER_NAME).expect("there is always one");
         Arc::make_mut(user).replace_passwords(password);
     }
 
@@ -157,7 +157,7 @@ impl Users {
     ///
     /// # Errors
     /// The first rejected rule; no user has changed.
-    pub fn set(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), UserRulesError> {
+    pub fn set_rules(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), UserRulesError> {
         let new = || User::new(self.all_channels_by_default);
         let before = self.find(name).map_or_else(new, |user| User::clone(user));
         self.insert(name, before, rules)
@@ -167,23 +167,23 @@ impl Users {
     ///
     /// # Errors
     /// The first rejected rule; no user has changed.
-    pub fn load(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), UserRulesError> {
-        if name != DEFAULT && self.find(name).is_some() {
-            return Err(UserRulesError::Duplicate);
+    pub fn load_user(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), UserRulesError> {
+        if name != DEFAULT_USER_NAME && self.find(name).is_some() {
+            return Err(UserRulesError::DuplicateUser);
         }
         self.insert(name, User::new(self.all_channels_by_default), rules)
     }
 
     fn insert(&mut self, name: &[u8], mut user: User, rules: &[&[u8]]) -> Result<(), UserRulesError> {
         if name.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
-            return Err(UserRulesError::Name);
+            return Err(UserRulesError::InvalidName);
         }
         for rule in join_selectors(rules)? {
             let grammar = RuleContext {
                 catalogue: &self.catalogue,
                 all_channels_by_default: self.all_channels_by_default,
             };
-            user.apply(grammar, &rule).map_err(|reason| UserRulesError::Rule {
+            user.apply_rule(grammar, &rule).map_err(|reason| UserRulesError::InvalidRule {
                 // Redis prints the rule as a C string, so cut it at the first NUL.
                 rule: String::from_utf8_lossy(rule.split(|byte| *byte == 0).next().unwrap_or_default())
                     .into_owned(),
@@ -200,7 +200,7 @@ impl Users {
     /// # Errors
     /// All errors, by line number.
     pub fn parse_file(&self, text: &[u8]) -> Result<Self, Vec<AclFileError>> {
-        let mut users = self.reset();
+        let mut users = self.with_default_user_only();
         let mut faults = Vec::new();
         let mut seen = BTreeSet::new();
         for (line, text) in (1..).zip(text.split(|byte| *byte == b'\n')) {
@@ -209,13 +209,14 @@ impl Users {
             let fault = match words.as_slice() {
                 [] => continue,
                 [first, ..] if first.starts_with(b"#") => continue,
-                [b"user", name, ..] if !seen.insert(*name) => {
-                    Some(AclFileError::Duplicate { line, name: String::from_utf8_lossy(name).into_owned() })
-                }
+                [b"user", name, ..] if !seen.insert(*name) => Some(AclFileError::DuplicateUser {
+                    line,
+                    name: String::from_utf8_lossy(name).into_owned(),
+                }),
                 [b"user", name, rules @ ..] => {
-                    users.load(name, rules).err().map(|error| AclFileError::Rules { line, error })
+                    users.load_user(name, rules).err().map(|error| AclFileError::InvalidRules { line, error })
                 }
-                _ => Some(AclFileError::NoUser { line }),
+                _ => Some(AclFileError::MissingUserName { line }),
             };
             faults.extend(fault);
         }
@@ -225,33 +226,39 @@ impl Users {
     /// Formats all users as an ACL file.
     #[must_use]
     pub fn format_file(&self) -> Vec<u8> {
-        let line = |(name, user): (&[u8], &User)| [b"user ", name, b" ", &user.describe(), b"\n"].concat();
+        let line =
+            |(name, user): (&[u8], &User)| [b"user ", name, b" ", &user.format_rules(), b"\n"].concat();
         self.iter().flat_map(line).collect()
     }
 
     /// The users as lines of a configuration file, each given as the words after `user`. The user `default` is omitted
     /// if `required_password` (`requirepass`) describes it completely and `includes_default_user` is false.
     #[must_use]
-    pub fn lines(&self, required: &[u8], has_default_user: bool) -> Vec<Vec<Vec<u8>>> {
-        let mut plain = self.reset();
-        plain.set_default_password(required);
-        let is_plain = |name: &[u8], user: &User| name == DEFAULT && *user == **plain.default_user();
+    pub fn to_config_lines(
+        &self,
+        required_password: &[u8],
+        includes_default_user: bool,
+    ) -> Vec<Vec<Vec<u8>>> {
+        let mut plain = self.with_default_user_only();
+        plain.set_default_password(required_password);
+        let is_plain =
+            |name: &[u8], user: &User| name == DEFAULT_USER_NAME && *user == **plain.default_user();
         let words = |(name, user): (&[u8], &User)| {
-            let rules = user.describe();
+            let rules = user.format_rules();
             std::iter::once(name).chain(rules.split(|byte| *byte == b' ')).map(<[u8]>::to_vec).collect()
         };
-        self.iter().filter(|(name, user)| has_default_user || !is_plain(name, user)).map(words).collect()
+        self.iter().filter(|(name, user)| includes_default_user || !is_plain(name, user)).map(words).collect()
     }
 
     /// Loads users from lines of a configuration file.
     ///
     /// # Errors
     /// The index of the first rejected line, and the reason.
-    pub fn load_lines(&mut self, lines: &[Vec<Vec<u8>>]) -> Result<(), (usize, String)> {
+    pub fn load_config_lines(&mut self, lines: &[Vec<Vec<u8>>]) -> Result<(), (usize, String)> {
         for (place, line) in lines.iter().enumerate() {
             let Some((name, rules)) = line.split_first() else { continue };
             let rules: Vec<&[u8]> = rules.iter().map(Vec::as_slice).collect();
-            self.load(name, &rules).map_err(|error| {
+            self.load_user(name, &rules).map_err(|error| {
                 let name = String::from_utf8_lossy(name);
                 (place, format!("Error in user declaration '{name}': {error}"))
             })?;
@@ -264,7 +271,7 @@ impl Users {
     /// # Panics
     /// If `name` is the user `default`.
     pub(crate) fn delete(&mut self, name: &[u8]) -> bool {
-        assert!(name != DEFAULT, "there is always one");
+        assert!(name != DEFAULT_USER_NAME, "there is always one");
         self.by_name.remove(name).is_some()
     }
 }
@@ -288,7 +295,9 @@ fn join_selectors(rules: &[&[u8]]) -> Result<Vec<Vec<u8>>, UserRulesError> {
         None => Ok(merged),
         Some(begun) => {
             let start = begun.split(|byte| *byte == b' ').next().unwrap_or_default();
-            Err(UserRulesError::Unmatched { start: String::from_utf8_lossy(start).into_owned() })
+            Err(UserRulesError::UnclosedSelector {
+                selector_start: String::from_utf8_lossy(start).into_owned(),
+            })
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct AofDirectory<D> {
     /// The storage that holds the files.
     pub disk: D,
     /// The prefix of all file names (`appendfilename`).
-    name: String,
+    file_name_prefix: String,
     history: HistoryPolicy,
 }
 
@@ -50,7 +50,7 @@ pub struct AofSizes {
     /// Size of the base; 0 if there is none.
     pub base: u64,
     /// Size of the base and all increments that the manifest names.
-    pub all: u64,
+    pub total: u64,
 }
 
 /// The increment to which new commands are appended.
@@ -76,7 +76,7 @@ impl<D: AofStorage> AofDirectory<D> {
     /// Creates a handle on the directory. `name` is the value of `appendfilename`.
     #[must_use]
     pub fn new(disk: D, name: &str) -> Self {
-        Self { disk, name: name.to_owned(), history: HistoryPolicy::default() }
+        Self { disk, file_name_prefix: name.to_owned(), history: HistoryPolicy::default() }
     }
 
     /// Sets whether obsolete files are deleted or kept.
@@ -90,31 +90,31 @@ impl<D: AofStorage> AofDirectory<D> {
     ///
     /// # Errors
     /// The manifest is invalid, or a system call failed.
-    pub fn find(&self) -> Result<Option<Manifest>, AofFilesError> {
-        if !self.disk.exists() && !self.disk.has_legacy_file(&self.name) {
+    pub fn find_manifest(&self) -> Result<Option<Manifest>, AofFilesError> {
+        if !self.disk.exists() && !self.disk.has_legacy_file(&self.file_name_prefix) {
             return Ok(None);
         }
-        self.disk.create_folder()?;
+        self.disk.create_directory()?;
         self.remove_temporary_files();
-        self.read()
+        self.read_manifest()
     }
 
-    /// Reads the manifest like [`Self::find`], but for an existing directory in which another thread may be writing a
+    /// Reads the manifest like [`Self::find_manifest`], but for an existing directory in which another thread may be writing a
     /// base.
     ///
     /// # Errors
     /// The manifest is invalid, or a system call failed.
-    pub fn read(&self) -> Result<Option<Manifest>, AofFilesError> {
+    pub fn read_manifest(&self) -> Result<Option<Manifest>, AofFilesError> {
         let manifest_name = self.manifest_name();
-        let has_old = self.disk.has_legacy_file(&self.name);
+        let has_old = self.disk.has_legacy_file(&self.file_name_prefix);
         let manifest = match self.disk.read(&manifest_name) {
             Ok(file) => {
                 if self.disk.len(&manifest_name)? > MAX_MANIFEST_BYTES {
-                    return Err(ManifestError::TooMany.into());
+                    return Err(ManifestError::TooManyFiles.into());
                 }
                 let manifest = Manifest::parse(&io::read_to_string(file.take(MAX_MANIFEST_BYTES))?)?;
-                if manifest.base.as_ref().is_some_and(|base| base.name == self.name)
-                    && self.disk.len(&self.name).is_err()
+                if manifest.base.as_ref().is_some_and(|base| base.name == self.file_name_prefix)
+                    && self.disk.len(&self.file_name_prefix).is_err()
                     && has_old
                 {
                     // An earlier process died after adopting the file and before moving it.
@@ -131,7 +131,7 @@ impl<D: AofStorage> AofDirectory<D> {
 
     fn adopt_legacy_file(&self) -> io::Result<Manifest> {
         let mut manifest = Manifest::default();
-        manifest.replace_base(AofFile { name: self.name.clone(), seq: 1 }, "");
+        manifest.replace_base(AofFile { name: self.file_name_prefix.clone(), seq: 1 }, "");
         // The manifest is written before the move: after a crash in between, the file is still found outside the
         // directory.
         self.write_manifest(&manifest.to_text())?;
@@ -140,9 +140,9 @@ impl<D: AofStorage> AofDirectory<D> {
     }
 
     fn move_legacy_file(&self) -> io::Result<()> {
-        self.disk.move_in_legacy_file(&self.name)?;
+        self.disk.move_in_legacy_file(&self.file_name_prefix)?;
         self.disk.sync()?;
-        self.disk.report(DirectoryEvent::AdoptedLegacyFile(&self.name));
+        self.disk.report(DirectoryEvent::AdoptedLegacyFile(&self.file_name_prefix));
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl<D: AofStorage> AofDirectory<D> {
     pub fn delete_history(&self, mut manifest: Manifest) -> Result<Manifest, AofFilesError> {
         if !manifest.history.is_empty() && self.history == HistoryPolicy::Delete {
             let names: Vec<String> = manifest.history.iter().map(|file| file.name.clone()).collect();
-            if self.delete(&names) {
+            if self.delete_files(&names) {
                 manifest.history.clear();
                 self.write_manifest(&manifest.to_text())?;
             }
@@ -164,12 +164,12 @@ impl<D: AofStorage> AofDirectory<D> {
 
     /// The prefix of all file names (`appendfilename`).
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn file_name_prefix(&self) -> &str {
+        &self.file_name_prefix
     }
 
     fn manifest_name(&self) -> String {
-        format!("{}.manifest", self.name)
+        format!("{}.manifest", self.file_name_prefix)
     }
 
     /// Returns the files to load, the base first.
@@ -194,7 +194,7 @@ impl<D: AofStorage> AofDirectory<D> {
     pub fn sizes(&self, manifest: &Manifest) -> AofSizes {
         let len = |file: &AofFile| self.disk.len(&file.name).unwrap_or(0);
         let base = manifest.base.as_ref().map_or(0, len);
-        AofSizes { base, all: base + manifest.increments.iter().map(len).sum::<u64>() }
+        AofSizes { base, total: base + manifest.increments.iter().map(len).sum::<u64>() }
     }
 
     /// Opens the last increment, if there is one, and syncs both the file and the directory. A killed process may have
@@ -203,10 +203,13 @@ impl<D: AofStorage> AofDirectory<D> {
     ///
     /// # Errors
     /// A system call failed.
-    pub(crate) fn last_increment(&self, manifest: &Manifest) -> io::Result<Option<OpenIncrement<D::File>>> {
+    pub(crate) fn open_last_increment(
+        &self,
+        manifest: &Manifest,
+    ) -> io::Result<Option<OpenIncrement<D::File>>> {
         let Some(last) = manifest.increments.last() else { return Ok(None) };
-        let file = self.disk.append(&last.name)?;
-        self.disk.overwrite(&last.name)?;
+        let file = self.disk.open_append(&last.name)?;
+        self.disk.rewrite_tail(&last.name)?;
         self.disk.sync_file(&file)?;
         self.disk.sync()?;
         let bytes = self.disk.len(&last.name)?;
@@ -215,10 +218,10 @@ impl<D: AofStorage> AofDirectory<D> {
 
     /// Creates an empty increment. If `manifest` is given, which names the increment, writes it as well.
     pub(crate) fn begin_increment(&self, name: &str, manifest: Option<&str>) -> io::Result<D::File> {
-        self.disk.create_folder()?;
+        self.disk.create_directory()?;
         // A process that died before writing the manifest may have left a file of this name.
         self.disk.create(name)?;
-        let file = self.disk.append(name)?;
+        let file = self.disk.open_append(name)?;
         match manifest {
             Some(text) => self.write_manifest(text)?,
             None => self.disk.sync()?,
@@ -230,8 +233,8 @@ impl<D: AofStorage> AofDirectory<D> {
     ///
     /// # Errors
     /// A system call failed.
-    pub fn temporary_base(&self) -> io::Result<D::Temporary> {
-        self.disk.create_folder()?;
+    pub fn create_temporary_base(&self) -> io::Result<D::TempFile> {
+        self.disk.create_directory()?;
         self.disk.create_temp_file(".base")
     }
 
@@ -239,7 +242,7 @@ impl<D: AofStorage> AofDirectory<D> {
     ///
     /// # Errors
     /// A system call failed. The manifest on disk is then either the old or the new one.
-    pub fn install_base(&self, file: D::Temporary, name: &str, manifest: &str) -> io::Result<()> {
+    pub fn install_base(&self, file: D::TempFile, name: &str, manifest: &str) -> io::Result<()> {
         self.disk.rename(file, name)?;
         self.write_manifest(manifest)
     }
@@ -247,7 +250,7 @@ impl<D: AofStorage> AofDirectory<D> {
     /// Deletes files, unless obsolete files are kept. Returns whether all of the files are gone; the next start tries
     /// to delete the remaining ones.
     #[must_use]
-    pub fn delete(&self, names: &[String]) -> bool {
+    pub fn delete_files(&self, names: &[String]) -> bool {
         if self.history == HistoryPolicy::Keep {
             return false;
         }
@@ -265,7 +268,7 @@ impl<D: AofStorage> AofDirectory<D> {
     pub(crate) fn write_manifest(&self, text: &str) -> io::Result<()> {
         let mut file = self.disk.create_temp_file(".manifest")?;
         file.write_all(text.as_bytes())?;
-        self.disk.sync_temporary(&file)?;
+        self.disk.sync_temp_file(&file)?;
         self.disk.rename(file, &self.manifest_name())?;
         self.disk.sync()
     }

@@ -28,12 +28,12 @@ use replication::Log;
 use slot_routing::ReplOffset;
 
 use crate::executor::{CompletedOperation, PendingOperation};
-use crate::machine::AppendOnly;
+use crate::machine::AofStateMachine;
 use crate::retained_cursor::RetainedCursor;
-use crate::rewrites::{RewriteId, RewriteThresholds, Rewrites, RunningError};
+use crate::rewrites::{RewriteId, RewriteRunningError, RewriteThresholds, Rewrites};
 use crate::{
-    AofEffect, AofEvent, AofSettings, AofSizes, AofState, BaseRejected, FileOperation, FsyncPolicy, LogEnd,
-    LogLoss, OperationError,
+    AofEffect, AofEvent, AofSettings, AofSizes, AofState, BaseInstallError, FileOperation, FsyncPolicy,
+    LogEnd, LogLoss, OperationError,
 };
 
 /// Pause after a write that no client waits for, so that later changes are written together.
@@ -124,7 +124,7 @@ pub enum AofAction {
         /// The id from [`AofDriver::begin_rewrite`].
         rewrite: RewriteId,
         /// Success if the base was installed, otherwise why it was not.
-        outcome: Result<(), BaseRejected>,
+        outcome: Result<(), BaseInstallError>,
     },
 }
 
@@ -149,9 +149,9 @@ pub enum WriterStep<B> {
 /// A request to sync the log up to an offset. See [`AofDriver::request_sync`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SyncTarget {
-    until: ReplOffset,
+    offset: ReplOffset,
     /// Number of failed operations at the time of the request.
-    failures: u64,
+    failures_before: u64,
 }
 
 /// The state of an enabled append-only file, for INFO.
@@ -160,15 +160,15 @@ pub struct AofStatus {
     /// Whether the files contain the data.
     pub state: AofState,
     /// When the file is synced (`appendfsync`).
-    pub policy: FsyncPolicy,
+    pub fsync_policy: FsyncPolicy,
     /// Log offset up to which the files are synced; `None` while they are not complete.
-    pub synced: Option<ReplOffset>,
+    pub synced_offset: Option<ReplOffset>,
     /// Log offset up to which the file is written; `None` while the log is not followed.
-    pub written: Option<ReplOffset>,
+    pub written_offset: Option<ReplOffset>,
     /// Whether the last file operation failed.
     pub has_error: bool,
     /// Number of syncs that delayed a write, since the counters were reset.
-    pub delays: u64,
+    pub delaying_syncs: u64,
     /// Size of the current base in bytes; 0 if there is none.
     pub base_size: u64,
     /// Size of all files in bytes.
@@ -191,7 +191,7 @@ enum RewritePhase<B> {
 /// The append-only file while it is enabled.
 #[derive(Debug)]
 struct EnabledFile {
-    machine: AppendOnly,
+    machine: AofStateMachine,
     cursor: RetainedCursor,
     base_size: u64,
     /// Size of all files before the current increment.
@@ -199,7 +199,7 @@ struct EnabledFile {
     /// No operation starts before this time, unless a client waits for it.
     paused_until: Instant,
     /// The writer stops when this target is synced, or after the next failed operation.
-    stop_at: Option<SyncTarget>,
+    stop_target: Option<SyncTarget>,
 }
 
 /// Drives the append-only file of one process. `B` is the type of a base's temporary file.
@@ -210,14 +210,19 @@ pub struct AofDriver<B> {
     /// The state of the file; `None` while it is disabled.
     file: Option<EnabledFile>,
     rewrites: Rewrites,
-    phase: RewritePhase<B>,
+    rewrite_phase: RewritePhase<B>,
     /// The buffer of the last operation, whose allocation the next operation reuses.
     buffer: Vec<u8>,
 }
 
 impl<B> Default for AofDriver<B> {
     fn default() -> Self {
-        Self { file: None, rewrites: Rewrites::default(), phase: RewritePhase::Writing, buffer: Vec::new() }
+        Self {
+            file: None,
+            rewrites: Rewrites::default(),
+            rewrite_phase: RewritePhase::Writing,
+            buffer: Vec::new(),
+        }
     }
 }
 
@@ -232,24 +237,24 @@ impl<B> AofDriver<B> {
         out: &mut Vec<AofAction>,
     ) {
         let AofStart { settings, manifest, position, sizes } = start;
-        let end = LogEnd::of(log, wall);
+        let end = LogEnd::from_log(log, wall);
         let machine = match position {
-            StartPosition::NextSnapshot => AppendOnly::without_base(settings, manifest, now),
-            StartPosition::Base { db } => AppendOnly::with_base(settings, manifest, end, db, now),
+            StartPosition::NextSnapshot => AofStateMachine::without_base(settings, manifest, now),
+            StartPosition::Base { db } => AofStateMachine::with_base(settings, manifest, end, db, now),
             StartPosition::Increment { bytes } => {
-                AppendOnly::continue_increment(settings, manifest, bytes, end, now)
+                AofStateMachine::continue_increment(settings, manifest, bytes, end, now)
             }
         };
-        let size_before = sizes.all.saturating_sub(machine.increment_bytes());
-        self.rewrites.size_after = sizes.all;
-        self.rewrites.scheduled |= position == StartPosition::NextSnapshot;
+        let size_before = sizes.total.saturating_sub(machine.increment_bytes());
+        self.rewrites.size_after_last = sizes.total;
+        self.rewrites.is_scheduled |= position == StartPosition::NextSnapshot;
         self.file = Some(EnabledFile {
             machine,
             cursor: RetainedCursor::default(),
             base_size: sizes.base,
             size_before,
             paused_until: now,
-            stop_at: None,
+            stop_target: None,
         });
         self.handle(log, now, wall, AofDriverEvent::LogChanged, out);
     }
@@ -264,13 +269,13 @@ impl<B> AofDriver<B> {
         out: &mut Vec<AofAction>,
     ) {
         self.report_log(log, now, wall, out);
-        let event = self.note_event(log, now, event, out);
+        let event = self.track_event(log, now, event, out);
         let mut effects = Vec::new();
         if let (Some(file), Some(event)) = (&mut self.file, event) {
             file.machine.handle(event, &mut effects);
         }
         self.apply_effects(now, effects, out);
-        self.retain(log);
+        self.retain_log(log);
     }
 
     /// Returns what the writer has to do now: perform an operation, wait, or stop.
@@ -286,18 +291,18 @@ impl<B> AofDriver<B> {
             let Some(file) = self.file.as_mut().filter(|file| !file.is_stopped()) else {
                 return WriterStep::Stop;
             };
-            if let Some(until) = file.pause(now) {
-                self.retain(log);
+            if let Some(until) = file.pause_end(now) {
+                self.retain_log(log);
                 return WriterStep::Wait { until: Some(until), growth_past: None };
             }
             let operation = file.machine.next_operation(now);
             let wait =
                 WriterStep::Wait { until: file.machine.next_deadline(now), growth_past: file.growth_past() };
-            self.retain(log);
+            self.retain_log(log);
             let Some(operation) = operation else { return wait };
-            match self.prepare(log, operation) {
+            match self.prepare_operation(log, operation) {
                 Some(pending) => return WriterStep::Run(pending),
-                None => self.finish(now, Err(OperationError::LogLost(LogLoss::Trimmed)), out),
+                None => self.finish_operation(now, Err(OperationError::LogLost(LogLoss::Trimmed)), out),
             }
         }
     }
@@ -312,13 +317,13 @@ impl<B> AofDriver<B> {
         if is_write && !file.machine.has_file_versions() {
             file.paused_until = now + WRITE_PAUSE;
         }
-        let delays = file.machine.delays();
+        let delays = file.machine.delaying_syncs();
         let mut effects = Vec::new();
-        file.machine.done(now, outcome, &mut effects);
-        if file.machine.delays() > delays {
+        file.machine.complete_operation(now, outcome, &mut effects);
+        if file.machine.delaying_syncs() > delays {
             out.push(AofAction::SyncDelayed);
         }
-        if let Some(AofSizes { base, all }) = sizes {
+        if let Some(AofSizes { base, total: all }) = sizes {
             file.base_size = base;
             file.size_before = all.saturating_sub(file.machine.increment_bytes());
         }
@@ -329,20 +334,20 @@ impl<B> AofDriver<B> {
     ///
     /// # Errors
     /// A rewrite is already running.
-    pub fn begin_rewrite(&mut self, now: Instant) -> Result<RewriteId, RunningError> {
+    pub fn begin_rewrite(&mut self, now: Instant) -> Result<RewriteId, RewriteRunningError> {
         let rewrite = self.rewrites.begin(now)?;
-        self.phase = RewritePhase::Writing;
+        self.rewrite_phase = RewritePhase::Writing;
         Ok(rewrite)
     }
 
     /// Schedules a rewrite. The process starts it when [`Self::is_rewrite_due`] returns true.
     pub fn schedule_rewrite(&mut self) {
-        self.rewrites.scheduled = true;
+        self.rewrites.is_scheduled = true;
     }
 
     /// Cancels the running or scheduled rewrite. Returns whether one was running.
     pub fn cancel_rewrite(&mut self) -> bool {
-        self.phase = RewritePhase::Writing;
+        self.rewrite_phase = RewritePhase::Writing;
         self.rewrites.cancel()
     }
 
@@ -350,7 +355,7 @@ impl<B> AofDriver<B> {
     /// `auto-aof-rewrite-min-size`.
     #[must_use]
     pub fn is_rewrite_due(&self, now: Instant, percentage: u64, min_size: u64) -> bool {
-        let size = self.file.as_ref().map_or(0, EnabledFile::size);
+        let size = self.file.as_ref().map_or(0, EnabledFile::total_size);
         self.rewrites.is_due(now, RewriteThresholds { size, percentage, min_size })
     }
 
@@ -362,8 +367,8 @@ impl<B> AofDriver<B> {
 
     /// Resets the counters that INFO shows (CONFIG RESETSTAT).
     pub fn reset_counts(&mut self) {
-        (self.rewrites.done, self.rewrites.failed_in_a_row) = (0, 0);
-        self.file.iter_mut().for_each(|file| file.machine.reset_delays());
+        (self.rewrites.success_count, self.rewrites.consecutive_failures) = (0, 0);
+        self.file.iter_mut().for_each(|file| file.machine.reset_delaying_syncs());
     }
 
     /// Requests that the whole log be synced. [`Self::sync_result`] reports the result.
@@ -374,9 +379,9 @@ impl<B> AofDriver<B> {
         wall: Millis,
         out: &mut Vec<AofAction>,
     ) -> SyncTarget {
-        let failures = self.failures();
+        let failures = self.failure_count();
         self.handle(log, now, wall, AofDriverEvent::SyncRequested, out);
-        SyncTarget { until: log.position().offset, failures }
+        SyncTarget { offset: log.position().offset, failures_before: failures }
     }
 
     /// The result of a request to sync, or `None` while it is not known. A disabled file has nothing to sync.
@@ -384,8 +389,8 @@ impl<B> AofDriver<B> {
     pub fn sync_result(&self, target: SyncTarget) -> Option<Result<(), String>> {
         let Some(EnabledFile { machine, .. }) = &self.file else { return Some(Ok(())) };
         match machine.error() {
-            Some(error) if machine.failures() > target.failures => Some(Err(error.to_owned())),
-            _ => machine.has_synced(target.until).then_some(Ok(())),
+            Some(error) if machine.failure_count() > target.failures_before => Some(Err(error.to_owned())),
+            _ => machine.has_synced(target.offset).then_some(Ok(())),
         }
     }
 
@@ -394,9 +399,9 @@ impl<B> AofDriver<B> {
     pub fn stop_writer(&mut self, log: &mut Log, now: Instant, wall: Millis, out: &mut Vec<AofAction>) {
         self.cancel_rewrite();
         self.handle(log, now, wall, AofDriverEvent::SyncRequested, out);
-        let target = SyncTarget { until: log.position().offset, failures: self.failures() };
+        let target = SyncTarget { offset: log.position().offset, failures_before: self.failure_count() };
         if let Some(file) = &mut self.file {
-            file.stop_at = Some(target);
+            file.stop_target = Some(target);
         }
     }
 
@@ -414,13 +419,13 @@ impl<B> AofDriver<B> {
         let machine = &file.machine;
         Some(AofStatus {
             state: machine.state(),
-            policy: machine.policy(),
-            synced: machine.synced(),
-            written: machine.written(),
+            fsync_policy: machine.fsync_policy(),
+            synced_offset: machine.synced_offset(),
+            written_offset: machine.written_offset(),
             has_error: machine.error().is_some(),
-            delays: machine.delays(),
+            delaying_syncs: machine.delaying_syncs(),
             base_size: file.base_size,
-            size: file.size(),
+            size: file.total_size(),
         })
     }
 
@@ -439,13 +444,13 @@ impl<B> AofDriver<B> {
 
     /// Log offset up to which the files are synced; `None` while they are not complete.
     #[must_use]
-    pub fn synced(&self) -> Option<ReplOffset> {
-        self.file.as_ref().and_then(|file| file.machine.synced())
+    pub fn synced_offset(&self) -> Option<ReplOffset> {
+        self.file.as_ref().and_then(|file| file.machine.synced_offset())
     }
 
     /// The obsolete files that the manifest still names.
     #[must_use]
-    pub fn history(&self) -> Vec<String> {
+    pub fn obsolete_files(&self) -> Vec<String> {
         let manifest = self.file.as_ref().map(|file| file.machine.manifest());
         manifest.into_iter().flat_map(|manifest| &manifest.history).map(|file| file.name.clone()).collect()
     }
@@ -456,8 +461,8 @@ impl<B> AofDriver<B> {
         self.file.as_ref().is_some_and(EnabledFile::is_updating_manifest)
     }
 
-    fn failures(&self) -> u64 {
-        self.file.as_ref().map_or(0, |file| file.machine.failures())
+    fn failure_count(&self) -> u64 {
+        self.file.as_ref().map_or(0, |file| file.machine.failure_count())
     }
 
     /// Reports the end of the log to the state machine, or that the log can no longer be followed.
@@ -470,15 +475,15 @@ impl<B> AofDriver<B> {
     }
 
     /// Prevents the log from being trimmed beyond the bytes that the state machine still needs.
-    fn retain(&mut self, log: &mut Log) {
+    fn retain_log(&mut self, log: &mut Log) {
         if let Some(EnabledFile { machine, cursor, .. }) = &mut self.file {
-            cursor.retain(machine, log);
+            cursor.move_to_needed_offset(machine, log);
         }
     }
 
     /// Updates the rewrite and returns the event for the state machine, if there is one. Events of cancelled rewrites
     /// change nothing.
-    fn note_event(
+    fn track_event(
         &mut self,
         log: &Log,
         now: Instant,
@@ -497,7 +502,7 @@ impl<B> AofDriver<B> {
                 if !self.rewrites.is_current(rewrite) {
                     return None;
                 }
-                self.phase = RewritePhase::Installing { base: Some(base) };
+                self.rewrite_phase = RewritePhase::Installing { base: Some(base) };
                 Some(AofEvent::BaseReady { rewrite, rdb })
             }
             AofDriverEvent::BaseInstalled(rewrite) => {
@@ -506,19 +511,20 @@ impl<B> AofDriver<B> {
             }
             AofDriverEvent::RewriteFailed(rewrite) => {
                 if self.rewrites.is_current(rewrite) {
-                    self.phase = RewritePhase::Writing;
+                    self.rewrite_phase = RewritePhase::Writing;
                 }
                 self.rewrites.end(now, rewrite, false, !self.is_complete());
                 Some(AofEvent::RewriteFailed(rewrite))
             }
             AofDriverEvent::HistoryDeleted => {
-                if matches!(self.phase, RewritePhase::DeletingHistory) {
-                    self.phase = RewritePhase::UpdatingManifest;
+                if matches!(self.rewrite_phase, RewritePhase::DeletingHistory) {
+                    self.rewrite_phase = RewritePhase::UpdatingManifest;
                 }
                 Some(AofEvent::HistoryDeleted)
             }
             AofDriverEvent::HistoryKept => {
-                if let (RewritePhase::DeletingHistory, Some(rewrite)) = (&self.phase, self.rewrites.current())
+                if let (RewritePhase::DeletingHistory, Some(rewrite)) =
+                    (&self.rewrite_phase, self.rewrites.current())
                 {
                     self.end_rewrite(now, rewrite, Ok(()), out);
                 }
@@ -533,10 +539,10 @@ impl<B> AofDriver<B> {
                 AofEffect::PublishCommitPoint(offset) => out.push(AofAction::PublishCommitPoint(offset)),
                 AofEffect::HoldReplies(holds) => out.push(AofAction::HoldReplies(holds)),
                 AofEffect::WriteErrorChanged(error) => out.push(AofAction::WriteErrorChanged(error)),
-                AofEffect::BaseNeeded => self.rewrites.scheduled = true,
+                AofEffect::BaseNeeded => self.rewrites.is_scheduled = true,
                 AofEffect::RewriteEnded { rewrite, outcome } => match outcome {
                     Ok(history) if self.rewrites.is_current(rewrite) && !history.is_empty() => {
-                        self.phase = RewritePhase::DeletingHistory;
+                        self.rewrite_phase = RewritePhase::DeletingHistory;
                         out.push(AofAction::DeleteHistory(history));
                     }
                     outcome => self.end_rewrite(now, rewrite, outcome.map(drop), out),
@@ -545,7 +551,7 @@ impl<B> AofDriver<B> {
         }
         let is_updated = !self.is_updating_manifest();
         if let (RewritePhase::UpdatingManifest, Some(rewrite), true) =
-            (&self.phase, self.rewrites.current(), is_updated)
+            (&self.rewrite_phase, self.rewrites.current(), is_updated)
         {
             self.end_rewrite(now, rewrite, Ok(()), out);
         }
@@ -555,15 +561,15 @@ impl<B> AofDriver<B> {
         &mut self,
         now: Instant,
         rewrite: RewriteId,
-        outcome: Result<(), BaseRejected>,
+        outcome: Result<(), BaseInstallError>,
         out: &mut Vec<AofAction>,
     ) {
         if !self.rewrites.is_current(rewrite) {
             return;
         }
-        self.phase = RewritePhase::Writing;
+        self.rewrite_phase = RewritePhase::Writing;
         if let (Ok(()), Some(file)) = (&outcome, &self.file) {
-            self.rewrites.size_after = file.size();
+            self.rewrites.size_after_last = file.total_size();
         }
         self.rewrites.end(now, rewrite, outcome.is_ok(), !self.is_complete());
         out.push(AofAction::RewriteEnded { rewrite, outcome });
@@ -571,7 +577,7 @@ impl<B> AofDriver<B> {
 
     /// Adds the data that an operation needs: the bytes to write, or the base. Returns `None` if the log no longer has
     /// the bytes.
-    fn prepare(&mut self, log: &Log, operation: FileOperation) -> Option<PendingOperation<B>> {
+    fn prepare_operation(&mut self, log: &Log, operation: FileOperation) -> Option<PendingOperation<B>> {
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
         let mut base = None;
@@ -581,7 +587,7 @@ impl<B> AofDriver<B> {
                 log.read_exact_at(*from, usize::try_from(*len).unwrap_or(usize::MAX), &mut bytes).ok()?;
             }
             FileOperation::InstallBase { rewrite, .. } if self.rewrites.is_current(*rewrite) => {
-                if let RewritePhase::Installing { base: ready } = &mut self.phase {
+                if let RewritePhase::Installing { base: ready } = &mut self.rewrite_phase {
                     base = ready.take();
                 }
             }
@@ -591,10 +597,15 @@ impl<B> AofDriver<B> {
         Some(PendingOperation { operation, bytes, base, manifest })
     }
 
-    fn finish(&mut self, now: Instant, outcome: Result<(), OperationError>, out: &mut Vec<AofAction>) {
+    fn finish_operation(
+        &mut self,
+        now: Instant,
+        outcome: Result<(), OperationError>,
+        out: &mut Vec<AofAction>,
+    ) {
         let mut effects = Vec::new();
         if let Some(file) = &mut self.file {
-            file.machine.done(now, outcome, &mut effects);
+            file.machine.complete_operation(now, outcome, &mut effects);
         }
         self.apply_effects(now, effects, out);
     }
@@ -602,22 +613,22 @@ impl<B> AofDriver<B> {
 
 impl EnabledFile {
     /// Total size of all files in bytes.
-    fn size(&self) -> u64 {
+    fn total_size(&self) -> u64 {
         self.size_before + self.machine.increment_bytes()
     }
 
     /// Whether the writer has reached the target of [`AofDriver::stop_writer`].
     fn is_stopped(&self) -> bool {
         let is_reached = |target: SyncTarget| {
-            self.machine.has_synced(target.until) || self.machine.failures() > target.failures
+            self.machine.has_synced(target.offset) || self.machine.failure_count() > target.failures_before
         };
-        self.stop_at.is_some_and(is_reached)
+        self.stop_target.is_some_and(is_reached)
     }
 
     /// When the pause after a write ends; `None` if a client waits for the next operation.
-    fn pause(&self, now: Instant) -> Option<Instant> {
-        let is_awaited = self.machine.policy() == FsyncPolicy::Always
-            || self.stop_at.is_some()
+    fn pause_end(&self, now: Instant) -> Option<Instant> {
+        let is_awaited = self.machine.fsync_policy() == FsyncPolicy::Always
+            || self.stop_target.is_some()
             || self.machine.is_sync_requested();
         Some(self.paused_until).filter(|until| !is_awaited && now < *until)
     }
@@ -625,7 +636,7 @@ impl EnabledFile {
     /// The last known end of the log; `None` if the log is not followed or writing fails, because growth then requires
     /// no operation.
     fn growth_past(&self) -> Option<ReplOffset> {
-        let follows = self.machine.written().is_some() && self.machine.error().is_none();
+        let follows = self.machine.written_offset().is_some() && self.machine.error().is_none();
         follows.then(|| self.machine.log_end())
     }
 

@@ -55,14 +55,14 @@ impl CompletedOperation {
 pub struct FileExecutor<D: AofStorage> {
     folder: AofDirectory<D>,
     /// The increment that is being written; `None` before the first operation.
-    file: Option<D::File>,
+    current_file: Option<D::File>,
 }
 
 impl<D: AofStorage> FileExecutor<D> {
     /// Starts without files. The first operation creates an increment.
     #[must_use]
     pub fn new(folder: AofDirectory<D>) -> Self {
-        Self { folder, file: None }
+        Self { folder, current_file: None }
     }
 
     /// Continues the files of `manifest` after they were loaded. `db` is the database that was selected at their end.
@@ -70,12 +70,12 @@ impl<D: AofStorage> FileExecutor<D> {
     /// # Errors
     /// A system call failed.
     pub fn open(folder: AofDirectory<D>, manifest: &Manifest, db: u16) -> io::Result<(Self, StartPosition)> {
-        let last = folder.last_increment(manifest)?;
+        let last = folder.open_last_increment(manifest)?;
         let position = match &last {
             Some(last) => StartPosition::Increment { bytes: last.bytes },
             None => StartPosition::Base { db },
         };
-        Ok((Self { folder, file: last.map(|last| last.file) }, position))
+        Ok((Self { folder, current_file: last.map(|last| last.file) }, position))
     }
 
     /// The directory in which the operations are performed.
@@ -85,7 +85,7 @@ impl<D: AofStorage> FileExecutor<D> {
     }
 
     /// Performs an operation. An operation that fails may have been done partly or completely.
-    pub fn execute(&mut self, pending: PendingOperation<D::Temporary>) -> CompletedOperation {
+    pub fn execute(&mut self, pending: PendingOperation<D::TempFile>) -> CompletedOperation {
         let PendingOperation { operation, bytes, base, manifest } = pending;
         let is_write = matches!(operation, FileOperation::Write { .. });
         let done = self.perform(operation, &bytes, base);
@@ -98,20 +98,20 @@ impl<D: AofStorage> FileExecutor<D> {
         &mut self,
         operation: FileOperation,
         bytes: &[u8],
-        base: Option<D::Temporary>,
+        base: Option<D::TempFile>,
     ) -> io::Result<()> {
         match operation {
             FileOperation::Write { .. } => self.with_open_file(|_, file| file.write_all(bytes)),
             FileOperation::Sync => self.with_open_file(|disk, file| disk.sync_file(file)),
             FileOperation::Truncate(len) => self.with_open_file(|disk, file| disk.truncate_file(file, len)),
             FileOperation::BeginIncrement { name, manifest } => {
-                self.file = Some(self.folder.begin_increment(&name, manifest.as_deref())?);
+                self.current_file = Some(self.folder.begin_increment(&name, manifest.as_deref())?);
                 self.folder.disk.report(DirectoryEvent::IncrementCreated(&name));
                 Ok(())
             }
             FileOperation::InstallBase { name, manifest, .. } => {
                 let base = base.ok_or_else(|| io::Error::other("the rewrite was cancelled"))?;
-                let temporary = self.folder.disk.temporary_name(&base);
+                let temporary = self.folder.disk.temp_file_name(&base);
                 self.folder.install_base(base, &name, &manifest)?;
                 let (temporary, name) = (temporary.as_str(), name.as_str());
                 self.folder.disk.report(DirectoryEvent::BaseInstalled { temporary, name });
@@ -122,7 +122,7 @@ impl<D: AofStorage> FileExecutor<D> {
     }
 
     fn with_open_file(&mut self, work: impl FnOnce(&D, &mut D::File) -> io::Result<()>) -> io::Result<()> {
-        let file = self.file.as_mut().ok_or_else(|| io::Error::other("no increment is open"))?;
+        let file = self.current_file.as_mut().ok_or_else(|| io::Error::other("no increment is open"))?;
         work(&self.folder.disk, file)
     }
 }

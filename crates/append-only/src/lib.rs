@@ -28,7 +28,7 @@ mod storage;
 mod tests;
 
 use clock::Millis;
-use replication::{FileVersion, Position};
+use replication::{FileVersion, ReplPosition};
 use slot_routing::ReplOffset;
 
 pub use directory::{AofDirectory, AofFilesError, AofSizes, FileToLoad, HistoryPolicy};
@@ -36,7 +36,7 @@ pub use driver::{
     AofAction, AofDriver, AofDriverEvent, AofStart, AofStatus, StartPosition, SyncTarget, WriterStep,
 };
 pub use executor::{CompletedOperation, FileExecutor, PendingOperation};
-pub use rewrites::{RewriteId, Rewrites, RunningError};
+pub use rewrites::{RewriteId, RewriteRunningError, Rewrites};
 pub use storage::{AofStorage, DirectoryEvent};
 
 /// When the file is synced (`appendfsync`).
@@ -55,11 +55,11 @@ pub enum FsyncPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AofSettings {
     /// When the file is synced (`appendfsync`).
-    pub policy: FsyncPolicy,
+    pub fsync_policy: FsyncPolicy,
     /// `no-appendfsync-on-rewrite`: with `everysec`, do not sync during a rewrite.
     pub no_fsync_on_rewrite: bool,
     /// Whether the file contains timestamps (`aof-timestamp-enabled`).
-    pub timestamps: bool,
+    pub has_timestamps: bool,
     /// The prefix of all file names (`appendfilename`).
     pub name: String,
 }
@@ -81,11 +81,11 @@ pub enum AofState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogEnd {
     /// The current end of the log, which is a command boundary.
-    pub(crate) end: Position,
+    pub(crate) position: ReplPosition,
     /// The previous replication id and the offset up to which it is valid.
-    pub(crate) previous: Option<Position>,
+    pub(crate) previous_history: Option<ReplPosition>,
     /// Current wall-clock time, for timestamps in the file.
-    pub(crate) wall: Millis,
+    pub(crate) wall_clock: Millis,
 }
 
 /// Why the log can no longer be followed.
@@ -112,7 +112,7 @@ pub(crate) enum AofEvent {
         /// The rewrite that took the snapshot; only one rewrite runs at a time.
         rewrite: RewriteId,
         /// The log position of the snapshot.
-        at: Position,
+        at: ReplPosition,
         /// The database selected in the master's stream; `None` if the log repeats the SELECT after this position.
         db: Option<u16>,
     },
@@ -181,7 +181,7 @@ pub(crate) enum OperationError {
 
 /// Why a new base was not installed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BaseRejected {
+pub enum BaseInstallError {
     /// The log can no longer be followed from the base's snapshot.
     #[error("the data was replaced, or the log was trimmed past the snapshot")]
     LogLost,
@@ -203,7 +203,7 @@ pub(crate) enum AofEffect {
     RewriteEnded {
         rewrite: RewriteId,
         /// The obsolete files, which can be deleted now, or why the base was not installed.
-        outcome: Result<Vec<String>, BaseRejected>,
+        outcome: Result<Vec<String>, BaseInstallError>,
     },
     /// The driver must start a rewrite.
     BaseNeeded,

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use persistence::aof::{AofFile, Manifest};
-use replication::{FileVersions, Position, ReplId};
+use replication::{FileVersions, ReplId, ReplPosition};
 use slot_routing::ReplOffset;
 
 use crate::increment::{Increment, PendingWrite};
 use crate::{
-    AofEffect, AofEvent, AofSettings, AofState, BaseRejected, FileOperation, FsyncPolicy, LogEnd, LogLoss,
-    OperationError, RewriteId,
+    AofEffect, AofEvent, AofSettings, AofState, BaseInstallError, FileOperation, FsyncPolicy, LogEnd,
+    LogLoss, OperationError, RewriteId,
 };
 
 /// Sync interval of `appendfsync everysec`.
@@ -27,7 +27,7 @@ const NO_REWRITE: RewriteId = RewriteId(0);
 
 /// The append-only file while it is enabled.
 #[derive(Debug)]
-pub(crate) struct AppendOnly {
+pub(crate) struct AofStateMachine {
     settings: AofSettings,
     /// The manifest on disk. After a failed write of the manifest it may also be the previous one; both name files that
     /// contain a prefix of the history.
@@ -36,45 +36,45 @@ pub(crate) struct AppendOnly {
     log: LogEnd,
     /// Commands that replace ranges of the log in the file and are not synced yet.
     file_versions: FileVersions,
-    open: Option<Increment>,
-    beginning: Option<PendingIncrement>,
+    current_increment: Option<Increment>,
+    pending_increment: Option<PendingIncrement>,
     /// Where the next increment begins; `None` once its creation has been attempted.
-    next: Option<IncrementStart>,
-    base: Option<PendingBase>,
-    in_flight: Option<InFlight>,
+    next_increment: Option<IncrementStart>,
+    pending_base: Option<PendingBase>,
+    in_flight: Option<InFlightOperation>,
     /// Whether obsolete files are deleted but still named in the manifest.
     has_deleted_history: bool,
-    synced: Option<ReplOffset>,
+    synced_offset: Option<ReplOffset>,
     last_sync: Instant,
     /// When the current sync began, or the last one if none is running.
-    sync_begun: Instant,
+    sync_started_at: Instant,
     /// Number of syncs that delayed a write, since the last reset.
-    delays: u64,
+    delaying_syncs: u64,
     /// Time of the next attempt after a failed operation. A failed truncation is retried at `truncate_at` instead.
     retry_at: Instant,
     truncate_at: Instant,
-    error: Option<String>,
+    last_error: Option<String>,
     /// Number of failed operations since the start.
-    failures: u64,
+    failure_count: u64,
     /// Offset up to which a caller waits for the log to be synced.
     sync_target: Option<ReplOffset>,
-    holding: bool,
+    holds_replies: bool,
     /// The commit point that was last published. A commit point that has not changed is not published again.
-    committed: Option<ReplOffset>,
+    published_commit_point: Option<ReplOffset>,
 }
 
 /// The position at which an increment is to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct IncrementStart {
     rewrite: RewriteId,
-    at: Position,
+    position: ReplPosition,
     db: Option<u16>,
 }
 
 /// An increment whose creation has been attempted. The manifest on disk may name it already.
 #[derive(Debug, Clone)]
 struct PendingIncrement {
-    cut: IncrementStart,
+    start: IncrementStart,
     file: AofFile,
     /// The new increment, which is used if the log can still be followed.
     increment: Increment,
@@ -88,49 +88,49 @@ struct PendingBase {
     /// The name of the increment that begins at the base's snapshot; `None` until it exists.
     increment: Option<String>,
     /// Whether the base is an RDB file; `None` until the base is written.
-    ready: Option<bool>,
+    is_rdb: Option<bool>,
 }
 
 /// The file operation that is being performed.
 #[derive(Debug)]
-enum InFlight {
+enum InFlightOperation {
     Write(PendingWrite),
     Sync,
     Truncate,
-    Begin(Manifest),
+    BeginIncrement(Manifest),
     InstallBase(RewriteId, Manifest),
     WriteManifest(Manifest),
 }
 
-impl AppendOnly {
+impl AofStateMachine {
     /// Creates the state for files that cannot be continued: nothing is written until a rewrite takes its snapshot.
     /// `manifest` names files with older data.
     #[must_use]
     pub(crate) fn without_base(settings: AofSettings, manifest: Manifest, now: Instant) -> Self {
-        let end = Position { id: ReplId::NONE, offset: ReplOffset(0) };
+        let end = ReplPosition { id: ReplId::NONE, offset: ReplOffset(0) };
         Self {
             settings,
             manifest,
             state: AofState::NoBase,
-            log: LogEnd { end, previous: None, wall: Millis(0) },
+            log: LogEnd { position: end, previous_history: None, wall_clock: Millis(0) },
             file_versions: FileVersions::default(),
-            open: None,
-            beginning: None,
-            next: None,
-            base: None,
+            current_increment: None,
+            pending_increment: None,
+            next_increment: None,
+            pending_base: None,
             in_flight: None,
             has_deleted_history: false,
-            synced: None,
+            synced_offset: None,
             last_sync: now,
             retry_at: now,
-            sync_begun: now,
-            delays: 0,
+            sync_started_at: now,
+            delaying_syncs: 0,
             truncate_at: now,
-            error: None,
-            failures: 0,
+            last_error: None,
+            failure_count: 0,
             sync_target: None,
-            holding: false,
-            committed: None,
+            holds_replies: false,
+            published_commit_point: None,
         }
     }
 
@@ -143,12 +143,12 @@ impl AppendOnly {
         log: LogEnd,
         now: Instant,
     ) -> Self {
-        let at = log.end.offset;
+        let at = log.position.offset;
         Self {
             state: AofState::Complete,
             log,
-            open: Some(Increment::continued(bytes, at)),
-            synced: Some(at),
+            current_increment: Some(Increment::for_existing_file(bytes, at)),
+            synced_offset: Some(at),
             ..Self::without_base(settings, manifest, now)
         }
     }
@@ -163,11 +163,16 @@ impl AppendOnly {
         db: u16,
         now: Instant,
     ) -> Self {
-        let (state, synced) = (AofState::Complete, Some(log.end.offset));
-        let mut machine = Self { state, log, synced, ..Self::without_base(settings, manifest, now) };
+        let (state, synced) = (AofState::Complete, Some(log.position.offset));
+        let mut machine =
+            Self { state, log, synced_offset: synced, ..Self::without_base(settings, manifest, now) };
         // The first increment is reserved at once. A rewrite that takes its snapshot before this increment exists must
         // wait.
-        machine.reserve_increment(IncrementStart { rewrite: NO_REWRITE, at: log.end, db: Some(db) });
+        machine.reserve_increment(IncrementStart {
+            rewrite: NO_REWRITE,
+            position: log.position,
+            db: Some(db),
+        });
         machine
     }
 
@@ -185,43 +190,43 @@ impl AppendOnly {
 
     /// Log offset up to which the files are synced; `None` while they are not complete.
     #[must_use]
-    pub(crate) fn synced(&self) -> Option<ReplOffset> {
-        self.synced
+    pub(crate) fn synced_offset(&self) -> Option<ReplOffset> {
+        self.synced_offset
     }
 
     /// Log offset up to which the file is written; `None` while the log is not followed.
     #[must_use]
-    pub(crate) fn written(&self) -> Option<ReplOffset> {
-        self.open.as_ref().map(|open| open.written.mark.at)
+    pub(crate) fn written_offset(&self) -> Option<ReplOffset> {
+        self.current_increment.as_ref().map(|open| open.written_extent.mark.offset)
     }
 
     /// Size of the current increment in bytes.
     #[must_use]
     pub(crate) fn increment_bytes(&self) -> u64 {
-        self.open.as_ref().map_or(0, |open| open.written.bytes)
+        self.current_increment.as_ref().map_or(0, |open| open.written_extent.bytes)
     }
 
     /// The manifest after the running operation, if the operation changes it.
     #[must_use]
     pub(crate) fn pending_manifest(&self) -> Option<&Manifest> {
         match self.in_flight.as_ref()? {
-            InFlight::Begin(manifest)
-            | InFlight::InstallBase(_, manifest)
-            | InFlight::WriteManifest(manifest) => Some(manifest),
-            InFlight::Write(_) | InFlight::Sync | InFlight::Truncate => None,
+            InFlightOperation::BeginIncrement(manifest)
+            | InFlightOperation::InstallBase(_, manifest)
+            | InFlightOperation::WriteManifest(manifest) => Some(manifest),
+            InFlightOperation::Write(_) | InFlightOperation::Sync | InFlightOperation::Truncate => None,
         }
     }
 
     /// The text of the current write error; `None` if the last operation succeeded.
     #[must_use]
     pub(crate) fn error(&self) -> Option<&str> {
-        self.error.as_deref()
+        self.last_error.as_deref()
     }
 
     /// When the file is synced (`appendfsync`).
     #[must_use]
-    pub(crate) fn policy(&self) -> FsyncPolicy {
-        self.settings.policy
+    pub(crate) fn fsync_policy(&self) -> FsyncPolicy {
+        self.settings.fsync_policy
     }
 
     /// Whether a caller waits for the whole log to be synced.
@@ -233,39 +238,40 @@ impl AppendOnly {
     /// The last known end of the log.
     #[must_use]
     pub(crate) fn log_end(&self) -> ReplOffset {
-        self.log.end.offset
+        self.log.position.offset
     }
 
     /// Number of failed operations since the start.
     #[must_use]
-    pub(crate) fn failures(&self) -> u64 {
-        self.failures
+    pub(crate) fn failure_count(&self) -> u64 {
+        self.failure_count
     }
 
-    /// Number of syncs since [`Self::reset_delays`] that delayed a write.
+    /// Number of syncs since [`Self::reset_delaying_syncs`] that delayed a write.
     #[must_use]
-    pub(crate) fn delays(&self) -> u64 {
-        self.delays
+    pub(crate) fn delaying_syncs(&self) -> u64 {
+        self.delaying_syncs
     }
 
     /// Resets the number of syncs that delayed a write (CONFIG RESETSTAT).
-    pub(crate) fn reset_delays(&mut self) {
-        self.delays = 0;
+    pub(crate) fn reset_delaying_syncs(&mut self) {
+        self.delaying_syncs = 0;
     }
 
     /// The oldest log offset that is still needed. Bytes that are written but not synced may have to be written again.
     #[must_use]
     pub(crate) fn retained_from(&self) -> Option<ReplOffset> {
-        let beginning = self.beginning.as_ref().filter(|beginning| !beginning.is_lost);
-        let open = self.open.as_ref().map(|open| open.synced.mark.at);
-        open.or(beginning.map(|beginning| beginning.cut.at.offset)).or(self.next.map(|next| next.at.offset))
+        let beginning = self.pending_increment.as_ref().filter(|beginning| !beginning.is_lost);
+        let open = self.current_increment.as_ref().map(|open| open.synced_extent.mark.offset);
+        open.or(beginning.map(|beginning| beginning.start.position.offset))
+            .or(self.next_increment.map(|next| next.position.offset))
     }
 
     /// The log offset from which on the state machine needs the file versions; `None` if it does not follow the log.
     #[must_use]
     pub(crate) fn file_versions_wanted_from(&self) -> Option<ReplOffset> {
         let retained = self.retained_from()?;
-        Some(self.file_versions.end().map_or(retained, |end| end.max(retained)))
+        Some(self.file_versions.end_offset().map_or(retained, |end| end.max(retained)))
     }
 
     /// Whether any commands that replace a range of the log remain to be written or synced.
@@ -277,41 +283,41 @@ impl AppendOnly {
     /// Returns whether no operation is running and the current increment, if there is one, is synced up to `at`.
     #[must_use]
     pub(crate) fn has_synced(&self, at: ReplOffset) -> bool {
-        let is_all = self.open.as_ref().is_none_or(|open| open.synced.mark.at >= at);
-        is_all && self.beginning.is_none() && self.in_flight.is_none()
+        let is_all = self.current_increment.as_ref().is_none_or(|open| open.synced_extent.mark.offset >= at);
+        is_all && self.pending_increment.is_none() && self.in_flight.is_none()
     }
 
     /// Whether deleted files are still to be removed from the manifest.
     #[must_use]
     pub(crate) fn has_deleted_history(&self) -> bool {
-        self.has_deleted_history || matches!(self.in_flight, Some(InFlight::WriteManifest(_)))
+        self.has_deleted_history || matches!(self.in_flight, Some(InFlightOperation::WriteManifest(_)))
     }
 
     /// Handles an event and appends the resulting effects to `out`.
-    pub(crate) fn handle(&mut self, input: AofEvent, out: &mut Vec<AofEffect>) {
-        match input {
+    pub(crate) fn handle(&mut self, event: AofEvent, out: &mut Vec<AofEffect>) {
+        match event {
             AofEvent::LogAdvanced(log) => self.log = log,
             AofEvent::FileVersionAdded(version) => self.file_versions.add(version),
             AofEvent::LogLost(lost) => self.on_log_lost(lost, out),
             AofEvent::SnapshotTaken { rewrite, at, db } => {
-                self.log.end = at;
+                self.log.position = at;
                 // A start reserved earlier belongs to a failed rewrite. The current increment simply continues past
                 // that position.
-                self.next = Some(IncrementStart { rewrite, at, db });
-                self.base = Some(PendingBase { rewrite, increment: None, ready: None });
+                self.next_increment = Some(IncrementStart { rewrite, position: at, db });
+                self.pending_base = Some(PendingBase { rewrite, increment: None, is_rdb: None });
             }
-            AofEvent::BaseReady { rewrite, rdb } => match &mut self.base {
-                Some(base) if base.rewrite == rewrite => base.ready = Some(rdb),
-                _ => out.push(AofEffect::RewriteEnded { rewrite, outcome: Err(BaseRejected::LogLost) }),
+            AofEvent::BaseReady { rewrite, rdb } => match &mut self.pending_base {
+                Some(base) if base.rewrite == rewrite => base.is_rdb = Some(rdb),
+                _ => out.push(AofEffect::RewriteEnded { rewrite, outcome: Err(BaseInstallError::LogLost) }),
             },
             AofEvent::RewriteFailed(rewrite) => {
-                self.base.take_if(|base| base.rewrite == rewrite);
-                self.next.take_if(|next| next.rewrite == rewrite);
+                self.pending_base.take_if(|base| base.rewrite == rewrite);
+                self.next_increment.take_if(|next| next.rewrite == rewrite);
             }
             AofEvent::HistoryDeleted => self.has_deleted_history = !self.manifest.history.is_empty(),
             AofEvent::Configured(settings) => self.settings = settings,
             AofEvent::SyncRequested => {
-                self.sync_target = Some(self.log.end.offset).filter(|end| !self.has_synced(*end));
+                self.sync_target = Some(self.log.position.offset).filter(|end| !self.has_synced(*end));
                 (self.retry_at, self.truncate_at) = (Instant::ORIGIN, Instant::ORIGIN);
             }
         }
@@ -325,8 +331,8 @@ impl AppendOnly {
             return None;
         }
         let (in_flight, operation) = self.choose_operation(now)?;
-        if matches!(in_flight, InFlight::Sync) {
-            self.sync_begun = now;
+        if matches!(in_flight, InFlightOperation::Sync) {
+            self.sync_started_at = now;
         }
         self.in_flight = Some(in_flight);
         Some(operation)
@@ -336,11 +342,11 @@ impl AppendOnly {
     /// operation is due.
     #[must_use]
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let open = self.open.as_ref();
-        let truncate = open.filter(|open| open.torn).map(|_| self.truncate_at);
+        let open = self.current_increment.as_ref();
+        let truncate = open.filter(|open| open.may_be_torn).map(|_| self.truncate_at);
         // If the time has passed, there is nothing to retry, because the data was replaced.
-        let retry = self.error.as_ref().map(|_| self.retry_at).filter(|at| *at > now);
-        let everysec = self.settings.policy == FsyncPolicy::EverySecond;
+        let retry = self.last_error.as_ref().map(|_| self.retry_at).filter(|at| *at > now);
+        let everysec = self.settings.fsync_policy == FsyncPolicy::EverySecond;
         let sync = open.filter(|open| everysec && !open.is_synced()).map(|_| self.last_sync + SYNC_PERIOD);
         // A due sync is postponed while syncs are suspended during a rewrite (`no-appendfsync-on-rewrite`).
         let sync = sync.filter(|sync| !self.is_sync_suspended() || *sync > now);
@@ -351,7 +357,7 @@ impl AppendOnly {
     ///
     /// # Panics
     /// If no operation is running, which is a bug in the driver.
-    pub(crate) fn done(
+    pub(crate) fn complete_operation(
         &mut self,
         now: Instant,
         outcome: Result<(), OperationError>,
@@ -360,30 +366,32 @@ impl AppendOnly {
         let in_flight = self.in_flight.take().expect("an operation was being done");
         match outcome {
             Err(OperationError::LogLost(lost)) => self.on_log_lost(lost, out),
-            Err(OperationError::Io(error)) => self.on_done(now, in_flight, Err(error), out),
-            Ok(()) => self.on_done(now, in_flight, Ok(()), out),
+            Err(OperationError::Io(error)) => self.on_operation_done(now, in_flight, Err(error), out),
+            Ok(()) => self.on_operation_done(now, in_flight, Ok(()), out),
         }
         self.sync_target = self.sync_target.filter(|end| !self.has_synced(*end));
         self.update_reply_hold(out);
         self.publish_commit_point(out);
     }
 
-    fn on_done(
+    fn on_operation_done(
         &mut self,
         now: Instant,
-        in_flight: InFlight,
+        in_flight: InFlightOperation,
         outcome: Result<(), String>,
         out: &mut Vec<AofEffect>,
     ) {
         match in_flight {
-            InFlight::Write(write) => self.on_written(now, &write, outcome, out),
-            InFlight::Sync => self.on_synced(now, outcome, out),
-            InFlight::Truncate => self.on_truncated(now, outcome, out),
-            InFlight::Begin(manifest) => self.on_begun(now, manifest, outcome, out),
-            InFlight::InstallBase(rewrite, manifest) => {
+            InFlightOperation::Write(write) => self.on_written(now, &write, outcome, out),
+            InFlightOperation::Sync => self.on_synced(now, outcome, out),
+            InFlightOperation::Truncate => self.on_truncated(now, outcome, out),
+            InFlightOperation::BeginIncrement(manifest) => {
+                self.on_increment_begun(now, manifest, outcome, out);
+            }
+            InFlightOperation::InstallBase(rewrite, manifest) => {
                 self.on_base_installed(rewrite, manifest, outcome, out);
             }
-            InFlight::WriteManifest(manifest) => {
+            InFlightOperation::WriteManifest(manifest) => {
                 if outcome.is_ok() {
                     self.manifest = manifest;
                 }
@@ -391,12 +399,12 @@ impl AppendOnly {
         }
     }
 
-    fn choose_operation(&mut self, now: Instant) -> Option<(InFlight, FileOperation)> {
-        if let Some(open) = self.open.as_ref().filter(|open| open.torn) {
-            let operation = (InFlight::Truncate, FileOperation::Truncate(open.written.bytes));
+    fn choose_operation(&mut self, now: Instant) -> Option<(InFlightOperation, FileOperation)> {
+        if let Some(open) = self.current_increment.as_ref().filter(|open| open.may_be_torn) {
+            let operation = (InFlightOperation::Truncate, FileOperation::Truncate(open.written_extent.bytes));
             return (now >= self.truncate_at).then_some(operation);
         }
-        if self.error.is_some() && now < self.retry_at {
+        if self.last_error.is_some() && now < self.retry_at {
             return None;
         }
         // Installing a base and writing the manifest are rare, and a steady stream of writes must not starve them.
@@ -404,17 +412,17 @@ impl AppendOnly {
             return Some(put);
         }
         // Once the next increment may exist, the current one must end where the next begins, and must be synced.
-        if let Some(open) = self.open.as_ref().filter(|_| self.beginning.is_none()) {
+        if let Some(open) = self.current_increment.as_ref().filter(|_| self.pending_increment.is_none()) {
             let until = self.increment_end();
             // Writes come before the next sync, so that it covers everything written while the previous one ran.
-            let write = open.next_write(&self.log, &self.file_versions, until, self.settings.timestamps);
-            let is_end = write.is_none() && self.next.is_some();
+            let write = open.next_write(&self.log, &self.file_versions, until, self.settings.has_timestamps);
+            let is_end = write.is_none() && self.next_increment.is_some();
             if !open.is_synced() && (is_end || self.is_sync_due(now)) {
-                return Some((InFlight::Sync, FileOperation::Sync));
+                return Some((InFlightOperation::Sync, FileOperation::Sync));
             }
             if let Some(write) = write {
-                let operation = write.operation();
-                return Some((InFlight::Write(write), operation));
+                let operation = write.to_operation();
+                return Some((InFlightOperation::Write(write), operation));
             }
         }
         self.begin_increment()
@@ -423,11 +431,12 @@ impl AppendOnly {
     /// Log offset at which the current increment must end: the start of the next increment if one is reserved, at most
     /// the end of the log.
     fn increment_end(&self) -> ReplOffset {
-        self.next.map_or(self.log.end.offset, |next| next.at.offset.min(self.log.end.offset))
+        self.next_increment
+            .map_or(self.log.position.offset, |next| next.position.offset.min(self.log.position.offset))
     }
 
     fn is_sync_due(&self, now: Instant) -> bool {
-        match self.settings.policy {
+        match self.settings.fsync_policy {
             _ if self.sync_target.is_some() => true,
             FsyncPolicy::Always => true,
             FsyncPolicy::EverySecond => now.since(self.last_sync) >= SYNC_PERIOD && !self.is_sync_suspended(),
@@ -436,43 +445,44 @@ impl AppendOnly {
     }
 
     fn is_sync_suspended(&self) -> bool {
-        self.settings.no_fsync_on_rewrite && self.base.is_some() && self.sync_target.is_none()
+        self.settings.no_fsync_on_rewrite && self.pending_base.is_some() && self.sync_target.is_none()
     }
 
     /// Creates the next increment. The current one is complete and synced at this point.
-    fn begin_increment(&mut self) -> Option<(InFlight, FileOperation)> {
-        if self.beginning.is_none() {
-            let cut = self.next.take()?;
+    fn begin_increment(&mut self) -> Option<(InFlightOperation, FileOperation)> {
+        if self.pending_increment.is_none() {
+            let cut = self.next_increment.take()?;
             self.reserve_increment(cut);
         }
-        let file = self.beginning.as_ref()?.file.clone();
+        let file = self.pending_increment.as_ref()?.file.clone();
         let mut manifest = self.manifest.clone();
         manifest.append_increment(file.clone());
         // Before there is a base, the manifest must continue to name the older data.
         let text = (self.state == AofState::Complete).then(|| manifest.to_text());
         let operation = FileOperation::BeginIncrement { name: file.name, manifest: text };
-        Some((InFlight::Begin(manifest), operation))
+        Some((InFlightOperation::BeginIncrement(manifest), operation))
     }
 
-    fn reserve_increment(&mut self, cut: IncrementStart) {
+    fn reserve_increment(&mut self, start: IncrementStart) {
         let file = self.manifest.reserve_increment(&self.settings.name);
-        let stamp = self.settings.timestamps.then_some(self.log.wall.secs());
-        let increment = Increment::new_at(cut.at, cut.db, stamp);
-        self.beginning = Some(PendingIncrement { cut, file, increment, is_lost: false });
+        let stamp = self.settings.has_timestamps.then_some(self.log.wall_clock.secs());
+        let increment = Increment::new_at_position(start.position, start.db, stamp);
+        self.pending_increment = Some(PendingIncrement { start, file, increment, is_lost: false });
     }
 
-    fn install_base(&mut self) -> Option<(InFlight, FileOperation)> {
-        let PendingBase { rewrite, increment: Some(first), ready: Some(rdb) } = self.base.clone()? else {
+    fn install_base(&mut self) -> Option<(InFlightOperation, FileOperation)> {
+        let PendingBase { rewrite, increment: Some(first), is_rdb: Some(rdb) } = self.pending_base.clone()?
+        else {
             return None;
         };
         let base = self.manifest.reserve_base(&self.settings.name, rdb);
         let mut manifest = self.manifest.clone();
         manifest.replace_base(base.clone(), &first);
         let operation = FileOperation::InstallBase { rewrite, name: base.name, manifest: manifest.to_text() };
-        Some((InFlight::InstallBase(rewrite, manifest), operation))
+        Some((InFlightOperation::InstallBase(rewrite, manifest), operation))
     }
 
-    fn write_manifest(&mut self) -> Option<(InFlight, FileOperation)> {
+    fn write_manifest(&mut self) -> Option<(InFlightOperation, FileOperation)> {
         // In any other state the manifest has increments that must not be named before their base is installed.
         if self.state != AofState::Complete || !std::mem::take(&mut self.has_deleted_history) {
             return None;
@@ -480,7 +490,7 @@ impl AppendOnly {
         let mut manifest = self.manifest.clone();
         manifest.history.clear();
         let text = manifest.to_text();
-        Some((InFlight::WriteManifest(manifest), FileOperation::WriteManifest(text)))
+        Some((InFlightOperation::WriteManifest(manifest), FileOperation::WriteManifest(text)))
     }
 
     fn on_written(
@@ -491,14 +501,14 @@ impl AppendOnly {
         out: &mut Vec<AofEffect>,
     ) {
         // The log was lost during the write, so the file that was written to is no longer used.
-        let Some(open) = &mut self.open else { return };
+        let Some(open) = &mut self.current_increment else { return };
         match outcome {
             Ok(()) => {
-                open.note_written(write);
+                open.record_write(write);
                 self.clear_error(out);
             }
             Err(error) => {
-                open.torn = true;
+                open.may_be_torn = true;
                 self.record_failure(now, error, out);
             }
         }
@@ -506,28 +516,28 @@ impl AppendOnly {
 
     fn on_synced(&mut self, now: Instant, outcome: Result<(), String>, out: &mut Vec<AofEffect>) {
         self.last_sync = now;
-        let Some(open) = &mut self.open else { return };
-        let waits = self.log.end.offset > open.written.mark.at;
-        let is_delay = self.settings.policy == FsyncPolicy::EverySecond
+        let Some(open) = &mut self.current_increment else { return };
+        let waits = self.log.position.offset > open.written_extent.mark.offset;
+        let is_delay = self.settings.fsync_policy == FsyncPolicy::EverySecond
             && waits
-            && now.since(self.sync_begun) > DELAY_THRESHOLD;
-        self.delays += u64::from(is_delay);
+            && now.since(self.sync_started_at) > DELAY_THRESHOLD;
+        self.delaying_syncs += u64::from(is_delay);
         match outcome {
             Ok(()) => {
-                open.synced = open.written;
-                self.file_versions.forget_before(open.synced.mark.at);
+                open.synced_extent = open.written_extent;
+                self.file_versions.forget_before(open.synced_extent.mark.offset);
                 self.clear_error(out);
             }
             Err(error) => {
-                open.forget_unsynced();
+                open.rewind_to_synced();
                 self.record_failure(now, error, out);
             }
         }
     }
 
     fn on_truncated(&mut self, now: Instant, outcome: Result<(), String>, out: &mut Vec<AofEffect>) {
-        match (outcome, &mut self.open) {
-            (Ok(()), Some(open)) => open.torn = false,
+        match (outcome, &mut self.current_increment) {
+            (Ok(()), Some(open)) => open.may_be_torn = false,
             (Ok(()), None) => {}
             (Err(error), _) => {
                 self.truncate_at = now + RETRY_DELAY;
@@ -536,7 +546,7 @@ impl AppendOnly {
         }
     }
 
-    fn on_begun(
+    fn on_increment_begun(
         &mut self,
         now: Instant,
         manifest: Manifest,
@@ -546,16 +556,16 @@ impl AppendOnly {
         match outcome {
             Err(error) => {
                 // The creation is retried, unless the log was lost. In that case the name of the file is never used.
-                self.beginning.take_if(|beginning| beginning.is_lost);
+                self.pending_increment.take_if(|beginning| beginning.is_lost);
                 self.record_failure(now, error, out);
             }
             Ok(()) => {
                 self.manifest = manifest;
                 self.clear_error(out);
-                let begun = self.beginning.take().filter(|beginning| !beginning.is_lost);
-                let Some(PendingIncrement { cut, file, increment, .. }) = begun else { return };
-                self.open = Some(increment);
-                if let Some(base) = self.base.as_mut().filter(|base| base.rewrite == cut.rewrite) {
+                let begun = self.pending_increment.take().filter(|beginning| !beginning.is_lost);
+                let Some(PendingIncrement { start: cut, file, increment, .. }) = begun else { return };
+                self.current_increment = Some(increment);
+                if let Some(base) = self.pending_base.as_mut().filter(|base| base.rewrite == cut.rewrite) {
                     base.increment = Some(file.name);
                 }
             }
@@ -569,13 +579,13 @@ impl AppendOnly {
         outcome: Result<(), String>,
         out: &mut Vec<AofEffect>,
     ) {
-        let base = self.base.take_if(|base| base.rewrite == rewrite);
+        let base = self.pending_base.take_if(|base| base.rewrite == rewrite);
         if outcome.is_ok() {
             self.manifest = manifest;
         }
         let outcome = match (outcome, base) {
-            (Err(error), _) => Err(BaseRejected::Io(error)),
-            (Ok(()), None) => Err(BaseRejected::LogLost),
+            (Err(error), _) => Err(BaseInstallError::Io(error)),
+            (Ok(()), None) => Err(BaseInstallError::LogLost),
             (Ok(()), Some(_)) => {
                 self.state = AofState::Complete;
                 Ok(self.manifest.history.iter().map(|file| file.name.clone()).collect())
@@ -585,75 +595,82 @@ impl AppendOnly {
     }
 
     /// Gives up the current files, because a new base is needed for the data that follows.
-    fn on_log_lost(&mut self, lost: LogLoss, out: &mut Vec<AofEffect>) {
-        self.open = None;
-        self.next = None;
+    fn on_log_lost(&mut self, loss: LogLoss, out: &mut Vec<AofEffect>) {
+        self.current_increment = None;
+        self.next_increment = None;
         self.file_versions.clear();
-        match (&mut self.beginning, &self.in_flight) {
-            (Some(beginning), Some(InFlight::Begin(_))) => beginning.is_lost = true,
+        match (&mut self.pending_increment, &self.in_flight) {
+            (Some(beginning), Some(InFlightOperation::BeginIncrement(_))) => beginning.is_lost = true,
             (beginning, _) => *beginning = None,
         }
-        self.state = match (lost, self.state) {
+        self.state = match (loss, self.state) {
             (LogLoss::Trimmed, AofState::Complete | AofState::Behind) => AofState::Behind,
             (LogLoss::Trimmed, AofState::NoBase) => AofState::NoBase,
             (LogLoss::Replaced, _) => {
-                self.synced = None;
+                self.synced_offset = None;
                 AofState::NoBase
             }
         };
-        let is_being_put = matches!(self.in_flight, Some(InFlight::InstallBase(..)));
-        if let Some(base) = self.base.take().filter(|base| base.ready.is_some() && !is_being_put) {
-            out.push(AofEffect::RewriteEnded { rewrite: base.rewrite, outcome: Err(BaseRejected::LogLost) });
+        let is_being_put = matches!(self.in_flight, Some(InFlightOperation::InstallBase(..)));
+        if let Some(base) = self.pending_base.take().filter(|base| base.is_rdb.is_some() && !is_being_put) {
+            out.push(AofEffect::RewriteEnded {
+                rewrite: base.rewrite,
+                outcome: Err(BaseInstallError::LogLost),
+            });
         }
         out.push(AofEffect::BaseNeeded);
     }
 
     /// Announces the offset up to which replies to writes may be sent.
     fn publish_commit_point(&mut self, out: &mut Vec<AofEffect>) {
-        let open = self.open.as_ref().map(|open| (open.written.mark.at, open.synced.mark.at));
+        let open = self
+            .current_increment
+            .as_ref()
+            .map(|open| (open.written_extent.mark.offset, open.synced_extent.mark.offset));
         let commit = match (self.state, open) {
             (AofState::Complete, Some((written, synced))) => {
-                self.synced = Some(synced);
-                if self.settings.policy == FsyncPolicy::Always { synced } else { written }
+                self.synced_offset = Some(synced);
+                if self.settings.fsync_policy == FsyncPolicy::Always { synced } else { written }
             }
             (AofState::NoBase, Some((written, _))) => written,
             // Without a base, replies do not wait for the file.
-            (AofState::NoBase, None) => self.log.end.offset,
+            (AofState::NoBase, None) => self.log.position.offset,
             (AofState::Behind, _) | (AofState::Complete, None) => return,
         };
-        if self.committed.replace(commit) != Some(commit) {
+        if self.published_commit_point.replace(commit) != Some(commit) {
             out.push(AofEffect::PublishCommitPoint(commit));
         }
     }
 
     /// Decides whether replies to writes must wait: always under `always`, and while the disk cannot keep up.
     fn update_reply_hold(&mut self, out: &mut Vec<AofEffect>) {
-        let behind = self.written().map_or(0, |written| self.log.end.offset.0.saturating_sub(written.0));
-        let behind = behind + self.file_versions.bytes();
-        let most = if self.holding { MAX_UNWRITTEN / 4 } else { MAX_UNWRITTEN };
+        let behind =
+            self.written_offset().map_or(0, |written| self.log.position.offset.0.saturating_sub(written.0));
+        let behind = behind + self.file_versions.command_bytes();
+        let most = if self.holds_replies { MAX_UNWRITTEN / 4 } else { MAX_UNWRITTEN };
         let holds = match self.state {
-            AofState::Complete => self.settings.policy == FsyncPolicy::Always || behind > most,
+            AofState::Complete => self.settings.fsync_policy == FsyncPolicy::Always || behind > most,
             AofState::Behind => true,
             AofState::NoBase => behind > most,
         };
-        if holds != self.holding {
-            self.holding = holds;
+        if holds != self.holds_replies {
+            self.holds_replies = holds;
             out.push(AofEffect::HoldReplies(holds));
         }
     }
 
     fn clear_error(&mut self, out: &mut Vec<AofEffect>) {
-        if self.error.take().is_some() {
+        if self.last_error.take().is_some() {
             out.push(AofEffect::WriteErrorChanged(None));
         }
     }
 
     fn record_failure(&mut self, now: Instant, error: String, out: &mut Vec<AofEffect>) {
         self.retry_at = now + RETRY_DELAY;
-        self.failures += 1;
-        if self.error.as_ref() != Some(&error) {
+        self.failure_count += 1;
+        if self.last_error.as_ref() != Some(&error) {
             out.push(AofEffect::WriteErrorChanged(Some(error.clone())));
-            self.error = Some(error);
+            self.last_error = Some(error);
         }
     }
 }

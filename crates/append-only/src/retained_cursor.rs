@@ -3,7 +3,7 @@
 use clock::Millis;
 use replication::{CursorId, Log};
 
-use crate::machine::AppendOnly;
+use crate::machine::AofStateMachine;
 use crate::{AofEffect, AofEvent, LogEnd, LogLoss};
 
 /// A log cursor at the oldest offset that the state machine needs.
@@ -14,7 +14,7 @@ impl RetainedCursor {
     /// Reports the end of the log to the state machine, or that the log can no longer be followed.
     pub(crate) fn report_log(
         &mut self,
-        machine: &mut AppendOnly,
+        machine: &mut AofStateMachine,
         log: &mut Log,
         wall: Millis,
         out: &mut Vec<AofEffect>,
@@ -35,11 +35,11 @@ impl RetainedCursor {
                 machine.handle(AofEvent::FileVersionAdded(version.clone()), out);
             }
         }
-        machine.handle(AofEvent::LogAdvanced(LogEnd::of(log, wall)), out);
+        machine.handle(AofEvent::LogAdvanced(LogEnd::from_log(log, wall)), out);
     }
 
     /// Moves the cursor to the offset that the state machine needs. Call this after each event and each operation.
-    pub(crate) fn retain(&mut self, machine: &AppendOnly, log: &mut Log) {
+    pub(crate) fn move_to_needed_offset(&mut self, machine: &AofStateMachine, log: &mut Log) {
         match (machine.retained_from(), self.0) {
             (Some(at), Some(cursor)) if log.cursor_offset(cursor) == Some(at) => {}
             (Some(at), Some(cursor)) => log.move_cursor(cursor, at),
@@ -59,7 +59,7 @@ impl RetainedCursor {
 impl LogEnd {
     /// Returns the end of `log`, with the current wall-clock time.
     #[must_use]
-    pub(crate) fn of(log: &Log, wall: Millis) -> Self {
-        Self { end: log.position(), previous: log.second_history(), wall }
+    pub(crate) fn from_log(log: &Log, wall: Millis) -> Self {
+        Self { position: log.position(), previous_history: log.second_history(), wall_clock: wall }
     }
 }

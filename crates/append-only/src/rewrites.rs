@@ -16,7 +16,7 @@ pub struct RewriteId(pub u64);
 /// A rewrite cannot be started because another one is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("Background append only file rewriting already in progress")]
-pub struct RunningError;
+pub struct RewriteRunningError;
 
 /// The size of the files and the thresholds for an automatic rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,35 +32,35 @@ pub(crate) struct RewriteThresholds {
 /// The running rewrite of a server and the results of earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewrites {
-    running: Option<(RewriteId, Instant)>,
-    next: u64,
-    last_try: Option<Instant>,
+    running_rewrite: Option<(RewriteId, Instant)>,
+    next_id: u64,
+    last_attempt: Option<Instant>,
     /// Whether a rewrite is to start as soon as possible.
-    pub scheduled: bool,
+    pub is_scheduled: bool,
     /// Whether the last rewrite succeeded; true before the first one.
-    pub last_ok: bool,
+    pub last_succeeded: bool,
     /// Duration of the last rewrite; `None` before the first one.
-    pub last_took: Option<Duration>,
+    pub last_duration: Option<Duration>,
     /// Number of successful rewrites since the start or the last reset.
-    pub done: u64,
+    pub success_count: u64,
     /// Number of failures since the last success.
-    pub failed_in_a_row: u64,
+    pub consecutive_failures: u64,
     /// Total size of all files after the last rewrite, or at the start.
-    pub size_after: u64,
+    pub size_after_last: u64,
 }
 
 impl Default for Rewrites {
     fn default() -> Self {
         Self {
-            running: None,
-            next: 0,
-            last_try: None,
-            scheduled: false,
-            last_ok: true,
-            last_took: None,
-            done: 0,
-            failed_in_a_row: 0,
-            size_after: 0,
+            running_rewrite: None,
+            next_id: 0,
+            last_attempt: None,
+            is_scheduled: false,
+            last_succeeded: true,
+            last_duration: None,
+            success_count: 0,
+            consecutive_failures: 0,
+            size_after_last: 0,
         }
     }
 }
@@ -69,75 +69,78 @@ impl Rewrites {
     /// Returns whether a rewrite is running and has not been cancelled.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.running.is_some()
+        self.running_rewrite.is_some()
     }
 
     /// The rewrite that is running; `None` once it is cancelled.
     pub(crate) fn current(&self) -> Option<RewriteId> {
-        self.running.map(|(rewrite, _)| rewrite)
+        self.running_rewrite.map(|(rewrite, _)| rewrite)
     }
 
     /// How long the current rewrite has been running; `None` if none is running.
     #[must_use]
     pub fn running_for(&self, now: Instant) -> Option<Duration> {
-        self.running.map(|(_, since)| now.since(since))
+        self.running_rewrite.map(|(_, since)| now.since(since))
     }
 
     /// Returns whether `rewrite` is running and has not been cancelled.
     #[must_use]
     pub fn is_current(&self, rewrite: RewriteId) -> bool {
-        self.running.is_some_and(|(running, _)| running == rewrite)
+        self.running_rewrite.is_some_and(|(running, _)| running == rewrite)
     }
 
     /// Whether an automatic rewrite should start.
     #[must_use]
-    pub(crate) fn is_due(&self, now: Instant, growth: RewriteThresholds) -> bool {
+    pub(crate) fn is_due(&self, now: Instant, thresholds: RewriteThresholds) -> bool {
         let recently = |at| now.since(at) < RETRY_DELAY;
-        if self.is_running() || (!self.last_ok && self.last_try.is_some_and(recently)) {
+        if self.is_running() || (!self.last_succeeded && self.last_attempt.is_some_and(recently)) {
             return false;
         }
-        let grown = growth.size.saturating_sub(self.size_after).saturating_mul(100) / self.size_after.max(1);
-        let is_large = growth.percentage > 0 && growth.size > growth.min_size && grown >= growth.percentage;
-        self.scheduled || is_large
+        let grown = thresholds.size.saturating_sub(self.size_after_last).saturating_mul(100)
+            / self.size_after_last.max(1);
+        let is_large = thresholds.percentage > 0
+            && thresholds.size > thresholds.min_size
+            && grown >= thresholds.percentage;
+        self.is_scheduled || is_large
     }
 
     /// Starts a rewrite.
     ///
     /// # Errors
     /// A rewrite is already running.
-    pub(crate) fn begin(&mut self, now: Instant) -> Result<RewriteId, RunningError> {
+    pub(crate) fn begin(&mut self, now: Instant) -> Result<RewriteId, RewriteRunningError> {
         if self.is_running() {
-            return Err(RunningError);
+            return Err(RewriteRunningError);
         }
-        self.next += 1;
-        let rewrite = RewriteId(self.next);
-        self.running = Some((rewrite, now));
-        self.last_try = Some(now);
-        self.scheduled = false;
+        self.next_id += 1;
+        let rewrite = RewriteId(self.next_id);
+        self.running_rewrite = Some((rewrite, now));
+        self.last_attempt = Some(now);
+        self.is_scheduled = false;
         Ok(rewrite)
     }
 
     /// Records the end of a rewrite. If `retries` is set, a failed rewrite is scheduled again. Cancelled rewrites are
     /// ignored.
-    pub(crate) fn end(&mut self, now: Instant, rewrite: RewriteId, ok: bool, needed: bool) {
+    pub(crate) fn end(&mut self, now: Instant, rewrite: RewriteId, succeeded: bool, retries: bool) {
         if !self.is_current(rewrite) {
             return;
         }
-        self.last_took = self.running.take().map(|(_, since)| now.since(since));
-        self.last_ok = ok;
-        if ok {
-            self.done += 1;
-            self.failed_in_a_row = 0;
+        self.last_duration = self.running_rewrite.take().map(|(_, since)| now.since(since));
+        self.last_succeeded = succeeded;
+        if succeeded {
+            self.success_count += 1;
+            self.consecutive_failures = 0;
         } else {
-            self.failed_in_a_row += 1;
-            self.scheduled |= needed;
+            self.consecutive_failures += 1;
+            self.is_scheduled |= retries;
         }
     }
 
     /// Cancels the running or scheduled rewrite, without changing the result of the last one. Returns whether one was
     /// running.
     pub(crate) fn cancel(&mut self) -> bool {
-        self.scheduled = false;
-        self.running.take().is_some()
+        self.is_scheduled = false;
+        self.running_rewrite.take().is_some()
     }
 }

@@ -30,7 +30,7 @@ impl Quantum {
 
     /// Returns the cost of one allocation that holds `payload` client bytes and `headers` bytes of
     /// metadata.
-    pub(crate) fn allocation(self, payload: u64, headers: u64) -> MemoryBreakdown {
+    pub(crate) fn allocation_memory(self, payload: u64, headers: u64) -> MemoryBreakdown {
         let asked = payload + headers;
         MemoryBreakdown {
             payload: payload as f64,
@@ -41,24 +41,25 @@ impl Quantum {
     }
 
     /// Returns the cost of an allocation that only serves key lookup, such as a bucket array.
-    pub(crate) fn index_allocation(self, bytes: u64) -> MemoryBreakdown {
+    pub(crate) fn index_memory(self, bytes: u64) -> MemoryBreakdown {
         MemoryBreakdown { index: self.size_class(bytes) as f64, ..MemoryBreakdown::default() }
     }
 
     /// Returns the cost of an sds string of `len` bytes, with its header.
-    pub(crate) fn sds(self, len: u64) -> MemoryBreakdown {
-        self.allocation(len, sds_overhead(len))
+    pub(crate) fn sds_memory(self, len: u64) -> MemoryBreakdown {
+        self.allocation_memory(len, sds_overhead(len))
     }
 
     /// Returns the cost of a listpack with its `robj`.
-    pub(crate) fn listpack(self, payload: u64, heads: u64) -> MemoryBreakdown {
+    pub(crate) fn listpack_memory(self, payload: u64, headers: u64) -> MemoryBreakdown {
         /// Total length (4 bytes), element count (2) and terminator (1).
-        const LISTPACK_HEADER: u64 = 7;
-        self.allocation(0, ROBJ_BYTES) + self.allocation(payload, heads + LISTPACK_HEADER)
+        const LISTPACK_FRAME_BYTES: u64 = 7;
+        self.allocation_memory(0, ROBJ_BYTES)
+            + self.allocation_memory(payload, headers + LISTPACK_FRAME_BYTES)
     }
 }
 
-/// Returns the size of an `sds` header plus the terminating zero.
+/// Returns the size of an `sds_memory` header plus the terminating zero.
 pub(crate) fn sds_overhead(len: u64) -> u64 {
     1 + match len {
         0..32 => 1,

@@ -25,18 +25,18 @@ pub struct KeyGroup {
     pub value_bytes: u64,
     /// The length of the longest value, if it exceeds the mean. It determines whether a small collection keeps its
     /// compact encoding.
-    pub longest_bytes: Option<u64>,
+    pub longest_value_bytes: Option<u64>,
     /// Whether the keys have a time to live, which takes additional bytes.
     pub expires: bool,
     /// Whether set members or string values are integers, which Redis encodes more compactly.
-    pub integers: bool,
+    pub values_are_integers: bool,
 }
 
 impl KeyGroup {
-    /// Returns the length of the longest value; it is the mean length unless `longest_bytes` is greater.
+    /// Returns the length of the longest value; it is the mean length unless `longest_value_bytes` is greater.
     #[must_use]
     pub fn longest_value(&self) -> u64 {
-        self.longest_bytes.unwrap_or(0).max(self.value_bytes)
+        self.longest_value_bytes.unwrap_or(0).max(self.value_bytes)
     }
 
     /// Returns the length of one value when one of them is the longest: first the length of each other value, then that

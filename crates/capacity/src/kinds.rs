@@ -37,7 +37,7 @@ pub(crate) trait MemoryModel {
     /// Adds the sample elements with the given numbers to a key in a sample table.
     fn add_to_sample(
         &self,
-        of: (&mut Table, EntryRef, &Key<'_>),
+        target: (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,
         numbers: Range<u64>,
     ) -> EntryRef;
@@ -49,7 +49,7 @@ pub(crate) trait MemoryModel {
     fn estimate_structure(&self, shape: &KeyShape) -> u64;
 
     /// Adds the elements of a value, or of one part of a large value, to the counts.
-    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts);
+    fn count_elements(&self, value: &PackedValue<'_>, counts: &mut ElementCounts);
 }
 
 pub(crate) fn memory_model(kind: Kind) -> &'static dyn MemoryModel {

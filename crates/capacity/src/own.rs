@@ -28,7 +28,7 @@ const ELEMENTS_PER_COMMAND: u64 = 1000;
 const MAX_SAMPLE_SLOTS: u64 = 1024;
 const MIN_SAMPLE_KEYS: u64 = 20_000;
 /// Bytes of the header of a key's entry, and of its expiry time.
-const ENTRY_HEADER: f64 = 6.0;
+const ENTRY_HEADER_BYTES: f64 = 6.0;
 const EXPIRY_BYTES: f64 = 6.0;
 /// Limits of the packed encoding. A larger collection is stored as a separate structure.
 const MAX_PACKED_ELEMENTS: u64 = 512;
@@ -60,11 +60,11 @@ pub fn sampled_memory(data: &KeyGroup, keys: u64, heap: HeapCounter) -> MemoryBr
 /// allocation to start it at a random cache line.
 fn unused_resident_bytes(data: &KeyGroup, used: f64) -> f64 {
     const FREE_POOL_FRACTION: f64 = 0.02;
-    const LARGE_ALLOCATION: u64 = 14 << 10;
+    const LARGE_ALLOCATION_BYTES: u64 = 14 << 10;
     const PAGE_BYTES: f64 = 4096.0;
     let is_string = data.kind == Kind::String;
     used * FREE_POOL_FRACTION
-        + if is_string && data.value_bytes > LARGE_ALLOCATION { PAGE_BYTES } else { 0.0 }
+        + if is_string && data.value_bytes > LARGE_ALLOCATION_BYTES { PAGE_BYTES } else { 0.0 }
 }
 
 /// Stores `keys` keys and returns the bytes in use, and how many of them serve lookup. Calls are serialized because all
@@ -109,7 +109,7 @@ fn store_sample_key(table: &mut Table, key: &Key<'_>, data: &KeyGroup) {
 
 /// Returns the metadata bytes of a key and its elements.
 fn metadata_bytes(data: &KeyGroup) -> f64 {
-    let key = ENTRY_HEADER + if data.expires { EXPIRY_BYTES } else { 0.0 };
+    let key = ENTRY_HEADER_BYTES + if data.expires { EXPIRY_BYTES } else { 0.0 };
     key + memory_model(data.kind).metadata_bytes(data, exceeds_packed_limits(data))
 }
 

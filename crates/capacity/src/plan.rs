@@ -42,16 +42,16 @@ impl PlannedServer {
     #[must_use]
     pub fn bytes_per_key(
         self,
-        data: &KeyGroup,
+        group: &KeyGroup,
         models: ModelInputs,
-        groups: u64,
-        inputs: u64,
+        cluster_keys: u64,
+        shard_keys: u64,
     ) -> MemoryBreakdown {
         match self {
-            Self::Redoubt => own::sampled_memory(data, groups, models.heap),
-            Self::Redis7 => redis::bytes_per_key(data, RedisVersion::Seven, models.quantum, inputs),
-            Self::Redis8 => redis::bytes_per_key(data, RedisVersion::Eight, models.quantum, inputs),
-            Self::Valkey => valkey::bytes_per_key(data, models.quantum, inputs),
+            Self::Redoubt => own::sampled_memory(group, cluster_keys, models.heap_counter),
+            Self::Redis7 => redis::bytes_per_key(group, RedisVersion::V7, models.quantum, shard_keys),
+            Self::Redis8 => redis::bytes_per_key(group, RedisVersion::V8, models.quantum, shard_keys),
+            Self::Valkey => valkey::bytes_per_key(group, models.quantum, shard_keys),
         }
     }
 
@@ -73,7 +73,7 @@ pub struct ModelInputs {
     /// The jemalloc quantum with which Redis and Valkey were built.
     pub quantum: Quantum,
     /// Returns the net number of bytes that this thread has allocated; used to measure this server.
-    pub heap: own::HeapCounter,
+    pub heap_counter: own::HeapCounter,
 }
 
 /// What the planned cluster must satisfy: replicas, growth, headroom and node size.

@@ -3,7 +3,7 @@
 use crate::allocator::Quantum;
 use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::kinds::memory_model;
-use crate::structures::redis::ENTRY_BYTES;
+use crate::structures::redis::DICT_ENTRY_BYTES;
 pub use crate::structures::redis::RedisVersion;
 
 /// Returns the bytes of one key of the group `data` in a server that holds `keys` keys.
@@ -12,11 +12,11 @@ pub fn bytes_per_key(data: &KeyGroup, version: RedisVersion, quantum: Quantum, k
     let keys = keys.max(1);
     let table = (keys.next_power_of_two().max(4) * 8) as f64 / keys as f64;
     let place = MemoryBreakdown {
-        index: table + quantum.size_class(ENTRY_BYTES) as f64,
+        index: table + quantum.size_class(DICT_ENTRY_BYTES) as f64,
         ..MemoryBreakdown::default()
     };
     let expiry = if data.expires { place } else { MemoryBreakdown::default() };
-    quantum.sds(data.key_bytes)
+    quantum.sds_memory(data.key_bytes)
         + place
         + expiry
         + memory_model(data.kind).redis_memory(quantum, data, version)

@@ -9,8 +9,8 @@ use crate::kinds::memory_model;
 use crate::structures::valkey::{POINTER_BYTES, bucket_bytes};
 
 /// Bytes of an object without its value pointer, and of the length prefix of an embedded key.
-const OBJECT_HEADER: u64 = 8;
-const KEY_HEADER: u64 = 1;
+const OBJECT_HEADER_BYTES: u64 = 8;
+const KEY_HEADER_BYTES: u64 = 1;
 const EXPIRY_BYTES: u64 = 8;
 /// The maximum size in bytes of an object that embeds its key and value.
 const MAX_EMBEDDED_OBJECT: u64 = 128;
@@ -21,19 +21,21 @@ pub fn bytes_per_key(data: &KeyGroup, quantum: Quantum, keys: u64) -> MemoryBrea
     let keys = keys.max(1);
     let place = MemoryBreakdown { index: bucket_bytes(keys) / keys as f64, ..MemoryBreakdown::default() };
     let places = place.multiplied_by(if data.expires { 2.0 } else { 1.0 });
-    let name = KEY_HEADER + sds_overhead(data.key_bytes);
-    let head = OBJECT_HEADER + name + if data.expires { EXPIRY_BYTES } else { 0 };
+    let name = KEY_HEADER_BYTES + sds_overhead(data.key_bytes);
+    let head = OBJECT_HEADER_BYTES + name + if data.expires { EXPIRY_BYTES } else { 0 };
     if data.kind == Kind::String {
         let len = data.value_bytes;
         let whole = head + data.key_bytes + len + 4;
-        if !data.integers && whole <= MAX_EMBEDDED_OBJECT {
-            return places + quantum.allocation(data.key_bytes + len, head + 4);
+        if !data.values_are_integers && whole <= MAX_EMBEDDED_OBJECT {
+            return places + quantum.allocation_memory(data.key_bytes + len, head + 4);
         }
-        let object = quantum.allocation(data.key_bytes, head + POINTER_BYTES);
-        return places + object + if data.integers { MemoryBreakdown::default() } else { quantum.sds(len) };
+        let object = quantum.allocation_memory(data.key_bytes, head + POINTER_BYTES);
+        return places
+            + object
+            + if data.values_are_integers { MemoryBreakdown::default() } else { quantum.sds_memory(len) };
     }
     // Redis has a separate `robj` for the value; Valkey merges it with the key's object.
-    let object = quantum.allocation(data.key_bytes, head + POINTER_BYTES);
+    let object = quantum.allocation_memory(data.key_bytes, head + POINTER_BYTES);
     let own = MemoryBreakdown { headers: -(ROBJ_BYTES as f64), ..MemoryBreakdown::default() };
     places + object + memory_model(data.kind).valkey_memory(quantum, data) + own
 }

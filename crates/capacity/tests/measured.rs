@@ -15,7 +15,7 @@ fn allocated_bytes() -> i64 {
     read().map_or(0, |(given, returned)| given.cast_signed() - returned.cast_signed())
 }
 
-const MODELS: ModelInputs = ModelInputs { quantum: DEFAULT_QUANTUM, heap: allocated_bytes };
+const MODELS: ModelInputs = ModelInputs { quantum: DEFAULT_QUANTUM, heap_counter: allocated_bytes };
 
 fn key_group(kind: Kind, elements: u64, lengths: [u64; 3]) -> KeyGroup {
     let [key_bytes, field_bytes, value_bytes] = lengths;
@@ -28,13 +28,13 @@ fn key_group(kind: Kind, elements: u64, lengths: [u64; 3]) -> KeyGroup {
         key_bytes,
         field_bytes,
         value_bytes,
-        longest_bytes: None,
+        longest_value_bytes: None,
         expires: false,
-        integers: false,
+        values_are_integers: false,
     }
 }
 
-fn per_key(server: PlannedServer, data: &KeyGroup, keys: u64) -> f64 {
+fn predicted_bytes_per_key(server: PlannedServer, data: &KeyGroup, keys: u64) -> f64 {
     server.bytes_per_key(data, MODELS, keys, keys).total()
 }
 
@@ -55,7 +55,7 @@ fn predictions_match_measurements() {
     ];
     let mut wrong = Vec::new();
     for (name, data, keys, divide, measured) in rows {
-        let predicted = per_key(PlannedServer::Redoubt, &data, keys) / f64::from(divide);
+        let predicted = predicted_bytes_per_key(PlannedServer::Redoubt, &data, keys) / f64::from(divide);
         println!("{name}: {predicted:.1} for {measured}");
         let bound = if name == "large zset" { 0.04 } else { 0.03 };
         if !(1.0 - bound..1.0 + bound).contains(&(predicted / measured)) {

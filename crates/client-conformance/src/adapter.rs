@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::protocol::{AdapterLine, AdapterOutcome, Message, Request, encode_line, parse_line};
+use crate::protocol::{AdapterLine, AdapterOutcome, AdapterRequest, PubSubMessage, encode_line, parse_line};
 
 /// The longest line accepted from an adapter, in bytes.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -37,7 +37,7 @@ pub(crate) struct Adapter {
     input: ChildStdin,
     lines: Receiver<String>,
     stderr_tail: File,
-    messages: VecDeque<Message>,
+    messages: VecDeque<PubSubMessage>,
     last_request_id: u64,
 }
 
@@ -85,7 +85,7 @@ impl Adapter {
     /// The adapter exited, wrote an invalid line, or did not answer within the timeout.
     pub(crate) fn request(
         &mut self,
-        request: &Request,
+        request: &AdapterRequest,
         timeout: Duration,
     ) -> Result<AdapterOutcome, AdapterFailure> {
         self.last_request_id += 1;
@@ -112,7 +112,10 @@ impl Adapter {
     ///
     /// # Errors
     /// The adapter exited or wrote an unexpected line.
-    pub(crate) fn next_message(&mut self, timeout: Duration) -> Result<Option<Message>, AdapterFailure> {
+    pub(crate) fn next_message(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<PubSubMessage>, AdapterFailure> {
         if let Some(message) = self.messages.pop_front() {
             return Ok(Some(message));
         }

@@ -18,7 +18,8 @@ use crate::scenario::Scenario;
 use crate::scenario_files::{built_in_scenarios, scenarios_in_folder};
 use crate::scenario_run::run_scenario;
 use crate::scorecard::{
-    Baseline, SavedCard, ScenarioResult, Scorecard, compare_cards, evidence, html, junit, text, worse_results,
+    Baseline, SavedCard, ScenarioResult, Scorecard, compare_cards, render_evidence, render_html,
+    render_junit, render_text, worse_results,
 };
 use crate::verdict::{Grade, grade_run};
 
@@ -107,15 +108,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         jobs: if servers.is_some() { 1 } else { arguments.jobs },
     };
     let card = player.run_all(&scenarios)?;
-    print!("{}", text(&card));
+    print!("{}", render_text(&card));
     if arguments.evidence {
         for case in card.cases.iter().filter(|case| case.verdict.grade > Grade::Unsupported) {
-            print!("\n{}", evidence(case));
+            print!("\n{}", render_evidence(case));
         }
     }
     write_file(arguments.json.as_deref(), || Ok(serde_json::to_string_pretty(&card)?))?;
-    write_file(arguments.junit.as_deref(), || Ok(junit(&card)))?;
-    write_file(arguments.html.as_deref(), || html(&card))?;
+    write_file(arguments.junit.as_deref(), || Ok(render_junit(&card)))?;
+    write_file(arguments.html.as_deref(), || render_html(&card))?;
     let good = match &baseline {
         Some(baseline) => {
             let worse = worse_results(&card, baseline);

@@ -29,10 +29,10 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// Accepts TLS connections for all nodes of a scenario, with a certificate that the scenario can replace.
 #[derive(Debug)]
 pub(crate) struct TlsFrontend {
-    authority: NamedTempFile,
-    now: Mutex<Arc<ServerConfig>>,
-    second: Arc<ServerConfig>,
-    untrusted: Arc<ServerConfig>,
+    ca_certificate: NamedTempFile,
+    current_config: Mutex<Arc<ServerConfig>>,
+    second_config: Arc<ServerConfig>,
+    untrusted_config: Arc<ServerConfig>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -44,30 +44,30 @@ impl TlsFrontend {
         let mut authority = NamedTempFile::with_suffix(".crt").context("a temporary file")?;
         authority.write_all(CA.as_bytes())?;
         Ok(Self {
-            authority,
-            now: Mutex::new(server_config(FIRST_CERTIFICATE)?),
-            second: server_config(SECOND_CERTIFICATE)?,
-            untrusted: server_config(UNTRUSTED_CERTIFICATE)?,
+            ca_certificate: authority,
+            current_config: Mutex::new(server_config(FIRST_CERTIFICATE)?),
+            second_config: server_config(SECOND_CERTIFICATE)?,
+            untrusted_config: server_config(UNTRUSTED_CERTIFICATE)?,
         })
     }
 
     /// Returns the file with the CA certificate that the client should trust.
     pub(crate) fn ca_file(&self) -> &Path {
-        self.authority.path()
+        self.ca_certificate.path()
     }
 
     /// Replaces the certificate for new connections. Open connections keep the old one.
-    pub(crate) fn replace_certificate(&self, of: CertificateAuthority) {
-        *lock(&self.now) = Arc::clone(match of {
-            CertificateAuthority::Trusted => &self.second,
-            CertificateAuthority::Untrusted => &self.untrusted,
+    pub(crate) fn replace_certificate(&self, authority: CertificateAuthority) {
+        *lock(&self.current_config) = Arc::clone(match authority {
+            CertificateAuthority::Trusted => &self.second_config,
+            CertificateAuthority::Untrusted => &self.untrusted_config,
         });
     }
 
     /// Starts the threads that forward an encrypted connection, and returns its plain-text end. Closing either end
     /// closes the other end too.
-    pub(crate) fn plain_end(&self, outer: TcpStream) -> Result<TcpStream> {
-        let tls = ServerConnection::new(Arc::clone(&lock(&self.now)))?;
+    pub(crate) fn start_forwarding(&self, outer: TcpStream) -> Result<TcpStream> {
+        let tls = ServerConnection::new(Arc::clone(&lock(&self.current_config)))?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let inner = TcpStream::connect(listener.local_addr()?)?;
         let (clear, _) = listener.accept()?;

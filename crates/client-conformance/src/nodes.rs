@@ -11,8 +11,8 @@ use crate::simulation::{ExecutedCommand, RefusedCommand};
 #[derive(Debug, Default)]
 pub(crate) struct NodesRecord {
     pub(crate) log: Vec<LogEntry>,
-    pub(crate) executed: Vec<ExecutedCommand>,
-    pub(crate) refused: Vec<RefusedCommand>,
+    pub(crate) executed_commands: Vec<ExecutedCommand>,
+    pub(crate) refused_commands: Vec<RefusedCommand>,
 }
 
 /// The nodes of a running scenario, which are either scripted or real servers.
@@ -26,7 +26,7 @@ pub(crate) trait Nodes {
     /// Appends an event to the log.
     fn log_event(&self, event: LogEvent);
     /// Carries out a scenario event, such as a failover, possibly after a delay.
-    fn event(&self, event: &NodeEvent);
+    fn apply_event(&self, event: &NodeEvent);
     /// Publishes a message as another client would, with SPUBLISH if `sharded` is set.
     fn publish(&self, channel: &str, data: &str, sharded: bool);
     /// Returns everything that was recorded, once the scenario is over.

@@ -32,11 +32,11 @@ impl KeyPlaceholders {
         Ok(Self { random: ChaCha8Rng::seed_from_u64(seed), slots, keys: BTreeMap::new() })
     }
 
-    fn key(&mut self, which: &str) -> Result<String> {
-        if let Some(key) = self.keys.get(which) {
+    fn key_for(&mut self, placeholder: &str) -> Result<String> {
+        if let Some(key) = self.keys.get(placeholder) {
             return Ok(key.clone());
         }
-        let node = which.split(',').next().unwrap_or_default();
+        let node = placeholder.split(',').next().unwrap_or_default();
         let ranges = self.slots.get(node).with_context(|| format!("there is no node {node}"))?;
         // A node without slots accepts any key.
         let fits = |key: &str| {
@@ -48,16 +48,16 @@ impl KeyPlaceholders {
                 break key;
             }
         };
-        self.keys.insert(which.to_owned(), key.clone());
+        self.keys.insert(placeholder.to_owned(), key.clone());
         Ok(key)
     }
 
-    fn fill(&mut self, word: &mut String) -> Result<()> {
+    fn fill_word(&mut self, word: &mut String) -> Result<()> {
         while let Some(begin) = word.find("key(") {
             let length = word[begin..].find(')').with_context(|| format!("{word} has no end"))?;
             let which = word[begin + 4..begin + length].replace(' ', "");
             ensure!(!which.is_empty(), "{word} names no node");
-            let key = self.key(&which)?;
+            let key = self.key_for(&which)?;
             word.replace_range(begin..=begin + length, &key);
         }
         Ok(())
@@ -65,14 +65,14 @@ impl KeyPlaceholders {
 
     fn fill_reply(&mut self, reply: &mut Value) -> Result<()> {
         match reply {
-            Value::String(word) => self.fill(word),
+            Value::String(word) => self.fill_word(word),
             Value::Array(items) => items.iter_mut().try_for_each(|item| self.fill_reply(item)),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Ok(()),
         }
     }
 
-    fn fill_all<'a>(&mut self, words: impl IntoIterator<Item = &'a mut String>) -> Result<()> {
-        words.into_iter().try_for_each(|word| self.fill(word))
+    fn fill_words<'a>(&mut self, words: impl IntoIterator<Item = &'a mut String>) -> Result<()> {
+        words.into_iter().try_for_each(|word| self.fill_word(word))
     }
 }
 
@@ -81,25 +81,25 @@ pub(crate) fn fill_placeholders(scenario: &Scenario, seed: u64) -> Result<Scenar
     let mut names = KeyPlaceholders::new(scenario, seed)?;
     let mut scenario = scenario.clone();
     for rule in &mut scenario.rules {
-        names.fill_all(&mut rule.key)?;
+        names.fill_words(&mut rule.key)?;
         if let ReplyFault::Error(text) = &mut rule.fault {
-            names.fill(text)?;
+            names.fill_word(text)?;
         }
     }
     for step in &mut scenario.steps {
-        match &mut step.act {
+        match &mut step.action {
             StepAction::Command(words)
             | StepAction::Script(words)
             | StepAction::Subscribe(words)
             | StepAction::Ssubscribe(words) => {
-                names.fill_all(words)?;
+                names.fill_words(words)?;
             }
             StepAction::Pipeline(commands) | StepAction::Transaction(commands) => {
-                names.fill_all(commands.iter_mut().flatten())?;
+                names.fill_words(commands.iter_mut().flatten())?;
             }
-            StepAction::ExpectMessage { channel, data } => names.fill_all([channel, data])?,
-            StepAction::ChangeNodes(NodeEvent::MoveSlot { key, .. }) => names.fill(key)?,
-            StepAction::ChangeNodes(NodeEvent::RunCommand { command, .. }) => names.fill_all(command)?,
+            StepAction::ExpectMessage { channel, data } => names.fill_words([channel, data])?,
+            StepAction::ChangeNodes(NodeEvent::MoveSlot { key, .. }) => names.fill_word(key)?,
+            StepAction::ChangeNodes(NodeEvent::RunCommand { command, .. }) => names.fill_words(command)?,
             StepAction::ChangeNodes(
                 NodeEvent::SetConnectionHandling { .. }
                 | NodeEvent::Promote { .. }
@@ -133,9 +133,9 @@ steps:
 ";
 
     fn filled_commands(seed: u64) -> Vec<String> {
-        let scenario = fill_placeholders(&Scenario::read("t", TWO_NODES).unwrap(), seed).unwrap();
+        let scenario = fill_placeholders(&Scenario::parse("t", TWO_NODES).unwrap(), seed).unwrap();
         let key = scenario.rules[0].key.clone();
-        let commands = scenario.steps.iter().filter_map(|step| match &step.act {
+        let commands = scenario.steps.iter().filter_map(|step| match &step.action {
             StepAction::Command(words) => Some(words[1].clone()),
             _ => None,
         });

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 /// How a client discovers its servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mode {
+pub enum DiscoveryMode {
     /// The client reads the slot map from any cluster node.
     Cluster,
     /// The client asks sentinels for the master's address.
     Sentinel,
 }
 
-impl Mode {
+impl DiscoveryMode {
     /// Returns the mode's name in a request.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -32,11 +32,11 @@ impl Mode {
 /// A request that the test program sends to an adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
-pub enum Request {
+pub enum AdapterRequest {
     /// Report the library's name and version.
     Hello,
     /// Create a client. Its servers need not be reachable yet.
-    Connect(Connect),
+    Connect(ClientSettings),
     /// Run one command and return its reply.
     Command {
         /// The command's name, followed by its arguments.
@@ -74,9 +74,9 @@ pub enum Request {
 
 /// The settings with which the adapter must create its client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connect {
+pub struct ClientSettings {
     /// How the client discovers its servers, which decides what `nodes` contains.
-    pub mode: Mode,
+    pub mode: DiscoveryMode,
     /// The `host:port` addresses of cluster nodes or sentinels to begin with.
     pub nodes: Vec<String>,
     /// The name under which the sentinels know the master; `None` in a cluster.
@@ -100,7 +100,7 @@ pub struct Connect {
     pub timeout_ms: u64,
 }
 
-impl Connect {
+impl ClientSettings {
     /// Splits each entry of `nodes` into host and port.
     pub fn addresses(&self) -> impl Iterator<Item = (String, u16)> {
         self.nodes.iter().filter_map(|node| {
@@ -117,12 +117,12 @@ pub struct RequestLine {
     pub id: u64,
     /// The operation that the adapter must perform.
     #[serde(flatten)]
-    pub request: Request,
+    pub request: AdapterRequest,
 }
 
 /// Encodes a request as one line.
 #[must_use]
-pub fn encode_line(id: u64, request: &Request) -> String {
+pub fn encode_line(id: u64, request: &AdapterRequest) -> String {
     let mut object = json!(request);
     object["id"] = json!(id);
     format!("{object}\n")
@@ -141,7 +141,7 @@ pub enum AdapterOutcome {
 
 /// A Pub/Sub message as the library delivered it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
+pub struct PubSubMessage {
     /// The channel on which the message was published.
     pub channel: String,
     /// The published payload, without the channel's name.
@@ -154,7 +154,7 @@ pub enum AdapterLine {
     /// The answer to the request with this id.
     Answer(u64, AdapterOutcome),
     /// A Pub/Sub message arrived, independently of any request.
-    Message(Message),
+    Message(PubSubMessage),
 }
 
 impl AdapterLine {
@@ -215,10 +215,10 @@ mod tests {
 
     #[test]
     fn request_is_one_line_with_id() {
-        let request = Request::Command { args: vec!["GET".to_owned(), "a\nb".to_owned()] };
+        let request = AdapterRequest::Command { args: vec!["GET".to_owned(), "a\nb".to_owned()] };
         assert_eq!(encode_line(7, &request), "{\"args\":[\"GET\",\"a\\nb\"],\"do\":\"command\",\"id\":7}\n");
-        let connect = Connect {
-            mode: Mode::Cluster,
+        let connect = ClientSettings {
+            mode: DiscoveryMode::Cluster,
             nodes: vec!["127.0.0.1:1".to_owned()],
             master: None,
             replicas: false,
@@ -229,9 +229,9 @@ mod tests {
             timeout_ms: 9,
         };
         let asked: RequestLine =
-            serde_json::from_str(&encode_line(4, &Request::Connect(connect.clone()))).unwrap();
-        assert_eq!(asked, RequestLine { id: 4, request: Request::Connect(connect.clone()) });
-        let told: Value = serde_json::from_str(&encode_line(1, &Request::Connect(connect))).unwrap();
+            serde_json::from_str(&encode_line(4, &AdapterRequest::Connect(connect.clone()))).unwrap();
+        assert_eq!(asked, RequestLine { id: 4, request: AdapterRequest::Connect(connect.clone()) });
+        let told: Value = serde_json::from_str(&encode_line(1, &AdapterRequest::Connect(connect))).unwrap();
         assert_eq!(
             told,
             json!({"id": 1, "do": "connect", "mode": "cluster", "nodes": ["127.0.0.1:1"], "protocol": 2, "replicas": false, "caching": false, "timeout_ms": 9})
@@ -248,7 +248,7 @@ mod tests {
             parse_line(r#"{"id":3,"error":"gone"}"#),
             Ok(AdapterLine::Answer(3, AdapterOutcome::Error("gone".into())))
         );
-        let message = Message { channel: "c".to_owned(), data: "d".to_owned() };
+        let message = PubSubMessage { channel: "c".to_owned(), data: "d".to_owned() };
         assert_eq!(
             parse_line(r#"{"message":{"channel":"c","data":"d"}}"#),
             Ok(AdapterLine::Message(message.clone()))

@@ -17,10 +17,10 @@ use harness::{Cluster, Connection, Node, Program, Reply, SentinelGroup, move_slo
 
 use crate::event_log::{LogEntry, LogEvent};
 use crate::nodes::{Nodes, NodesRecord};
-use crate::protocol::Mode;
+use crate::protocol::DiscoveryMode;
 use crate::scenario::{ConnectionHandling, NodeEvent, NodeSpec, ReportedMap, Scenario};
 use crate::simulation::{RefusedCommand, first_key};
-use monitor::{MARKER, MonitorRecord, watch_node};
+use monitor::{MARKER, MonitorRecord, monitor_node};
 
 /// The server programs to run scenarios on.
 #[derive(Debug, Clone)]
@@ -54,12 +54,12 @@ const MARKER_RETRY: Duration = Duration::from_millis(200);
 
 /// The real servers that replace a scenario's scripted nodes.
 pub(crate) struct RealNodes {
-    servers: Arc<Inner>,
+    shared: Arc<RealServers>,
     /// Threads that carry out events of the scenario after a delay.
     delayed_events: Mutex<Vec<JoinHandle<()>>>,
 }
 
-struct Inner {
+struct RealServers {
     started_at: Instant,
     deployment: Mutex<Deployment>,
     record: Arc<MonitorRecord>,
@@ -69,9 +69,9 @@ struct Inner {
 struct Deployment {
     nodes: Vec<Node>,
     node_of: BTreeMap<String, usize>,
-    masters: BTreeMap<String, String>,
-    frozen: Vec<usize>,
-    mode: Mode,
+    master_of: BTreeMap<String, String>,
+    frozen_nodes: Vec<usize>,
+    mode: DiscoveryMode,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -90,16 +90,18 @@ pub(crate) fn is_supported(scenario: &Scenario) -> bool {
     let masters = scenario.nodes.values().filter(|node| !node.sentinel && node.replica_of.is_none());
     let (with_slots, without): (Vec<_>, Vec<_>) = masters.partition(|node| !node.slots.is_empty());
     let shape = match scenario.mode {
-        Mode::Cluster => {
+        DiscoveryMode::Cluster => {
             let mut followed: Vec<&String> =
                 scenario.nodes.values().filter_map(|node| node.replica_of.as_ref()).collect();
             let followers = followed.len();
             followed.sort_unstable();
             followed.dedup();
             let one_each = followed.len() == followers;
-            one_each && without.is_empty() && slots_in_all(&with_slots) == usize::from(harness::SLOTS)
+            one_each
+                && without.is_empty()
+                && total_slot_count(&with_slots) == usize::from(harness::SLOT_COUNT)
         }
-        Mode::Sentinel => true,
+        DiscoveryMode::Sentinel => true,
     };
     let possible = |event: &NodeEvent| match event {
         NodeEvent::SetConnectionHandling { .. }
@@ -117,7 +119,7 @@ pub(crate) fn is_supported(scenario: &Scenario) -> bool {
         && scenario.events().all(possible)
 }
 
-fn slots_in_all(masters: &[&NodeSpec]) -> usize {
+fn total_slot_count(masters: &[&NodeSpec]) -> usize {
     let ranges = masters.iter().flat_map(|node| &node.slots);
     let lengths = ranges.filter_map(|range| crate::scenario::parse_slot_range(range).ok());
     lengths.map(|(first, last)| usize::from(last - first) + 1).sum()
@@ -125,10 +127,10 @@ fn slots_in_all(masters: &[&NodeSpec]) -> usize {
 
 impl RealNodes {
     /// Starts the servers and waits until the cluster or sentinel group is healthy.
-    pub(crate) fn open(scenario: &Scenario, servers: &Servers) -> Self {
+    pub(crate) fn start(scenario: &Scenario, servers: &Servers) -> Self {
         let deployment = match scenario.mode {
-            Mode::Cluster => start_cluster(scenario, &servers.server),
-            Mode::Sentinel => start_sentinel_group(scenario, servers),
+            DiscoveryMode::Cluster => start_cluster(scenario, &servers.server),
+            DiscoveryMode::Sentinel => start_sentinel_group(scenario, servers),
         };
         let mut names = vec![String::new(); deployment.nodes.len()];
         for (name, node) in &deployment.node_of {
@@ -139,15 +141,15 @@ impl RealNodes {
         let record = Arc::new(MonitorRecord::new(began, names, ports));
         for (index, node) in deployment.nodes.iter().enumerate() {
             if node.is_running() {
-                watch_node(index, node, &record);
+                monitor_node(index, node, &record);
             }
         }
-        let servers = Arc::new(Inner { started_at: began, deployment: Mutex::new(deployment), record });
-        Self { servers, delayed_events: Mutex::default() }
+        let servers = Arc::new(RealServers { started_at: began, deployment: Mutex::new(deployment), record });
+        Self { shared: servers, delayed_events: Mutex::default() }
     }
 }
 
-impl Inner {
+impl RealServers {
     fn now(&self) -> u64 {
         self.started_at.elapsed().as_millis() as u64
     }
@@ -170,7 +172,7 @@ impl Inner {
     }
 
     /// Applies an event. If the event changes roles or slots, waits until the servers have completed the change.
-    fn event(&self, event: &NodeEvent) {
+    fn apply_event(&self, event: &NodeEvent) {
         self.log_event(LogEvent::NodesChanged(event.describe()));
         let mut deployment = lock(&self.deployment);
         match event {
@@ -180,14 +182,14 @@ impl Inner {
                 if *state != ConnectionHandling::Serve {
                     self.wait_for_replicas(&deployment, &deployment.nodes[index]);
                 }
-                deployment.network(index, *state);
+                deployment.set_connection_handling(index, *state);
                 if !was_running && deployment.nodes[index].is_running() {
-                    watch_node(index, &deployment.nodes[index], &self.record);
+                    monitor_node(index, &deployment.nodes[index], &self.record);
                 }
             }
             NodeEvent::Promote { node, .. } => {
                 let reply = deployment.promote(node);
-                if deployment.mode == Mode::Sentinel {
+                if deployment.mode == DiscoveryMode::Sentinel {
                     // A role change closes MONITOR connections like those of clients, so wait until they are open
                     // again.
                     self.wait_for_monitor(&deployment);
@@ -201,7 +203,7 @@ impl Inner {
                 drop(deployment);
                 self.log_event(LogEvent::AdapterAnswered(format!("{moved:?}")));
             }
-            NodeEvent::RunCommand { command, .. } => self.run(&deployment, command),
+            NodeEvent::RunCommand { command, .. } => self.run_as_other_client(&deployment, command),
             // `is_supported` excludes scenarios with this kind of event.
             NodeEvent::ReportMap { .. }
             | NodeEvent::ChangeAddress { .. }
@@ -226,25 +228,25 @@ impl Inner {
                 && offset(node, "slave_repl_offset").is_none_or(|there| there < written)
         };
         let until = Instant::now() + OWN_REQUEST_TIMEOUT;
-        while deployment.start_with_data().any(|node| is_behind(&node)) && Instant::now() < until {
+        while deployment.running_data_nodes().any(|node| is_behind(&node)) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// Runs a command as another client would, at the owner of its key or at every data node.
-    fn run(&self, deployment: &Deployment, command: &[String]) {
+    fn run_as_other_client(&self, deployment: &Deployment, command: &[String]) {
         let Some(key) = first_key(command) else {
-            for node in deployment.start_with_data() {
+            for node in deployment.running_data_nodes() {
                 let _ = self.harness_connection(node).map(|mut connection| connection.try_call(command));
             }
             return;
         };
         harness::eventually("another client's command is run", || {
-            deployment.start_with_data().find_map(|node| {
+            deployment.running_data_nodes().find_map(|node| {
                 let mut connection = self.harness_connection(node)?;
                 let is_owner = match deployment.mode {
-                    Mode::Cluster => slot_owner(&mut connection, slot_of(key)) == Some(node.port),
-                    Mode::Sentinel => node.info("replication", "role")? == "master",
+                    DiscoveryMode::Cluster => slot_owner(&mut connection, slot_of(key)) == Some(node.port),
+                    DiscoveryMode::Sentinel => node.info("replication", "role")? == "master",
                 };
                 let reply = is_owner.then(|| connection.try_call(command).ok()).flatten()?;
                 (!reply.is_error("")).then_some(())
@@ -256,7 +258,8 @@ impl Inner {
     /// MONITOR shows it.
     fn wait_for_monitor(&self, deployment: &Deployment) {
         self.record.clear_markers();
-        let is_watched = |index: &usize| !deployment.frozen.contains(index) && self.record.is_watched(*index);
+        let is_watched =
+            |index: &usize| !deployment.frozen_nodes.contains(index) && self.record.is_monitored(*index);
         let nodes = deployment.nodes.iter().enumerate();
         let mut missing: Vec<usize> = nodes
             .filter(|(index, node)| node.is_running() && is_watched(index))
@@ -276,7 +279,7 @@ impl Inner {
     fn refused_commands(&self, deployment: &Deployment) -> Vec<RefusedCommand> {
         let mut refused = Vec::new();
         for (index, node) in deployment.nodes.iter().enumerate() {
-            if !node.is_running() || deployment.frozen.contains(&index) {
+            if !node.is_running() || deployment.frozen_nodes.contains(&index) {
                 continue;
             }
             for code in ["MOVED", "ASK"] {
@@ -317,7 +320,13 @@ fn start_cluster(scenario: &Scenario, program: &Program) -> Deployment {
         }
     }
     let masters = followers.into_iter().map(|(name, master)| (name.clone(), master.clone())).collect();
-    Deployment { nodes: cluster.nodes, node_of: of, masters, frozen: Vec::new(), mode: Mode::Cluster }
+    Deployment {
+        nodes: cluster.nodes,
+        node_of: of,
+        master_of: masters,
+        frozen_nodes: Vec::new(),
+        mode: DiscoveryMode::Cluster,
+    }
 }
 
 /// Starts three servers and three sentinels. The scenario uses the first server and the first sentinel.
@@ -333,26 +342,31 @@ fn start_sentinel_group(scenario: &Scenario, servers: &Servers) -> Deployment {
     let numbered = data.into_iter().zip(0..).chain(of_kind(true).zip(3..));
     let of = numbered.map(|((name, _), index)| (name.clone(), index)).collect();
     let nodes = group.servers.into_iter().chain(group.sentinels).collect();
-    let mut deployment =
-        Deployment { nodes, node_of: of, masters: BTreeMap::new(), frozen: Vec::new(), mode: Mode::Sentinel };
+    let mut deployment = Deployment {
+        nodes,
+        node_of: of,
+        master_of: BTreeMap::new(),
+        frozen_nodes: Vec::new(),
+        mode: DiscoveryMode::Sentinel,
+    };
     for (name, node) in &scenario.nodes {
         if node.state != ConnectionHandling::Serve
             && let Some(index) = deployment.node_of.get(name).copied()
         {
-            deployment.network(index, node.state);
+            deployment.set_connection_handling(index, node.state);
         }
     }
     deployment
 }
 
 impl Deployment {
-    fn network(&mut self, index: usize, state: ConnectionHandling) {
+    fn set_connection_handling(&mut self, index: usize, state: ConnectionHandling) {
         let node = &mut self.nodes[index];
         match state {
             ConnectionHandling::Serve => {
-                if self.frozen.contains(&index) {
+                if self.frozen_nodes.contains(&index) {
                     node.thaw();
-                    self.frozen.retain(|frozen| *frozen != index);
+                    self.frozen_nodes.retain(|frozen| *frozen != index);
                 }
                 if !node.is_running() {
                     node.launch();
@@ -360,7 +374,7 @@ impl Deployment {
             }
             ConnectionHandling::NeverReply => {
                 node.freeze();
-                self.frozen.push(index);
+                self.frozen_nodes.push(index);
             }
             ConnectionHandling::Refuse | ConnectionHandling::CloseAtOnce => {
                 if node.is_running() {
@@ -374,9 +388,9 @@ impl Deployment {
     fn promote(&self, name: &str) -> Option<Reply> {
         let replica = &self.nodes[*self.node_of.get(name)?];
         match self.mode {
-            Mode::Cluster => {
-                let master = self.node_of.get(self.masters.get(name)?)?;
-                let serves = self.nodes[*master].is_running() && !self.frozen.contains(master);
+            DiscoveryMode::Cluster => {
+                let master = self.node_of.get(self.master_of.get(name)?)?;
+                let serves = self.nodes[*master].is_running() && !self.frozen_nodes.contains(master);
                 let words = if serves { "CLUSTER FAILOVER" } else { "CLUSTER FAILOVER TAKEOVER" };
                 let reply = replica.run(words);
                 harness::eventually("the replica is the master", || {
@@ -385,8 +399,8 @@ impl Deployment {
                 Some(reply)
             }
             // If the master is down, the sentinels fail over on their own.
-            Mode::Sentinel => {
-                let serves = self.nodes[0].is_running() && !self.frozen.contains(&0);
+            DiscoveryMode::Sentinel => {
+                let serves = self.nodes[0].is_running() && !self.frozen_nodes.contains(&0);
                 serves.then(|| self.fail_over_to_another())?
             }
         }
@@ -417,8 +431,8 @@ impl Deployment {
         Some(reply)
     }
 
-    fn start_nodes(&self) -> impl Iterator<Item = &Node> {
-        let frozen = |index: &usize| self.frozen.contains(index);
+    fn running_nodes(&self) -> impl Iterator<Item = &Node> {
+        let frozen = |index: &usize| self.frozen_nodes.contains(index);
         self.nodes
             .iter()
             .enumerate()
@@ -427,22 +441,22 @@ impl Deployment {
     }
 
     /// Returns the running, unfrozen nodes that hold data, which excludes sentinels.
-    fn start_with_data(&self) -> impl Iterator<Item = &Node> {
+    fn running_data_nodes(&self) -> impl Iterator<Item = &Node> {
         let sentinels = match self.mode {
-            Mode::Cluster => &[],
-            Mode::Sentinel => &self.nodes[3..],
+            DiscoveryMode::Cluster => &[],
+            DiscoveryMode::Sentinel => &self.nodes[3..],
         };
-        self.start_nodes().filter(move |node| sentinels.iter().all(|sentinel| sentinel.port != node.port))
+        self.running_nodes().filter(move |node| sentinels.iter().all(|sentinel| sentinel.port != node.port))
     }
 }
 
 impl Nodes for RealNodes {
     fn now(&self) -> u64 {
-        self.servers.now()
+        self.shared.now()
     }
 
     fn addresses(&self) -> BTreeMap<String, String> {
-        let deployment = lock(&self.servers.deployment);
+        let deployment = lock(&self.shared.deployment);
         deployment
             .node_of
             .iter()
@@ -455,25 +469,25 @@ impl Nodes for RealNodes {
     }
 
     fn log_event(&self, event: LogEvent) {
-        self.servers.log_event(event);
+        self.shared.log_event(event);
     }
 
-    fn event(&self, event: &NodeEvent) {
+    fn apply_event(&self, event: &NodeEvent) {
         if event.after_ms() == 0 {
-            self.servers.event(event);
+            self.shared.apply_event(event);
             return;
         }
-        let (servers, event) = (Arc::clone(&self.servers), event.clone());
+        let (servers, event) = (Arc::clone(&self.shared), event.clone());
         lock(&self.delayed_events).push(thread::spawn(move || {
             thread::sleep(Duration::from_millis(event.after_ms()));
-            servers.event(&event);
+            servers.apply_event(&event);
         }));
     }
 
     fn publish(&self, channel: &str, data: &str, sharded: bool) {
-        let deployment = lock(&self.servers.deployment);
-        for node in deployment.start_nodes() {
-            let Some(mut connection) = self.servers.harness_connection(node) else { continue };
+        let deployment = lock(&self.shared.deployment);
+        for node in deployment.running_nodes() {
+            let Some(mut connection) = self.shared.harness_connection(node) else { continue };
             let name = if sharded { "SPUBLISH" } else { "PUBLISH" };
             // A sharded message must be published at the owner of its slot; any other message can be published at any
             // node.
@@ -490,13 +504,13 @@ impl Nodes for RealNodes {
                 std::panic::resume_unwind(panic);
             }
         }
-        let deployment = lock(&self.servers.deployment);
-        self.servers.wait_for_monitor(&deployment);
-        let refused = self.servers.refused_commands(&deployment);
-        let (log, executed) = self.servers.record.take_commands();
+        let deployment = lock(&self.shared.deployment);
+        self.shared.wait_for_monitor(&deployment);
+        let refused = self.shared.refused_commands(&deployment);
+        let (log, executed) = self.shared.record.take_commands();
         // Resume stopped processes so that killing them leaves nothing behind.
-        deployment.frozen.iter().for_each(|index| deployment.nodes[*index].thaw());
-        NodesRecord { log, executed, refused }
+        deployment.frozen_nodes.iter().for_each(|index| deployment.nodes[*index].thaw());
+        NodesRecord { log, executed_commands: executed, refused_commands: refused }
     }
 }
 
@@ -511,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn supported_scenarios_pass_is_supported() {
+    fn scenarios_that_need_scripted_nodes_are_not_supported() {
         let names: Vec<String> = crate::scenario_files::built_in_scenarios()
             .unwrap()
             .into_iter()

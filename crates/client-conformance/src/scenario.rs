@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::protocol::Mode;
+use crate::protocol::DiscoveryMode;
 
 /// A parsed scenario file, before its key placeholders are replaced.
 #[derive(Debug, Clone, Deserialize)]
@@ -25,7 +25,7 @@ pub struct Scenario {
     /// The theme under which the scorecard lists the scenario.
     pub theme: Theme,
     /// How the client discovers its servers.
-    pub mode: Mode,
+    pub mode: DiscoveryMode,
     /// The RESP version that the client must use, 2 or 3.
     #[serde(default = "default_protocol")]
     pub protocol: u8,
@@ -242,10 +242,10 @@ pub enum ReplyFault {
 
 /// One step of a scenario: an action and its expected result.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(try_from = "StepFile")]
+#[serde(try_from = "SerializedStep")]
 pub struct ScenarioStep {
     /// What the client or the test program does in this step.
-    pub act: StepAction,
+    pub action: StepAction,
     /// The result that the library must produce.
     pub expectation: Expectation,
 }
@@ -399,7 +399,7 @@ pub enum CertificateAuthority {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct StepFile {
+struct SerializedStep {
     command: Option<Vec<String>>,
     script: Option<Vec<String>>,
     pipeline: Option<Vec<Vec<String>>>,
@@ -429,10 +429,10 @@ fn default_step_timeout_ms() -> u64 {
     12_000
 }
 
-impl TryFrom<StepFile> for ScenarioStep {
+impl TryFrom<SerializedStep> for ScenarioStep {
     type Error = String;
 
-    fn try_from(file: StepFile) -> Result<Self, String> {
+    fn try_from(file: SerializedStep) -> Result<Self, String> {
         let acts = [
             file.command.map(StepAction::Command),
             file.script.map(StepAction::Script),
@@ -456,7 +456,7 @@ impl TryFrom<StepFile> for ScenarioStep {
         };
         let expectation =
             Expectation { reply: file.expect, errors, tries: file.tries.max(1), within_ms: file.within_ms };
-        Ok(Self { act, expectation })
+        Ok(Self { action: act, expectation })
     }
 }
 
@@ -496,14 +496,14 @@ impl Scenario {
     ///
     /// # Errors
     /// The position and reason of the first error in the text.
-    pub fn read(name: &str, text: &str) -> Result<Self> {
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
         let mut scenario: Self = serde_saphyr::from_str(text).with_context(|| format!("scenario {name}"))?;
         scenario.name = name.to_owned();
-        scenario.check().with_context(|| format!("scenario {name}"))?;
+        scenario.validate().with_context(|| format!("scenario {name}"))?;
         Ok(scenario)
     }
 
-    fn check(&self) -> Result<()> {
+    fn validate(&self) -> Result<()> {
         ensure!(matches!(self.protocol, 2 | 3), "protocol is 2 or 3");
         let known = |name: &String| {
             ensure!(self.nodes.contains_key(name), "there is no node {name}");
@@ -520,7 +520,7 @@ impl Scenario {
             rule.at.iter().try_for_each(known)?;
         }
         for step in &self.steps {
-            if let StepAction::ChangeNodes(event) = &step.act {
+            if let StepAction::ChangeNodes(event) = &step.action {
                 event.nodes().try_for_each(known)?;
                 ensure!(
                     self.tls || !matches!(event, NodeEvent::ReplaceCertificate { .. }),
@@ -533,7 +533,7 @@ impl Scenario {
 
     /// Iterates over the events of all steps, for example to find the nodes they name.
     pub fn events(&self) -> impl Iterator<Item = &NodeEvent> {
-        self.steps.iter().filter_map(|step| match &step.act {
+        self.steps.iter().filter_map(|step| match &step.action {
             StepAction::ChangeNodes(event) => Some(event),
             _ => None,
         })
@@ -541,7 +541,7 @@ impl Scenario {
 
     /// Iterates over the names of the nodes given to the client.
     pub fn seeds(&self) -> impl Iterator<Item = &String> {
-        let sentinels = self.mode == Mode::Sentinel;
+        let sentinels = self.mode == DiscoveryMode::Sentinel;
         self.nodes.iter().filter_map(move |(name, node)| {
             let named = if self.seeds.is_empty() {
                 node.sentinel == sentinels
@@ -621,7 +621,7 @@ impl NodeEvent {
 pub(crate) fn parse_slot_range(text: &str) -> Result<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range: (u16, u16) = (first.parse()?, last.parse()?);
-    if range.0 > range.1 || range.1 >= harness::SLOTS {
+    if range.0 > range.1 || range.1 >= harness::SLOT_COUNT {
         bail!("{text} is no range of slots");
     }
     Ok(range)
@@ -637,11 +637,11 @@ mod tests {
     #[test]
     fn missing_fields_have_defaults() {
         let scenario =
-            Scenario::read("x", &format!("{MINIMAL_SCENARIO}steps: [{{command: [GET, key(a), 1]}}]"))
+            Scenario::parse("x", &format!("{MINIMAL_SCENARIO}steps: [{{command: [GET, key(a), 1]}}]"))
                 .unwrap();
         assert_eq!(scenario.seeds().collect::<Vec<_>>(), ["a"]);
         assert_eq!(
-            scenario.steps[0].act,
+            scenario.steps[0].action,
             StepAction::Command(["GET", "key(a)", "1"].map(str::to_owned).to_vec())
         );
         assert_eq!(scenario.steps[0].expectation.errors, ErrorPolicy::Forbidden);
@@ -656,7 +656,7 @@ mod tests {
             ("[{comand: [A]}]", "comand"),
             ("[{pause_ms: 1, may_fail: true, must_fail: true}]", "may_fail"),
         ] {
-            let error = Scenario::read("x", &format!("{MINIMAL_SCENARIO}steps: {steps}")).unwrap_err();
+            let error = Scenario::parse("x", &format!("{MINIMAL_SCENARIO}steps: {steps}")).unwrap_err();
             assert!(format!("{error:#}").contains(said), "{steps}: {error:#}");
         }
     }

@@ -7,13 +7,13 @@ use anyhow::{Context, Result, ensure};
 use crate::scenario::Scenario;
 
 /// Embeds scenario files as pairs of name and content.
-macro_rules! files {
+macro_rules! embed_scenarios {
     ($($name:literal),* $(,)?) => {
         &[$(($name, include_str!(concat!("../scenarios/", $name, ".yaml")))),*]
     };
 }
 
-const FILES: &[(&str, &str)] = files![
+const SCENARIO_FILES: &[(&str, &str)] = embed_scenarios![
     "ask-once",
     "ask-then-gone",
     "blocking-is-served",
@@ -94,8 +94,8 @@ const FILES: &[(&str, &str)] = files![
 /// A file is invalid, which a test prevents.
 pub fn built_in_scenarios() -> Result<Vec<Scenario>> {
     let scenarios: Result<Vec<Scenario>> =
-        FILES.iter().map(|(name, text)| Scenario::read(name, text)).collect();
-    Ok(sorted(scenarios?))
+        SCENARIO_FILES.iter().map(|(name, text)| Scenario::parse(name, text)).collect();
+    Ok(sort_by_theme(scenarios?))
 }
 
 /// Returns the scenarios of all `.yaml` files in a folder.
@@ -112,13 +112,13 @@ pub fn scenarios_in_folder(folder: &Path) -> Result<Vec<Scenario>> {
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
-        scenarios.push(Scenario::read(&name, &text)?);
+        scenarios.push(Scenario::parse(&name, &text)?);
     }
     ensure!(!scenarios.is_empty(), "{} has no scenarios", folder.display());
-    Ok(sorted(scenarios))
+    Ok(sort_by_theme(scenarios))
 }
 
-fn sorted(mut scenarios: Vec<Scenario>) -> Vec<Scenario> {
+fn sort_by_theme(mut scenarios: Vec<Scenario>) -> Vec<Scenario> {
     scenarios.sort_by(|a, b| (a.theme, &a.name).cmp(&(b.theme, &b.name)));
     scenarios
 }

@@ -11,7 +11,7 @@ use crate::adapter::{Adapter, AdapterFailure};
 use crate::event_log::{LogEntry, LogEvent};
 use crate::nodes::{Nodes, NodesRecord};
 use crate::placeholders::fill_placeholders;
-use crate::protocol::{AdapterOutcome, Connect, Library, Mode, Request};
+use crate::protocol::{AdapterOutcome, AdapterRequest, ClientSettings, DiscoveryMode, Library};
 use crate::real_nodes::{RealNodes, Servers};
 use crate::scenario::{ErrorPolicy, Expectation, Scenario, StepAction};
 use crate::scripted_nodes::ScriptedNodes;
@@ -75,31 +75,31 @@ pub struct ScenarioRun {
     /// The executed steps; the run ends at the first failed step.
     pub steps: Vec<StepResult>,
     /// When the client was created, in milliseconds since the scenario began.
-    pub connected: u64,
+    pub connected_at_ms: u64,
     /// Why no client could be created; `None` if one was created.
     pub client_error: Option<Result<AdapterOutcome, AdapterFailure>>,
     /// All logged events, in the order in which they happened.
     pub log: Vec<LogEntry>,
     /// The commands that took effect, on any node.
-    pub executed: Vec<ExecutedCommand>,
+    pub executed_commands: Vec<ExecutedCommand>,
     /// The commands that a node refused or left without a reply.
-    pub refused: Vec<RefusedCommand>,
-    /// Whether [`ScenarioRun::executed`] records a blocking command when it pops an element. Real servers record it
+    pub refused_commands: Vec<RefusedCommand>,
+    /// Whether [`ScenarioRun::executed_commands`] records a blocking command when it pops an element. Real servers record it
     /// when it arrives.
     pub records_pops_on_effect: bool,
     /// The end of the adapter's standard error, for the report.
     pub stderr_tail: String,
     /// The duration of the run in milliseconds.
-    pub ms: u64,
+    pub duration_ms: u64,
 }
 
-struct ScenarioRunner<'a> {
+struct StepRunner<'a> {
     nodes: &'a dyn Nodes,
     adapter: Adapter,
     /// Whether the scenario subscribes with SSUBSCRIBE, so that messages must be published with SPUBLISH.
-    sharded: bool,
+    uses_sharded_channels: bool,
     /// The number of steps started so far.
-    steps: usize,
+    step_count: usize,
     run: ScenarioRun,
 }
 
@@ -122,15 +122,21 @@ pub fn run_scenario(
             &scripted
         }
         Some(servers) => {
-            real = RealNodes::open(&scenario, servers);
+            real = RealNodes::start(&scenario, servers);
             &real
         }
     };
     let adapter = Adapter::start(adapter)?;
-    let mut player = ScenarioRunner { nodes, adapter, sharded: false, steps: 0, run: ScenarioRun::default() };
+    let mut player = StepRunner {
+        nodes,
+        adapter,
+        uses_sharded_channels: false,
+        step_count: 0,
+        run: ScenarioRun::default(),
+    };
     if player.connect(&scenario) {
         for step in &scenario.steps {
-            let played = player.run_step(&step.act, &step.expectation);
+            let played = player.run_step(&step.action, &step.expectation);
             let goes_on = played.meets_expectation();
             player.run.steps.push(played);
             // Later steps depend on earlier ones, so after a failure their results would be misleading.
@@ -140,26 +146,30 @@ pub fn run_scenario(
         }
         thread::sleep(RETRY_WATCH_TIME);
     }
-    let ScenarioRunner { mut adapter, mut run, .. } = player;
+    let StepRunner { mut adapter, mut run, .. } = player;
     run.stderr_tail = adapter.stderr_tail();
     drop(adapter);
-    run.ms = nodes.now();
-    NodesRecord { log: run.log, executed: run.executed, refused: run.refused } = nodes.take_record();
+    run.duration_ms = nodes.now();
+    NodesRecord {
+        log: run.log,
+        executed_commands: run.executed_commands,
+        refused_commands: run.refused_commands,
+    } = nodes.take_record();
     run.records_pops_on_effect = servers.is_none();
     Ok(run)
 }
 
-impl ScenarioRunner<'_> {
+impl StepRunner<'_> {
     /// Logs the start of a step and returns the number of the step.
-    fn begin_step(&mut self, told: String) -> usize {
-        self.nodes.log_event(LogEvent::RequestSent(told));
-        self.steps += 1;
-        self.steps
+    fn begin_step(&mut self, description: String) -> usize {
+        self.nodes.log_event(LogEvent::RequestSent(description));
+        self.step_count += 1;
+        self.step_count
     }
 
-    fn send_request(&mut self, request: &Request, told: &str, timeout: Duration) -> Attempt {
+    fn send_request(&mut self, request: &AdapterRequest, description: &str, timeout: Duration) -> Attempt {
         let asked = self.nodes.now();
-        let step = self.begin_step(told.to_owned());
+        let step = self.begin_step(description.to_owned());
         let outcome = self.adapter.request(request, timeout);
         let said = match &outcome {
             Ok(AdapterOutcome::Ok(value)) => value.to_string(),
@@ -175,7 +185,7 @@ impl ScenarioRunner<'_> {
 
     /// Creates the client and returns whether the adapter succeeded.
     fn connect(&mut self, scenario: &Scenario) -> bool {
-        let hello = self.send_request(&Request::Hello, "hello", ADAPTER_START_TIMEOUT);
+        let hello = self.send_request(&AdapterRequest::Hello, "hello", ADAPTER_START_TIMEOUT);
         self.run.library = match &hello.outcome {
             Ok(AdapterOutcome::Ok(value)) => serde_json::from_value(value.clone()).ok(),
             _ => None,
@@ -186,10 +196,10 @@ impl ScenarioRunner<'_> {
         }
         let addresses = self.nodes.addresses();
         let nodes = scenario.seeds().filter_map(|name| addresses.get(name).cloned()).collect();
-        let connect = Request::Connect(Connect {
+        let connect = AdapterRequest::Connect(ClientSettings {
             mode: scenario.mode,
             nodes,
-            master: (scenario.mode == Mode::Sentinel).then(|| MASTER_NAME.to_owned()),
+            master: (scenario.mode == DiscoveryMode::Sentinel).then(|| MASTER_NAME.to_owned()),
             replicas: scenario.replicas,
             caching: scenario.caching,
             scripts: script_texts(scenario),
@@ -198,7 +208,7 @@ impl ScenarioRunner<'_> {
             timeout_ms: scenario.timeout_ms,
         });
         let connected = self.send_request(&connect, "connect", ADAPTER_START_TIMEOUT);
-        self.run.connected = connected.answer_ms;
+        self.run.connected_at_ms = connected.answer_ms;
         let made = matches!(connected.outcome, Ok(AdapterOutcome::Ok(_)));
         if !made {
             self.run.client_error = Some(connected.outcome);
@@ -206,16 +216,16 @@ impl ScenarioRunner<'_> {
         made
     }
 
-    fn run_step(&mut self, act: &StepAction, expectation: &Expectation) -> StepResult {
+    fn run_step(&mut self, action: &StepAction, expectation: &Expectation) -> StepResult {
         let mut played = StepResult {
-            action: act.clone(),
+            action: action.clone(),
             expectation: expectation.clone(),
             attempts: Vec::new(),
             message_arrived: false,
         };
-        self.sharded |= matches!(act, StepAction::Ssubscribe(_));
-        match act {
-            StepAction::ChangeNodes(event) => self.nodes.event(event),
+        self.uses_sharded_channels |= matches!(action, StepAction::Ssubscribe(_));
+        match action {
+            StepAction::ChangeNodes(event) => self.nodes.apply_event(event),
             StepAction::Pause(ms) => thread::sleep(Duration::from_millis(*ms)),
             StepAction::ExpectMessage { channel, data } => self.expect_message(channel, data, &mut played),
             StepAction::Command(_)
@@ -224,38 +234,38 @@ impl ScenarioRunner<'_> {
             | StepAction::Transaction(_)
             | StepAction::Subscribe(_)
             | StepAction::Ssubscribe(_) => {
-                self.retry_until_done(act, &mut played);
+                self.retry_until_done(action, &mut played);
             }
         }
         played
     }
 
-    fn retry_until_done(&mut self, act: &StepAction, played: &mut StepResult) {
-        let until = Instant::now() + Duration::from_millis(played.expectation.within_ms);
-        for number in 1..=played.expectation.tries {
-            let Some((request, commands)) = build_request(act, number) else { return };
-            let told = describe_step(act, &commands);
+    fn retry_until_done(&mut self, action: &StepAction, result: &mut StepResult) {
+        let until = Instant::now() + Duration::from_millis(result.expectation.within_ms);
+        for number in 1..=result.expectation.tries {
+            let Some((request, commands)) = build_request(action, number) else { return };
+            let told = describe_step(action, &commands);
             let left = until.saturating_duration_since(Instant::now());
             let timeout = if number == 1 { left } else { left.max(LAST_ATTEMPT_EXTENSION) };
             let mut attempt = self.send_request(&request, &told, timeout);
             attempt.commands = commands;
             let over =
                 !matches!(attempt.outcome, Ok(AdapterOutcome::Error(_))) && !has_failed_command(&attempt);
-            played.attempts.push(attempt);
+            result.attempts.push(attempt);
             if over || Instant::now() > until {
                 return;
             }
-            if number < played.expectation.tries {
+            if number < result.expectation.tries {
                 thread::sleep(RETRY_DELAY);
             }
         }
     }
 
-    fn expect_message(&mut self, channel: &str, data: &str, played: &mut StepResult) {
-        let until = Instant::now() + Duration::from_millis(played.expectation.within_ms);
+    fn expect_message(&mut self, channel: &str, data: &str, result: &mut StepResult) {
+        let until = Instant::now() + Duration::from_millis(result.expectation.within_ms);
         let step = self.begin_step(format!("must hear {data} on {channel}"));
         while Instant::now() < until {
-            self.nodes.publish(channel, data, self.sharded);
+            self.nodes.publish(channel, data, self.uses_sharded_channels);
             match self.adapter.next_message(RETRY_DELAY) {
                 Ok(Some(message)) => {
                     self.nodes.log_event(LogEvent::AdapterAnswered(format!(
@@ -263,7 +273,7 @@ impl ScenarioRunner<'_> {
                         message.data, message.channel
                     )));
                     if message.channel == channel && message.data == data {
-                        played.message_arrived = true;
+                        result.message_arrived = true;
                         return;
                     }
                 }
@@ -277,7 +287,7 @@ impl ScenarioRunner<'_> {
                         commands: Vec::new(),
                         outcome: Err(why),
                     };
-                    played.attempts.push(attempt);
+                    result.attempts.push(attempt);
                     return;
                 }
             }
@@ -287,7 +297,7 @@ impl ScenarioRunner<'_> {
 
 /// Returns the distinct script texts of the scenario.
 fn script_texts(scenario: &Scenario) -> Vec<String> {
-    let texts = scenario.steps.iter().filter_map(|step| match &step.act {
+    let texts = scenario.steps.iter().filter_map(|step| match &step.action {
         StepAction::Script(words) => Some(script_calling(words).0),
         _ => None,
     });
@@ -306,44 +316,44 @@ pub(crate) fn is_error_item(item: &Value) -> bool {
 }
 
 /// Builds the request for an attempt at a step, together with its commands.
-fn build_request(act: &StepAction, number: u32) -> Option<(Request, Vec<Vec<String>>)> {
-    let number = number.to_string();
+fn build_request(action: &StepAction, attempt_number: u32) -> Option<(AdapterRequest, Vec<Vec<String>>)> {
+    let number = attempt_number.to_string();
     let filled = |words: &Vec<String>| -> Vec<String> {
         words.iter().map(|word| word.replace("$try", &number)).collect()
     };
     let all = |commands: &Vec<Vec<String>>| -> Vec<Vec<String>> { commands.iter().map(filled).collect() };
-    Some(match act {
+    Some(match action {
         StepAction::Command(words) => {
             let args = filled(words);
-            (Request::Command { args: args.clone() }, vec![args])
+            (AdapterRequest::Command { args: args.clone() }, vec![args])
         }
         StepAction::Script(words) => {
             let call = filled(words);
             let (source, keys, args) = script_calling(&call);
-            (Request::Script { source, keys, args }, vec![call])
+            (AdapterRequest::Script { source, keys, args }, vec![call])
         }
         StepAction::Pipeline(commands) => {
             let commands = all(commands);
-            (Request::Pipeline { commands: commands.clone() }, commands)
+            (AdapterRequest::Pipeline { commands: commands.clone() }, commands)
         }
         StepAction::Transaction(commands) => {
             let commands = all(commands);
-            (Request::Transaction { commands: commands.clone() }, commands)
+            (AdapterRequest::Transaction { commands: commands.clone() }, commands)
         }
         StepAction::Subscribe(channels) => {
-            (Request::Subscribe { channels: channels.clone(), sharded: false }, Vec::new())
+            (AdapterRequest::Subscribe { channels: channels.clone(), sharded: false }, Vec::new())
         }
         StepAction::Ssubscribe(channels) => {
-            (Request::Subscribe { channels: channels.clone(), sharded: true }, Vec::new())
+            (AdapterRequest::Subscribe { channels: channels.clone(), sharded: true }, Vec::new())
         }
         StepAction::ExpectMessage { .. } | StepAction::ChangeNodes(_) | StepAction::Pause(_) => return None,
     })
 }
 
 /// Formats a step as one line.
-pub(crate) fn describe_step(act: &StepAction, commands: &[Vec<String>]) -> String {
+pub(crate) fn describe_step(action: &StepAction, commands: &[Vec<String>]) -> String {
     let all = || commands.iter().map(|args| format_command(args)).collect::<Vec<_>>().join("; ");
-    match act {
+    match action {
         StepAction::Command(_) => all(),
         StepAction::Script(_) => format!("a script that calls {}", all()),
         StepAction::Pipeline(_) => format!("pipeline: {}", all()),

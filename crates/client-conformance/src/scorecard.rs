@@ -17,9 +17,9 @@ use crate::verdict::{Grade, Verdict};
 
 pub use baseline::worse_results;
 pub use comparison::{SavedCard, compare_cards};
-pub use html::html;
-pub use junit::junit;
-pub use text::{evidence, text};
+pub use html::render_html;
+pub use junit::render_junit;
+pub use text::{render_evidence, render_text};
 
 /// The verdict on one scenario, with its evidence.
 #[derive(Debug, Clone, Serialize)]

@@ -39,7 +39,7 @@ const MAX_COMMAND_BYTES: usize = 16 << 20;
 pub(crate) struct ScriptedNodes {
     shared: Arc<SharedState>,
     threads: Vec<JoinHandle<()>>,
-    _claims: Vec<PortClaim>,
+    _port_claims: Vec<PortClaim>,
 }
 
 #[derive(Debug)]
@@ -48,8 +48,8 @@ struct SharedState {
     simulation: Mutex<ClusterSimulation>,
     streams: Mutex<BTreeMap<ConnectionId, Arc<TcpStream>>>,
     encryption: Option<TlsFrontend>,
-    listening: Vec<AtomicBool>,
-    stopped: AtomicBool,
+    is_listening: Vec<AtomicBool>,
+    is_stopped: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -69,17 +69,17 @@ impl ScriptedNodes {
         let shared = Arc::new(SharedState {
             started_at: Instant::now(),
             streams: Mutex::default(),
-            listening: ports.iter().map(|_| AtomicBool::new(false)).collect(),
+            is_listening: ports.iter().map(|_| AtomicBool::new(false)).collect(),
             simulation: Mutex::new(simulation),
             encryption,
-            stopped: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
         });
         let threads = ports.iter().enumerate().map(|(node, port)| {
             let (shared, port) = (Arc::clone(&shared), *port);
             thread::spawn(move || shared.listen(node, port))
         });
         let threads = threads.collect();
-        let sockets = Self { shared, threads, _claims: claims };
+        let sockets = Self { shared, threads, _port_claims: claims };
         (0..ports.len()).for_each(|node| sockets.shared.wait_for_port(node));
         Ok(sockets)
     }
@@ -104,21 +104,21 @@ impl Nodes for ScriptedNodes {
         lock(&self.shared.simulation).log_event(ms, event);
     }
 
-    fn event(&self, event: &NodeEvent) {
+    fn apply_event(&self, event: &NodeEvent) {
         let delay = Duration::from_millis(event.after_ms());
         if delay.is_zero() {
-            self.shared.event(event);
+            self.shared.apply_event(event);
             return;
         }
         let (shared, event, due) = (Arc::clone(&self.shared), event.clone(), Instant::now() + delay);
         thread::spawn(move || {
             while Instant::now() < due {
-                if shared.stopped.load(Ordering::Acquire) {
+                if shared.is_stopped.load(Ordering::Acquire) {
                     return;
                 }
                 thread::sleep(POLL_INTERVAL);
             }
-            shared.event(&event);
+            shared.apply_event(&event);
         });
     }
 
@@ -135,15 +135,15 @@ impl Nodes for ScriptedNodes {
         let mut simulation = lock(&self.shared.simulation);
         NodesRecord {
             log: std::mem::take(&mut simulation.log),
-            executed: std::mem::take(&mut simulation.executed),
-            refused: std::mem::take(&mut simulation.refused),
+            executed_commands: std::mem::take(&mut simulation.executed_commands),
+            refused_commands: std::mem::take(&mut simulation.refused_commands),
         }
     }
 }
 
 impl Drop for ScriptedNodes {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Release);
+        self.shared.is_stopped.store(true, Ordering::Release);
         for stream in lock(&self.shared.streams).values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -160,10 +160,10 @@ impl SharedState {
     }
 
     fn connection_handling(&self, node: NodeIndex) -> ConnectionHandling {
-        lock(&self.simulation).nodes[node].state
+        lock(&self.simulation).nodes[node].connection_handling
     }
 
-    fn event(self: &Arc<Self>, event: &NodeEvent) {
+    fn apply_event(self: &Arc<Self>, event: &NodeEvent) {
         if let (NodeEvent::ReplaceCertificate { of, .. }, Some(encryption)) = (event, &self.encryption) {
             encryption.replace_certificate(*of);
         }
@@ -184,7 +184,8 @@ impl SharedState {
     fn wait_for_port(&self, node: NodeIndex) {
         loop {
             let wanted = self.connection_handling(node) != ConnectionHandling::Refuse;
-            if self.listening[node].load(Ordering::Acquire) == wanted || self.stopped.load(Ordering::Acquire)
+            if self.is_listening[node].load(Ordering::Acquire) == wanted
+                || self.is_stopped.load(Ordering::Acquire)
             {
                 return;
             }
@@ -195,16 +196,16 @@ impl SharedState {
     /// Accepts connections for a node while its state allows them.
     fn listen(self: &Arc<Self>, node: NodeIndex, port: u16) {
         let mut listeners = Vec::new();
-        while !self.stopped.load(Ordering::Acquire) {
+        while !self.is_stopped.load(Ordering::Acquire) {
             if self.connection_handling(node) == ConnectionHandling::Refuse {
                 listeners.clear();
-                self.listening[node].store(false, Ordering::Release);
+                self.is_listening[node].store(false, Ordering::Release);
                 thread::sleep(POLL_INTERVAL);
                 continue;
             }
             if listeners.is_empty() {
                 listeners = bind_loopback(port);
-                self.listening[node].store(!listeners.is_empty(), Ordering::Release);
+                self.is_listening[node].store(!listeners.is_empty(), Ordering::Release);
             }
             let came = listeners.iter().find_map(|listener| listener.accept().ok());
             match came {
@@ -230,7 +231,7 @@ impl SharedState {
         }
         let stream = match &self.encryption {
             None => stream,
-            Some(encryption) => match encryption.plain_end(stream) {
+            Some(encryption) => match encryption.start_forwarding(stream) {
                 Ok(stream) => stream,
                 Err(_) => {
                     lock(&self.simulation).handle_close(self.now(), id);
@@ -270,7 +271,7 @@ impl SharedState {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     let mut simulation = lock(&self.simulation);
                     simulation
-                        .handle_time(self.now(), id)
+                        .handle_timeout(self.now(), id)
                         .into_iter()
                         .for_each(|action| self.perform_on_other_connection(action));
                     continue;
@@ -286,7 +287,7 @@ impl SharedState {
                     args.iter().map(|arg| String::from_utf8_lossy(arg).into_owned()).collect()
                 })
                 .collect();
-            buffer.drain(..parsed.consumed);
+            buffer.drain(..parsed.consumed_bytes);
             for args in &commands {
                 if !self.execute_command(id, stream, args) {
                     return;

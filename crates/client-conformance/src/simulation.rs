@@ -20,11 +20,11 @@ mod tracking;
 use std::collections::{BTreeMap, VecDeque};
 
 use anyhow::Result;
-use harness::{SLOTS, slot_of};
+use harness::{SLOT_COUNT, slot_of};
 use resp::{Protocol, Value, Writer};
 
 use crate::event_log::{LogEntry, LogEvent};
-use crate::protocol::Mode;
+use crate::protocol::DiscoveryMode;
 use crate::scenario::{ConnectionHandling, NodeEvent, ReplyFault, ReportedMap, Scenario, parse_slot_range};
 use blocking::BlockedCommand;
 pub use cluster_map::MASTER_NAME;
@@ -63,7 +63,7 @@ pub struct SimulatedNode {
     /// The node's port on 127.0.0.1; it changes when the node moves to another address.
     pub port: u16,
     /// How the node currently handles connections.
-    pub state: ConnectionHandling,
+    pub connection_handling: ConnectionHandling,
     /// The node's id in the cluster, which survives a change of address.
     id: String,
     /// Whether the node does not exist yet, so that nothing listens on its address.
@@ -88,14 +88,14 @@ struct SimulatedConnection {
     is_silent: bool,
     protocol: Protocol,
     /// Set by ASKING: the next command may access a slot that the node is importing.
-    asking: bool,
+    is_asking: bool,
     /// Set by READONLY: a replica may serve reads.
-    readonly: bool,
+    is_readonly: bool,
     /// The commands queued since MULTI, and whether one of them was rejected; `None` outside of a transaction.
-    queue: Option<(Vec<Vec<String>>, bool)>,
+    transaction: Option<(Vec<Vec<String>>, bool)>,
     channels: Vec<(String, bool)>,
     /// The blocking command that waits for an element, if there is one.
-    blocked: Option<BlockedCommand>,
+    blocked_command: Option<BlockedCommand>,
     queued_behind: VecDeque<Vec<String>>,
     tracking: Option<ClientTracking>,
 }
@@ -106,11 +106,11 @@ impl SimulatedConnection {
             node,
             is_silent: false,
             protocol: Protocol::Resp2,
-            asking: false,
-            readonly: false,
-            queue: None,
+            is_asking: false,
+            is_readonly: false,
+            transaction: None,
             channels: Vec::new(),
-            blocked: None,
+            blocked_command: None,
             queued_behind: VecDeque::new(),
             tracking: None,
         }
@@ -179,10 +179,10 @@ pub struct RefusedCommand {
 /// The simulated nodes of a scenario, with their connections and shared keyspace.
 #[derive(Debug)]
 pub struct ClusterSimulation {
-    mode: Mode,
+    mode: DiscoveryMode,
     /// The nodes, ordered by name; [`NodeIndex`] refers to this order.
     pub nodes: Vec<SimulatedNode>,
-    owners: Vec<Option<NodeIndex>>,
+    slot_owners: Vec<Option<NodeIndex>>,
     initial_owners: Vec<Option<NodeIndex>>,
     first_master: NodeIndex,
     epoch: u64,
@@ -196,15 +196,15 @@ pub struct ClusterSimulation {
     connections: BTreeMap<ConnectionId, SimulatedConnection>,
     last_connection: ConnectionId,
     /// The number of steps started so far.
-    steps: usize,
+    step_count: usize,
     /// The last queue position that was given to a blocked client.
     last_queue_position: u64,
     /// All logged events, in the order in which they happened.
     pub log: Vec<LogEntry>,
     /// The commands that took effect, in the order of their execution.
-    pub executed: Vec<ExecutedCommand>,
+    pub executed_commands: Vec<ExecutedCommand>,
     /// The commands that were refused, in the order of their arrival.
-    pub refused: Vec<RefusedCommand>,
+    pub refused_commands: Vec<RefusedCommand>,
 }
 
 impl ClusterSimulation {
@@ -215,7 +215,7 @@ impl ClusterSimulation {
     pub fn new(scenario: &Scenario, ports: &[u16]) -> Result<Self> {
         let names: Vec<&String> = scenario.nodes.keys().collect();
         let index = |name: &String| names.iter().position(|known| *known == name).unwrap_or_default();
-        let mut owners = vec![None; usize::from(SLOTS)];
+        let mut owners = vec![None; usize::from(SLOT_COUNT)];
         let mut nodes = Vec::new();
         for ((place, (name, spec)), port) in scenario.nodes.iter().enumerate().zip(ports) {
             for range in &spec.slots {
@@ -230,7 +230,7 @@ impl ClusterSimulation {
             nodes.push(SimulatedNode {
                 name: name.clone(),
                 port: *port,
-                state: spec.state,
+                connection_handling: spec.state,
                 id: format!("{:0>40}", format!("{port:x}")),
                 is_absent: spec.absent,
                 role,
@@ -242,7 +242,7 @@ impl ClusterSimulation {
             mode: scenario.mode,
             nodes,
             initial_owners: owners.clone(),
-            owners,
+            slot_owners: owners,
             first_master,
             epoch: 1,
             data: BTreeMap::new(),
@@ -251,23 +251,23 @@ impl ClusterSimulation {
             rules: RuleMatcher::new(&scenario.rules),
             connections: BTreeMap::new(),
             last_connection: 0,
-            steps: 0,
+            step_count: 0,
             last_queue_position: 0,
             log: Vec::new(),
-            executed: Vec::new(),
-            refused: Vec::new(),
+            executed_commands: Vec::new(),
+            refused_commands: Vec::new(),
         })
     }
 
     /// Returns the index of the node with this name.
     #[must_use]
-    pub fn node(&self, name: &str) -> Option<NodeIndex> {
+    pub fn node_index(&self, name: &str) -> Option<NodeIndex> {
         self.nodes.iter().position(|node| node.name == name)
     }
 
     /// Logs an event that concerns no node.
     pub fn log_event(&mut self, ms: u64, event: LogEvent) {
-        self.steps += usize::from(matches!(event, LogEvent::RequestSent(_)));
+        self.step_count += usize::from(matches!(event, LogEvent::RequestSent(_)));
         self.log.push(LogEntry { ms, node: String::new(), connection: 0, event });
     }
 
@@ -281,7 +281,7 @@ impl ClusterSimulation {
         self.last_connection += 1;
         let id = self.last_connection;
         let name = self.nodes[node].name.clone();
-        let taken = match self.nodes[node].state {
+        let taken = match self.nodes[node].connection_handling {
             ConnectionHandling::Serve | ConnectionHandling::NeverReply => true,
             ConnectionHandling::Refuse | ConnectionHandling::CloseAtOnce => false,
         };
@@ -312,7 +312,7 @@ impl ClusterSimulation {
     pub fn handle_command(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
         let Some(connection) = self.connections.get(&id) else { return Vec::new() };
         let node = &self.nodes[connection.node];
-        let is_silent = connection.is_silent || node.state == ConnectionHandling::NeverReply;
+        let is_silent = connection.is_silent || node.connection_handling == ConnectionHandling::NeverReply;
         self.log_on_connection(ms, id, LogEvent::CommandReceived(format_command(args)));
         if is_silent {
             self.record_refusal(ms, id, NO_REPLY_CODE, args);
@@ -326,7 +326,7 @@ impl ClusterSimulation {
     /// Executes a command and replies, or queues the command if an earlier one is blocked.
     fn execute_or_queue(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
         match self.connections.get_mut(&id) {
-            Some(connection) if connection.blocked.is_some() => {
+            Some(connection) if connection.blocked_command.is_some() => {
                 connection.queued_behind.push_back(args.to_vec());
                 Vec::new()
             }
@@ -341,9 +341,9 @@ impl ClusterSimulation {
         if let Some(ReplyFault::Error(text)) = &fault {
             let error = Value::Error(self.fill_error_text(text, args));
             self.record_if_refused(ms, id, &error, args);
-            return vec![self.send(ms, id, &error)];
+            return vec![self.send_reply(ms, id, &error)];
         }
-        let replies = self.run(ms, id, args);
+        let replies = self.execute(ms, id, args);
         let mut bytes = Vec::new();
         for reply in &replies {
             self.record_if_refused(ms, id, reply, args);
@@ -390,7 +390,8 @@ impl ClusterSimulation {
             ReplyFault::UnknownPushes => {
                 let mut all = Vec::new();
                 if self.connections[&id].protocol == Protocol::Resp3 {
-                    let odd = |words: &[&str]| Value::Push(words.iter().map(|word| bulk(word)).collect());
+                    let odd =
+                        |words: &[&str]| Value::Push(words.iter().map(|word| bulk_reply(word)).collect());
                     all.extend(self.encode_for(id, &odd(&["server-cpu-usage", "42"])));
                     all.extend(self.encode_for(id, &odd(&["message-of-the-day", "hello", "there"])));
                 }
@@ -405,33 +406,35 @@ impl ClusterSimulation {
         self.log_event(ms, LogEvent::NodesChanged(event.describe()));
         match event {
             NodeEvent::SetConnectionHandling { node, state, .. } => {
-                let Some(node) = self.node(node) else { return Vec::new() };
+                let Some(node) = self.node_index(node) else { return Vec::new() };
                 let mut actions = match state {
                     ConnectionHandling::NeverReply => Vec::new(),
                     ConnectionHandling::Serve
                     | ConnectionHandling::Refuse
                     | ConnectionHandling::CloseAtOnce => self.close_connections(ms, |at| at == node),
                 };
-                self.nodes[node].state = *state;
+                self.nodes[node].connection_handling = *state;
                 actions.push(ConnectionAction::ChangeConnectionHandling(node));
                 actions
             }
             NodeEvent::Promote { node, .. } => {
-                let Some(node) = self.node(node) else { return Vec::new() };
+                let Some(node) = self.node_index(node) else { return Vec::new() };
                 self.promote(ms, node)
             }
             NodeEvent::MoveSlot { key, to, .. } => {
-                let Some(to) = self.node(to) else { return Vec::new() };
+                let Some(to) = self.node_index(to) else { return Vec::new() };
                 self.unsubscribe_moved_slot(ms, slot_of(key), to)
             }
             NodeEvent::ReportMap { node, map, times, .. } => {
-                if let Some(node) = self.node(node) {
+                if let Some(node) = self.node_index(node) {
                     self.nodes[node].view = ReportedView { map: *map, replies_left: *times };
                 }
                 Vec::new()
             }
             NodeEvent::ChangeAddress { node, to, .. } => {
-                let (Some(node), Some(to)) = (self.node(node), self.node(to)) else { return Vec::new() };
+                let (Some(node), Some(to)) = (self.node_index(node), self.node_index(to)) else {
+                    return Vec::new();
+                };
                 let mut actions = self.close_connections(ms, |at| at == node || at == to);
                 self.move_node_to_address(node, to);
                 actions.extend([
@@ -449,7 +452,7 @@ impl ClusterSimulation {
     fn promote(&mut self, ms: u64, node: NodeIndex) -> Vec<ConnectionAction> {
         let Role::Replica(master) = self.nodes[node].role else { return Vec::new() };
         self.epoch += 1;
-        for owner in self.owners.iter_mut().filter(|owner| **owner == Some(master)) {
+        for owner in self.slot_owners.iter_mut().filter(|owner| **owner == Some(master)) {
             *owner = Some(node);
         }
         for other in &mut self.nodes {
@@ -460,14 +463,16 @@ impl ClusterSimulation {
         self.nodes[node].role = Role::Master;
         self.nodes[master].role = Role::Replica(node);
         match self.mode {
-            Mode::Cluster => self.unblock_matching(ms, |waiting_at, _| waiting_at == master),
+            DiscoveryMode::Cluster => self.unblock_matching(ms, |waiting_at, _| waiting_at == master),
             // When sentinels change the role of a server, the server closes all client connections without notice,
             // including those of blocked clients.
-            Mode::Sentinel => {
+            DiscoveryMode::Sentinel => {
                 let is_told: Vec<bool> = self
                     .nodes
                     .iter()
-                    .map(|node| node.role != Role::Sentinel && node.state == ConnectionHandling::Serve)
+                    .map(|node| {
+                        node.role != Role::Sentinel && node.connection_handling == ConnectionHandling::Serve
+                    })
                     .collect();
                 self.close_connections(ms, |at| is_told[at])
             }
@@ -488,7 +493,7 @@ impl ClusterSimulation {
     /// Moves a node to the address of an absent node.
     fn move_node_to_address(&mut self, from: NodeIndex, to: NodeIndex) {
         self.epoch += 1;
-        for owner in self.owners.iter_mut().filter(|owner| **owner == Some(from)) {
+        for owner in self.slot_owners.iter_mut().filter(|owner| **owner == Some(from)) {
             *owner = Some(to);
         }
         for node in &mut self.nodes {
@@ -497,10 +502,11 @@ impl ClusterSimulation {
             }
         }
         let old = &mut self.nodes[from];
-        (old.is_absent, old.state) = (true, ConnectionHandling::CloseAtOnce);
+        (old.is_absent, old.connection_handling) = (true, ConnectionHandling::CloseAtOnce);
         let (id, role) = (old.id.clone(), old.role);
         let new = &mut self.nodes[to];
-        (new.is_absent, new.state, new.id, new.role) = (false, ConnectionHandling::Serve, id, role);
+        (new.is_absent, new.connection_handling, new.id, new.role) =
+            (false, ConnectionHandling::Serve, id, role);
     }
 
     /// Runs a command as another client, at the owner of its key or, without a key, at every data node.
@@ -508,8 +514,8 @@ impl ClusterSimulation {
         let keyed =
             commands::find_command(&args[0]).and_then(|row| row.keys(args).first().map(|key| slot_of(key)));
         let nodes: Vec<NodeIndex> = match (keyed, self.mode) {
-            (Some(slot), Mode::Cluster) => self.owners[usize::from(slot)].into_iter().collect(),
-            (Some(_), Mode::Sentinel) => {
+            (Some(slot), DiscoveryMode::Cluster) => self.slot_owners[usize::from(slot)].into_iter().collect(),
+            (Some(_), DiscoveryMode::Sentinel) => {
                 self.nodes.iter().position(|node| node.role == Role::Master).into_iter().collect()
             }
             (None, _) => {
@@ -518,13 +524,13 @@ impl ClusterSimulation {
         };
         for node in nodes {
             self.connections.insert(OTHER_CLIENTS, SimulatedConnection::new(node));
-            self.run(ms, OTHER_CLIENTS, args);
+            self.execute(ms, OTHER_CLIENTS, args);
             self.connections.remove(&OTHER_CLIENTS);
         }
         self.notify_other_clients(ms)
     }
 
-    fn send(&mut self, ms: u64, id: ConnectionId, reply: &Value) -> ConnectionAction {
+    fn send_reply(&mut self, ms: u64, id: ConnectionId, reply: &Value) -> ConnectionAction {
         self.log_on_connection(ms, id, LogEvent::ReplySent(format_reply(reply)));
         ConnectionAction::Send(id, self.encode_for(id, reply))
     }
@@ -547,8 +553,14 @@ impl ClusterSimulation {
 
     fn record_refusal(&mut self, ms: u64, id: ConnectionId, code: &str, args: &[String]) {
         let Some(connection) = self.connections.get(&id) else { return };
-        let (step, node) = (self.steps, connection.node);
-        self.refused.push(RefusedCommand { ms, step, node, code: code.to_owned(), args: args.to_vec() });
+        let (step, node) = (self.step_count, connection.node);
+        self.refused_commands.push(RefusedCommand {
+            ms,
+            step,
+            node,
+            code: code.to_owned(),
+            args: args.to_vec(),
+        });
     }
 
     /// Replaces the placeholders for slots and addresses in an error text.
@@ -565,7 +577,7 @@ impl ClusterSimulation {
     }
 }
 
-fn bulk(text: &str) -> Value {
+fn bulk_reply(text: &str) -> Value {
     Value::Bulk(text.as_bytes().to_vec())
 }
 

@@ -109,14 +109,15 @@ fn check_early_end(run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
             Ok(AdapterOutcome::Ok(_)) => {
                 Finding::new(Grade::Fails, "the adapter does not report its library")
             }
-            Err(why) => Finding::new(Grade::Fails, check_missing_answer(why, "the connection")),
+            Err(why) => Finding::new(Grade::Fails, describe_missing_answer(why, "the connection")),
         }];
     }
     let mut findings = Vec::new();
     for played in &run.steps {
         for attempt in &played.attempts {
             if let Err(why) = &attempt.outcome {
-                let mut text = check_missing_answer(why, &describe_step(&played.action, &attempt.commands));
+                let mut text =
+                    describe_missing_answer(why, &describe_step(&played.action, &attempt.commands));
                 if *why == AdapterFailure::TimedOut && costs.redirects > 50 {
                     text = format!("follows redirects endlessly: {} for one command", costs.redirects);
                 }
@@ -127,47 +128,42 @@ fn check_early_end(run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
     findings
 }
 
-fn check_missing_answer(why: &AdapterFailure, what: &str) -> String {
-    match why {
-        AdapterFailure::TimedOut => format!("hangs: {what} gets neither a reply nor an error"),
-        AdapterFailure::Exited => format!("the program exits during: {what}"),
+fn describe_missing_answer(failure: &AdapterFailure, request: &str) -> String {
+    match failure {
+        AdapterFailure::TimedOut => format!("hangs: {request} gets neither a reply nor an error"),
+        AdapterFailure::Exited => format!("the program exits during: {request}"),
         AdapterFailure::InvalidLine(text) => format!("the adapter violates the protocol: {text}"),
     }
 }
 
-fn check_step(played: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
-    if let StepAction::ExpectMessage { channel, .. } = &played.action {
-        let broken = played.attempts.iter().any(|attempt| attempt.outcome.is_err());
-        if played.message_arrived || broken {
+fn check_step(step: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
+    if let StepAction::ExpectMessage { channel, .. } = &step.action {
+        let broken = step.attempts.iter().any(|attempt| attempt.outcome.is_err());
+        if step.message_arrived || broken {
             return Vec::new();
         }
         let text = format!("drops the subscription to {channel}: no more messages arrive");
         return vec![Finding::new(Grade::Fails, text)];
     }
     let mut findings = Vec::new();
-    for attempt in &played.attempts {
+    for attempt in &step.attempts {
         if let Ok(AdapterOutcome::Ok(value)) = &attempt.outcome {
-            findings.extend(check_reply(
-                played,
-                value,
-                &describe_step(&played.action, &attempt.commands),
-                run,
-            ));
+            findings.extend(check_reply(step, value, &describe_step(&step.action, &attempt.commands), run));
         }
     }
-    let Some(last) = played.attempts.last() else { return findings };
-    let what = describe_step(&played.action, &last.commands);
-    match (&last.outcome, played.expectation.errors) {
+    let Some(last) = step.attempts.last() else { return findings };
+    let what = describe_step(&step.action, &last.commands);
+    match (&last.outcome, step.expectation.errors) {
         (Ok(AdapterOutcome::Unsupported(text)), _) => {
             findings.push(Finding::new(Grade::Unsupported, text.clone()));
         }
         (Ok(AdapterOutcome::Error(text)), ErrorPolicy::Forbidden) => {
-            let tries = played.attempts.len();
+            let tries = step.attempts.len();
             let after = if tries > 1 { format!(" after {tries} tries") } else { String::new() };
             findings.push(Finding::new(Grade::Fails, format!("{what} fails{after}: {}", first_line(text))));
         }
         (Ok(AdapterOutcome::Ok(Value::Array(items))), ErrorPolicy::Forbidden)
-            if matches!(played.action, StepAction::Pipeline(_)) && items.iter().any(is_error_item) =>
+            if matches!(step.action, StepAction::Pipeline(_)) && items.iter().any(is_error_item) =>
         {
             let error = items.iter().find(|item| is_error_item(item)).map(|item| item["error"].to_string());
             let text = format!("{what} fails in part: {}", first_line(&error.unwrap_or_default()));
@@ -182,8 +178,8 @@ fn check_step(played: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
 }
 
 /// Reports a reply that differs from the expected one.
-fn check_reply(played: &StepResult, value: &Value, what: &str, run: &ScenarioRun) -> Option<Finding> {
-    let wanted = played.expectation.reply.as_ref()?;
+fn check_reply(step: &StepResult, value: &Value, request: &str, run: &ScenarioRun) -> Option<Finding> {
+    let wanted = step.expectation.reply.as_ref()?;
     let failed_in_part = value.as_array().is_some_and(|items| items.iter().any(is_error_item));
     if is_equivalent_reply(wanted, value) || failed_in_part {
         return None;
@@ -197,19 +193,19 @@ fn check_reply(played: &StepResult, value: &Value, what: &str, run: &ScenarioRun
         Some(other) => {
             let commands = other.attempts.first().map(|attempt| attempt.commands.clone()).unwrap_or_default();
             format!(
-                "mixes up replies: {what} returns {value}, which is the reply to {}",
+                "mixes up replies: {request} returns {value}, which is the reply to {}",
                 describe_step(&other.action, &commands)
             )
         }
-        None => format!("wrong reply: {what} must return {wanted}, not {value}"),
+        None => format!("wrong reply: {request} must return {wanted}, not {value}"),
     };
     Some(Finding::new(Grade::Harmful, text))
 }
 
 /// Returns whether two replies are equal apart from how a library represents them, for example a status as a boolean or
 /// a number as text.
-fn is_equivalent_reply(wanted: &Value, value: &Value) -> bool {
-    match (wanted, value) {
+fn is_equivalent_reply(expected: &Value, value: &Value) -> bool {
+    match (expected, value) {
         (Value::String(text), Value::Bool(truth)) => *truth && text == "OK",
         (Value::Number(number), Value::String(text)) => number.to_string() == *text,
         (Value::Array(wanted), Value::Array(items)) => {
@@ -222,14 +218,14 @@ fn is_equivalent_reply(wanted: &Value, value: &Value) -> bool {
 
 /// Returns whether a requested command is the same as one on the wire. Libraries differ in letter case and number
 /// formats.
-fn is_equivalent_command(asked: &[String], on_wire: &[String]) -> bool {
+fn is_equivalent_command(requested: &[String], on_wire: &[String]) -> bool {
     let number = |word: &String| word.parse::<f64>().ok();
     let is_same = |(asked, on_wire): (&String, &String)| {
         asked == on_wire || number(asked).is_some_and(|asked| number(on_wire) == Some(asked))
     };
-    asked.len() == on_wire.len()
-        && asked[0].eq_ignore_ascii_case(&on_wire[0])
-        && asked[1..].iter().zip(&on_wire[1..]).all(is_same)
+    requested.len() == on_wire.len()
+        && requested[0].eq_ignore_ascii_case(&on_wire[0])
+        && requested[1..].iter().zip(&on_wire[1..]).all(is_same)
 }
 
 /// Returns the first line of an error, truncated.

@@ -8,7 +8,7 @@ use client_conformance::scorecard::Scorecard;
 use client_conformance::verdict::Grade;
 use client_conformance::{Scenario, ScenarioRunner, built_in_scenarios};
 
-fn adapter(fault: &str) -> Vec<String> {
+fn adapter_command(fault: &str) -> Vec<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/adapters/planted.py");
     ["python3", script, fault].iter().filter(|word| !word.is_empty()).map(|word| (*word).to_owned()).collect()
 }
@@ -21,30 +21,35 @@ fn run_scenario(scenario: &str, fault: &str) -> ScenarioResult {
     let scenarios: Vec<_> =
         built_in_scenarios().unwrap().into_iter().filter(|known| known.name == scenario).collect();
     assert_eq!(scenarios.len(), 1, "there is a scenario {scenario}");
-    let mut card = grade_scenario(&scenarios, &adapter(fault), 7).unwrap();
+    let mut card = grade_scenario(&scenarios, &adapter_command(fault), 7).unwrap();
     card.cases.remove(0)
 }
 
 /// Asserts that the scenario detects the bug with a message that contains `expected_text`, and that the client without
 /// the bug passes.
-fn assert_caught(fault: &str, scenario: &str, grade: Grade, words: &str) {
+fn assert_detected(fault: &str, scenario: &str, grade: Grade, expected_text: &str) {
     let innocent = run_scenario(scenario, "");
-    assert_eq!(innocent.verdict.findings, [], "{}", client_conformance::scorecard::evidence(&innocent));
+    assert_eq!(
+        innocent.verdict.findings,
+        [],
+        "{}",
+        client_conformance::scorecard::render_evidence(&innocent)
+    );
     let guilty = run_scenario(scenario, fault);
-    let evidence = client_conformance::scorecard::evidence(&guilty);
+    let evidence = client_conformance::scorecard::render_evidence(&guilty);
     assert_eq!(guilty.verdict.grade, grade, "{evidence}");
-    assert!(guilty.verdict.findings.iter().any(|finding| finding.text.contains(words)), "{evidence}");
+    assert!(guilty.verdict.findings.iter().any(|finding| finding.text.contains(expected_text)), "{evidence}");
 }
 
 #[test]
 fn detects_command_repeated_after_timeout() {
-    assert_caught("executes-twice", "reply-never-comes", Grade::Harmful, "executes twice: INCR");
-    assert_caught("executes-twice", "reply-cut", Grade::Harmful, "executes twice: INCR");
+    assert_detected("executes-twice", "reply-never-comes", Grade::Harmful, "executes twice: INCR");
+    assert_detected("executes-twice", "reply-cut", Grade::Harmful, "executes twice: INCR");
 }
 
 #[test]
 fn detects_missing_slot_map_refresh() {
-    assert_caught(
+    assert_detected(
         "never-refreshes",
         "moved-once",
         Grade::Costly,
@@ -54,17 +59,17 @@ fn detects_missing_slot_map_refresh() {
 
 #[test]
 fn detects_missing_sentinel_query() {
-    assert_caught("never-asks-again", "sentinel-master-is-demoted", Grade::Fails, "READONLY");
+    assert_detected("never-asks-again", "sentinel-master-is-demoted", Grade::Fails, "READONLY");
 }
 
 #[test]
 fn detects_endless_redirect_loop() {
-    assert_caught("follows-for-ever", "moved-in-circle", Grade::Fails, "follows redirects endlessly");
+    assert_detected("follows-for-ever", "moved-in-circle", Grade::Fails, "follows redirects endlessly");
 }
 
 #[test]
 fn detects_lost_subscriptions() {
-    assert_caught(
+    assert_detected(
         "drops-subscriptions",
         "subscribers-connection-ends",
         Grade::Fails,
@@ -74,18 +79,18 @@ fn detects_lost_subscriptions() {
 
 #[test]
 fn detects_late_reply_taken_for_the_next_one() {
-    assert_caught("mixes-up-replies", "reply-is-late", Grade::Harmful, "which is the reply to GET");
+    assert_detected("mixes-up-replies", "reply-is-late", Grade::Harmful, "which is the reply to GET");
 }
 
 #[test]
 fn detects_executed_command_reported_as_refused() {
-    assert_caught(
+    assert_detected(
         "denies-what-was-done",
         "reply-lost",
         Grade::Fails,
         "reports failure of an executed command: INCR",
     );
-    assert_caught(
+    assert_detected(
         "hides-what-is-known",
         "tryagain",
         Grade::Costly,
@@ -95,12 +100,17 @@ fn detects_executed_command_reported_as_refused() {
 
 #[test]
 fn detects_repeated_pop_after_lost_reply() {
-    assert_caught("executes-twice", "blocking-reply-lost", Grade::Harmful, "executes twice: BLPOP");
+    assert_detected("executes-twice", "blocking-reply-lost", Grade::Harmful, "executes twice: BLPOP");
 }
 
 #[test]
 fn detects_success_reported_without_execution() {
-    assert_caught("invents-replies", "master-dies", Grade::Harmful, "reports success without effect: RPUSH");
+    assert_detected(
+        "invents-replies",
+        "master-dies",
+        Grade::Harmful,
+        "reports success without effect: RPUSH",
+    );
 }
 
 #[test]
@@ -130,7 +140,7 @@ fn equal_seeds_give_equal_grades() {
         })
         .collect();
     let grades = || -> Vec<(Grade, Vec<String>)> {
-        let card = grade_scenario(&scenarios, &adapter("executes-twice"), 3).unwrap();
+        let card = grade_scenario(&scenarios, &adapter_command("executes-twice"), 3).unwrap();
         let texts = |case: &ScenarioResult| {
             case.verdict.findings.iter().map(|finding| finding.text.clone()).collect()
         };

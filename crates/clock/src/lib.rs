@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_round_down_before_the_epoch_too() {
+    fn seconds_round_down_before_the_epoch() {
         assert_eq!(Millis(-1).secs(), -1);
         assert_eq!(Millis(1999).secs(), 1);
     }

@@ -9,10 +9,10 @@ use std::time::Instant;
 #[path = "../tests/path/mod.rs"]
 mod path;
 
-use path::{CommandPath, PIPELINE, encode_words};
+use path::{CommandPath, PIPELINE_LEN, encode_words};
 
 /// A typical lock script: four or five commands on one key.
-const LOCK: &str = "local owner = redis.call('hget', KEYS[1], ARGV[1])
+const LOCK_SCRIPT: &str = "local owner = redis.call('hget', KEYS[1], ARGV[1])
 if not owner then
   if redis.call('exists', KEYS[1]) == 1 then
     return redis.call('pttl', KEYS[1])
@@ -24,14 +24,14 @@ redis.call('hincrby', KEYS[1], ARGV[1], -1)
 return nil";
 
 /// The default number of keys, small enough that a run under valgrind ends soon.
-const KEYS: usize = 20_000;
+const DEFAULT_KEY_COUNT: usize = 20_000;
 
 /// The arguments of the command for a key. Consecutive key numbers give different keys in different slots.
-fn request(command: &str, n: usize) -> Vec<String> {
-    let key = format!("key:{n:012}");
+fn build_request(command: &str, key_number: usize) -> Vec<String> {
+    let key = format!("key:{key_number:012}");
     let value = "v".repeat(32);
     if command == "evalsha" {
-        let sha = String::from_utf8_lossy(&scripting::sha1_hex(LOCK.as_bytes())).into_owned();
+        let sha = String::from_utf8_lossy(&scripting::sha1_hex(LOCK_SCRIPT.as_bytes())).into_owned();
         let words = ["evalsha", &sha, "1", &format!("lock:{key}"), "owner:1", "30000"];
         return words.map(str::to_owned).to_vec();
     }
@@ -57,24 +57,30 @@ fn main() {
         eprintln!("usage: command_path COMMAND BATCHES [KEYS]");
         std::process::exit(2);
     };
-    let keys = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(KEYS);
+    let keys = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_KEY_COUNT);
     let mut path = CommandPath::new();
     // The key order must differ from slot order; any permutation that does is suitable.
     let mut order = (0..).map(|n: usize| n.wrapping_mul(7919) % keys);
-    path.run(&mut encode_words(&["script", "load", LOCK]));
+    path.run(&mut encode_words(&["script", "load", LOCK_SCRIPT]));
     for n in 0..keys {
-        path.run(&mut encode_words(&request("set", n)));
+        path.run(&mut encode_words(&build_request("set", n)));
         if command.starts_with('h') || command == "evalsha" {
-            path.run(&mut encode_words(&request(if command == "hget" { "hset" } else { &command }, n)));
+            path.run(&mut encode_words(&build_request(if command == "hget" { "hset" } else { &command }, n)));
         }
     }
-    let mut buffers: Vec<Vec<u8>> = (0..keys / PIPELINE)
-        .map(|_| order.by_ref().take(PIPELINE).flat_map(|n| encode_words(&request(&command, n))).collect())
+    let mut buffers: Vec<Vec<u8>> = (0..keys / PIPELINE_LEN)
+        .map(|_| {
+            order
+                .by_ref()
+                .take(PIPELINE_LEN)
+                .flat_map(|n| encode_words(&build_request(&command, n)))
+                .collect()
+        })
         .collect();
     let count = buffers.len();
     let start = Instant::now();
     for number in 0..batches {
         path.run(&mut buffers[number % count]);
     }
-    println!("{:.1} ns a command", start.elapsed().as_nanos() as f64 / (batches * PIPELINE) as f64);
+    println!("{:.1} ns a command", start.elapsed().as_nanos() as f64 / (batches * PIPELINE_LEN) as f64);
 }

@@ -14,32 +14,32 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use clock::Millis;
-use engine::{CommandOrigin, Commands, Dispatcher, EffectLog, Engine, PipelinedRequests, Session};
+use engine::{CommandOrigin, CommandSet, Dispatcher, EffectLog, Engine, PipelinedRequests, Session};
 use keyspace::Keyspace;
 use parking_lot::Mutex;
 use replication::{Log, ReplId};
 use resp::{Batch, ParseLimits, Parser, encode_request};
 use slot_routing::ReplOffset;
 
-const PIPELINE: usize = 16;
+const PIPELINE_LEN: usize = 16;
 /// Number of batches that each thread encodes before the measurement, so that encoding is not measured.
-const PREPARED: usize = 4096;
+const PREPARED_BATCHES: usize = 4096;
 const NOW: Millis = Millis(1_700_000_000_000);
 
 /// The replication log behind a mutex, as in the server, with a backlog of the default size.
 #[derive(Debug)]
-struct Shared {
+struct SharedLog {
     log: Mutex<Log>,
-    open: AtomicBool,
+    is_open: AtomicBool,
 }
 
 /// The engine's handle to the shared log.
 #[derive(Debug)]
-struct Handle(Arc<Shared>);
+struct LogHandle(Arc<SharedLog>);
 
-impl EffectLog for Handle {
+impl EffectLog for LogHandle {
     fn has_readers(&self) -> bool {
-        self.0.open.load(Ordering::Acquire)
+        self.0.is_open.load(Ordering::Acquire)
     }
 
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
@@ -58,10 +58,10 @@ struct Client<'e> {
 }
 
 impl<'e> Client<'e> {
-    fn new(engine: &'e Engine, commands: &'e Commands, id: u64) -> Self {
+    fn new(engine: &'e Engine, commands: &'e CommandSet, id: u64) -> Self {
         Self {
             dispatcher: commands.dispatcher(engine),
-            worker: engine.worker(|| 0),
+            worker: engine.new_worker(|| 0),
             session: Session::new(id, CommandOrigin::Client, true),
             batch: Batch::default(),
             parser: Parser::new(),
@@ -73,7 +73,7 @@ impl<'e> Client<'e> {
         self.batch.clear();
         self.out.clear();
         let parsed = self.parser.parse(buffer, &mut self.batch, &ParseLimits::default());
-        assert_eq!(parsed.consumed, buffer.len());
+        assert_eq!(parsed.consumed_bytes, buffer.len());
         let (worker, session) = (&mut self.worker, &mut self.session);
         self.dispatcher.run(
             worker,
@@ -86,9 +86,9 @@ impl<'e> Client<'e> {
     }
 }
 
-fn batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
+fn encode_batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
     let mut wire = Vec::new();
-    for _ in 0..PIPELINE {
+    for _ in 0..PIPELINE_LEN {
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let key = format!("key:{:012}", (*random >> 33) % keys);
         match workload {
@@ -107,19 +107,19 @@ fn batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
 }
 
 /// CPU time that this thread has used.
-fn on_processor() -> Duration {
+fn thread_cpu_time() -> Duration {
     let said = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says");
     let nanos = said.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number first");
     Duration::from_nanos(nanos)
 }
 
 /// Throughput in millions of commands per second, by wall-clock time and by CPU time.
-fn measure(
-    (engine, commands): (&Engine, &Commands),
+fn measure_throughput(
+    (engine, commands): (&Engine, &CommandSet),
     workload: &str,
     threads: usize,
     keys: usize,
-    time: Duration,
+    duration: Duration,
 ) -> (f64, f64) {
     let (stop, start) = (AtomicBool::new(false), Barrier::new(threads + 1));
     std::thread::scope(|scope| {
@@ -129,20 +129,20 @@ fn measure(
                 let mut client = Client::new(engine, commands, id as u64 + 1);
                 let mut random = id + 1;
                 let mut prepared: Vec<_> =
-                    (0..PREPARED).map(|_| batch(workload, keys, &mut random)).collect();
+                    (0..PREPARED_BATCHES).map(|_| encode_batch(workload, keys, &mut random)).collect();
                 start.wait();
-                let (mut done, began) = (0, on_processor());
+                let (mut done, began) = (0, thread_cpu_time());
                 while !stop.load(Ordering::Relaxed) {
-                    client.run(&mut prepared[done % PREPARED]);
+                    client.run(&mut prepared[done % PREPARED_BATCHES]);
                     done += 1;
                 }
-                (done * PIPELINE, on_processor() - began)
+                (done * PIPELINE_LEN, thread_cpu_time() - began)
             })
         };
         let workers: Vec<_> = (0..threads).map(work).collect();
         start.wait();
         let began = Instant::now();
-        std::thread::sleep(time);
+        std::thread::sleep(duration);
         stop.store(true, Ordering::Relaxed);
         let took = began.elapsed();
         let rate = |done: usize, time: Duration| done as f64 / time.as_micros() as f64;
@@ -157,10 +157,10 @@ fn main() {
     let (keys, seconds) = (numbers.next().unwrap_or(2e6) as usize, numbers.next().unwrap_or(0.5));
     let rounds = numbers.next().unwrap_or(20.0) as usize;
     let log = Log::new(ReplId::from_random([1; 20]), 1 << 20);
-    let log = Arc::new(Shared { log: Mutex::new(log), open: AtomicBool::new(false) });
-    let commands = Commands::new(commands::for_server());
+    let log = Arc::new(SharedLog { log: Mutex::new(log), is_open: AtomicBool::new(false) });
+    let commands = CommandSet::new(commands::server_registry());
     let catalogue = commands.registry().catalogue();
-    let engine = Engine::new(catalogue, Keyspace::new(1, 16), None, Box::new(Handle(log.clone())));
+    let engine = Engine::new(catalogue, Keyspace::new(1, 16), None, Box::new(LogHandle(log.clone())));
     let mut client = Client::new(&engine, &commands, 0);
     for number in 0..keys {
         let mut wire = Vec::new();
@@ -171,12 +171,13 @@ fn main() {
     for workload in ["GET", "SET", "sizes", "hot", "logged"] {
         if workload == "logged" {
             log.log.lock().open(ReplId::from_random([2; 20]));
-            log.open.store(true, Ordering::Release);
+            log.is_open.store(true, Ordering::Release);
         }
         for _ in 0..rounds {
             for threads in [1, 2] {
                 let time = Duration::from_secs_f64(seconds);
-                let (by_clock, by_processor) = measure((&engine, &commands), workload, threads, keys, time);
+                let (by_clock, by_processor) =
+                    measure_throughput((&engine, &commands), workload, threads, keys, time);
                 println!("{workload} {threads} {by_clock:.3} {by_processor:.3}");
             }
         }

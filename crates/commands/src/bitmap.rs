@@ -17,7 +17,7 @@ family!(bitmap, Bitmap, BITMAP);
 pub(super) const COMMANDS: &[Command] = &[
     bitmap("bitcount", "2.6.0", -2, READ, READ_KEY, "Counts the bits of a string that are set.")
         .run(count::bitcount)
-        .long(estimates::bytes_cost::<50>),
+        .with_estimate(estimates::bytes_cost::<50>),
     bitmap(
         "bitfield",
         "3.2.0",
@@ -26,7 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[
         &[KeySpec::single_key(1, with_variable_flags(key::READ_UPDATE))],
         "Reads, sets and counts integers of any width within a string.",
     )
-    .key_use(field::key_use)
+    .key_use(field::key_flags)
     .run(field::bitfield),
     bitmap("bitfield_ro", "6.0.0", -2, READ_FAST, READ_KEY, "Reads integers of any width within a string.")
         .run(field::bitfield_ro),
@@ -35,14 +35,14 @@ pub(super) const COMMANDS: &[Command] = &[
         "2.6.0",
         -4,
         WRITE_DENYOOM,
-        &[KeySpec::single_key(2, key::OVERWRITE), KeySpec::range(3, -1, 1, key::READ)],
+        &[KeySpec::single_key(2, key::OVERWRITE), KeySpec::key_range(3, -1, 1, key::READ)],
         "Computes a bitwise operation over strings and stores the result.",
     )
     .run(combine::bitop)
-    .long(estimates::bytes_cost::<100>),
+    .with_estimate(estimates::bytes_cost::<100>),
     bitmap("bitpos", "2.8.7", -3, READ, READ_KEY, "Finds the first set or clear bit.")
         .run(position::bitpos)
-        .long(estimates::bytes_cost::<50>),
+        .with_estimate(estimates::bytes_cost::<50>),
     bitmap("getbit", "2.2.0", 3, READ_FAST, READ_KEY, "Returns a bit of a string; bits past the end are 0.")
         .run(count::getbit),
     bitmap(
@@ -58,7 +58,7 @@ pub(super) const COMMANDS: &[Command] = &[
 
 /// Parses argument `index` as a bit offset within the maximum string length. With a `width`, `#n` means the offset of
 /// the n-th integer of `width` bits.
-fn bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> Result<u64, CommandError> {
+fn parse_bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> Result<u64, CommandError> {
     let text = context.arg(index);
     let (text, times) = match (text.strip_prefix(b"#"), width) {
         (Some(number), Some(width)) => (number, u64::from(width)),

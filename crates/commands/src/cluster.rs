@@ -14,16 +14,16 @@ use slot_routing::Slot;
 
 use crate::generic::flush::waits_for_lazy_free;
 use crate::help::reply_help;
-use crate::scanning::named_slot;
+use crate::scanning::parse_slot_argument;
 
 const QUERY_FLAGS: Flags = Flags::LOADING.union(Flags::STALE);
 const CHANGE_FLAGS: Flags = Flags::ADMIN.union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
 const ADMIN_QUERY_FLAGS: Flags = Flags::ADMIN.union(Flags::STALE);
-const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
+const NONDETERMINISTIC_TIPS: &[&str] = &["nondeterministic_output"];
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("cluster", Group::Cluster, "3.0.0", -2, "Inspects and changes the cluster.")
-        .subcommands(CLUSTER),
+        .subcommands(CLUSTER_SUBCOMMANDS),
     Command::new(
         "clusterscan",
         Group::Cluster,
@@ -36,7 +36,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .keys(&[KeySpec::single_key(1, KeyFlags::NOT_KEY)])
     .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
     .run(scan::cluster_scan)
-    .each_slot(),
+    .visits_each_slot(),
 ];
 
 /// Builds the row of a subcommand that the server executes outside of the engine.
@@ -59,10 +59,10 @@ const fn nondeterministic_row(
     command: C,
     summary: &'static str,
 ) -> Command {
-    shell_row(name, since, arity, command, summary).tips(NONDETERMINISTIC)
+    shell_row(name, since, arity, command, summary).tips(NONDETERMINISTIC_TIPS)
 }
 
-const CLUSTER: &[Command] = &[
+const CLUSTER_SUBCOMMANDS: &[Command] = &[
     shell_row("addslots", "3.0.0", -3, C::AddSlots, "Assigns free slots to this node.").flags(CHANGE_FLAGS),
     shell_row("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Assigns ranges of free slots to this node.")
         .flags(CHANGE_FLAGS),
@@ -93,7 +93,7 @@ const CLUSTER: &[Command] = &[
     Command::new("countkeysinslot", Group::Cluster, "3.0.0", 3, "Counts a slot's keys.")
         .flags(Flags::STALE)
         .run(count_keys_in_slot)
-        .each_slot(),
+        .visits_each_slot(),
     shell_row("delslots", "3.0.0", -3, C::DelSlots, "Marks slots as unassigned in this node's view.")
         .flags(CHANGE_FLAGS),
     shell_row(
@@ -120,15 +120,15 @@ const CLUSTER: &[Command] = &[
         .flags(Flags::WRITE.union(Flags::ADMIN).union(Flags::NO_ASYNC_LOADING).union(Flags::ALL_DBS))
         .category(Categories::KEYSPACE)
         .run(flush_slot)
-        .named_slot(),
+        .locks_named_slot(),
     shell_row("flushslots", "3.0.0", 2, C::FlushSlots, "Unassigns all slots of this node.")
         .flags(CHANGE_FLAGS),
     shell_row("forget", "3.0.0", 3, C::Forget, "Removes a node.").flags(CHANGE_FLAGS),
     Command::new("getkeysinslot", Group::Cluster, "3.0.0", 4, "Returns key names of a slot.")
         .flags(Flags::STALE)
-        .tips(NONDETERMINISTIC)
-        .run(keys_in_slot)
-        .each_slot(),
+        .tips(NONDETERMINISTIC_TIPS)
+        .run(get_keys_in_slot)
+        .visits_each_slot(),
     shell_row(
         "getslotmigrations",
         "9.0.0",
@@ -183,7 +183,7 @@ const CLUSTER: &[Command] = &[
     .flags(QUERY_FLAGS)
     .tips(&["nondeterministic_output", "request_policy:all_shards"])
     .run(slot_stats::slot_stats)
-    .each_slot(),
+    .visits_each_slot(),
     nondeterministic_row("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.")
         .flags(QUERY_FLAGS),
     // Internal commands between nodes; the target of a migration forwards them to its replicas.
@@ -292,8 +292,8 @@ fn parse_slot(number: i64) -> Option<Slot> {
 
 fn count_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     require_cluster_mode(context)?;
-    let slot = parse_slot(context.integer(2)?).ok_or(CommandError::text("ERR Invalid slot"))?;
-    let count = context.slot_len(slot);
+    let slot = parse_slot(context.integer_arg(2)?).ok_or(CommandError::text("ERR Invalid slot"))?;
+    let count = context.slot_key_count(slot);
     context.reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
     Ok(())
 }
@@ -307,7 +307,7 @@ fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 4 {
         return Err(invalid_subcommand(context.arg(1)));
     }
-    let slot = named_slot(context.arg(2))?;
+    let slot = parse_slot_argument(context.arg(2))?;
     let wait = waits_for_lazy_free(context.args.get(3), &context.engine.settings)?;
     context.clear_slot(slot, wait);
     context.reply.ok();
@@ -323,9 +323,9 @@ fn invalid_subcommand(subcommand: &[u8]) -> CommandError {
     CommandError::Text(text.into())
 }
 
-fn keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn get_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     require_cluster_mode(context)?;
-    let (slot, count) = (context.integer(2)?, context.integer(3)?);
+    let (slot, count) = (context.integer_arg(2)?, context.integer_arg(3)?);
     let (Some(slot), Ok(count)) = (parse_slot(slot), usize::try_from(count)) else {
         return Err(CommandError::text("ERR Invalid slot or number of keys"));
     };

@@ -6,14 +6,14 @@ mod hello;
 mod others;
 mod tracking;
 
-use engine::{Categories, Command, CommandError, Context, Databases, Flags, Group};
+use engine::{Categories, Command, CommandError, Context, DatabaseAccess, Flags, Group};
 
 const ALLOWED_WHILE_LOADING: Flags = Flags::LOADING.union(Flags::STALE);
 /// Flags of commands that open, close or inspect the connection. They run even while the server is busy.
 const CONNECTION_FLAGS: Flags = ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT).union(Flags::ALLOW_BUSY);
 const UNAUTHENTICATED_FLAGS: Flags = CONNECTION_FLAGS.union(Flags::FAST).union(Flags::NO_AUTH);
-const ADMIN: Flags = ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT).union(Flags::ADMIN);
-const ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
+const ADMIN_FLAGS: Flags = ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT).union(Flags::ADMIN);
+const ALL_NODES_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 
 const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Connection, since, arity, summary).category(Categories::CONNECTION)
@@ -27,7 +27,7 @@ const fn routing_row(name: &'static str, summary: &'static str) -> Command {
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("client", Group::Connection, "2.4.0", -2, "Inspects and controls connections.")
         .sentinel()
-        .subcommands(CLIENT),
+        .subcommands(CLIENT_SUBCOMMANDS),
     routing_row("asking", "Allows the next command to access an importing slot.")
         .flags(Flags::FAST)
         .run(hello::asking),
@@ -61,11 +61,11 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(hello::reset),
     new_row("select", "1.0.0", 2, "Selects the database of this connection.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::FAST).union(Flags::ALLOW_BUSY))
-        .databases(Databases::Selected)
+        .databases(DatabaseAccess::SelectedByArgument)
         .run(select),
 ];
 
-const CLIENT: &[Command] = &[
+const CLIENT_SUBCOMMANDS: &[Command] = &[
     new_row("caching", "6.0.0", 3, "Overrides tracking for the next command.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
@@ -96,7 +96,7 @@ const CLIENT: &[Command] = &[
     new_row("id", "5.0.0", 2, "Returns the id of this connection.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
-        .run(client::id),
+        .run(client::reply_client_id),
     new_row("import-source", "8.1.0", 3, "Marks this connection as an import source.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT))
         .run(client::import_source),
@@ -104,22 +104,22 @@ const CLIENT: &[Command] = &[
         .flags(ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT))
         .sentinel()
         .tips(&["nondeterministic_output"])
-        .run(client::info),
-    new_row("kill", "2.4.0", -3, "Closes connections.").flags(ADMIN).sentinel().run(others::kill),
+        .run(client::reply_client_info),
+    new_row("kill", "2.4.0", -3, "Closes connections.").flags(ADMIN_FLAGS).sentinel().run(others::kill),
     new_row("list", "2.4.0", -2, "Lists all connections.")
-        .flags(ADMIN)
+        .flags(ADMIN_FLAGS)
         .sentinel()
         .tips(&["nondeterministic_output"])
         .run(others::list),
     new_row("no-evict", "7.0.0", 3, "Protects this connection from client eviction.")
-        .flags(ADMIN.union(Flags::ALLOW_BUSY))
+        .flags(ADMIN_FLAGS.union(Flags::ALLOW_BUSY))
         .sentinel()
         .run(client::no_evict),
     new_row("no-touch", "7.2.0", 3, "Prevents this connection's reads from updating access times.")
         .flags(CONNECTION_FLAGS)
         .run(client::no_touch),
     new_row("pause", "3.0.0", -3, "Delays all commands, or only writes, for a time.")
-        .flags(ADMIN)
+        .flags(ADMIN_FLAGS)
         .sentinel()
         .run(others::pause),
     new_row("reply", "3.2.0", 3, "Enables, disables or skips replies.")
@@ -129,23 +129,23 @@ const CLIENT: &[Command] = &[
     new_row("setinfo", "7.2.0", 4, "Sets the client library's name and version.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
-        .tips(ALL_NODES)
+        .tips(ALL_NODES_TIPS)
         .run(client::setinfo),
     new_row("setname", "2.6.9", 3, "Sets the name of this connection.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
-        .tips(ALL_NODES)
+        .tips(ALL_NODES_TIPS)
         .run(client::setname),
     new_row("unblock", "5.0.0", -3, "Unblocks a blocked connection.")
-        .flags(ADMIN)
+        .flags(ADMIN_FLAGS)
         .sentinel()
         .run(others::unblock),
-    new_row("unpause", "6.2.0", 2, "Ends a CLIENT PAUSE.").flags(ADMIN).sentinel().run(others::unpause),
+    new_row("unpause", "6.2.0", 2, "Ends a CLIENT PAUSE.").flags(ADMIN_FLAGS).sentinel().run(others::unpause),
 ];
 
 /// Checks a database number.
 pub(super) fn parse_db_index(context: &Context<'_>, number: i64) -> Result<u16, CommandError> {
-    let db = u16::try_from(number).ok().filter(|db| *db < context.engine.keyspace.databases());
+    let db = u16::try_from(number).ok().filter(|db| *db < context.engine.keyspace.database_count());
     db.ok_or(CommandError::InvalidDbIndex)
 }
 
@@ -178,8 +178,8 @@ fn ping(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn select(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let number = context.integer(1)?;
-    if context.engine.is_cluster_of_one_database() && number != 0 {
+    let number = context.integer_arg(1)?;
+    if context.engine.is_cluster_with_one_database() && number != 0 {
         return Err(CommandError::text("ERR SELECT is not allowed in cluster mode"));
     }
     context.session.select(parse_db_index(context, number)?);

@@ -77,14 +77,14 @@ static DOCS_BY_COMMAND: LazyLock<BTreeMap<&'static str, CommandDocs>> = LazyLock
 });
 
 /// Looks up a command by its full name, such as `config get`.
-pub(crate) fn docs_of(full_name: &str) -> Option<&'static CommandDocs> {
+pub(crate) fn find_docs(full_name: &str) -> Option<&'static CommandDocs> {
     DOCS_BY_COMMAND.get(full_name)
 }
 
 /// The indentation depth of a line and its text without the indentation.
 type IndentedLine = (usize, &'static str);
 
-fn parse_text(text: &'static str, all: &mut BTreeMap<&'static str, CommandDocs>) {
+fn parse_text(text: &'static str, docs: &mut BTreeMap<&'static str, CommandDocs>) {
     let depth = |line: &str| (line.len() - line.trim_start().len()) / 2;
     let mut lines = text.lines().map(|line| (depth(line), line.trim_start())).peekable();
     while let Some((_, name)) = lines.next() {
@@ -101,7 +101,7 @@ fn parse_text(text: &'static str, all: &mut BTreeMap<&'static str, CommandDocs>)
                 _ => panic!("{name}: what is '{what}'?"),
             }
         }
-        assert!(all.insert(name, facts).is_none(), "{name} is there twice");
+        assert!(docs.insert(name, facts).is_none(), "{name} is there twice");
     }
 }
 
@@ -145,21 +145,21 @@ mod tests {
 
     use super::*;
 
-    fn visit_arguments<'a>(arguments: &'a [ArgumentDocs], see: &mut impl FnMut(&'a ArgumentDocs)) {
+    fn visit_arguments<'a>(arguments: &'a [ArgumentDocs], visit: &mut impl FnMut(&'a ArgumentDocs)) {
         for argument in arguments {
-            see(argument);
-            visit_arguments(&argument.arguments, see);
+            visit(argument);
+            visit_arguments(&argument.arguments, visit);
         }
     }
 
     fn listed_commands() -> impl Iterator<Item = &'static RegisteredCommand> {
-        crate::for_server().listed_commands().chain(crate::for_sentinel().listed_commands())
+        crate::server_registry().listed_commands().chain(crate::sentinel_registry().listed_commands())
     }
 
     #[test]
     fn every_command_is_documented() {
         for entry in listed_commands() {
-            assert!(docs_of(&entry.full_name).is_some(), "{}: no facts", entry.full_name);
+            assert!(find_docs(&entry.full_name).is_some(), "{}: no facts", entry.full_name);
         }
         for name in DOCS_BY_COMMAND.keys() {
             assert!(listed_commands().any(|entry| entry.full_name == *name), "{name}: no command");
@@ -172,7 +172,7 @@ mod tests {
             ["block", "double", "integer", "key", "oneof", "pattern", "pure-token", "string", "unix-time"];
         let flags = ["optional", "multiple", "multiple_token"];
         for entry in listed_commands() {
-            let facts = docs_of(&entry.full_name).unwrap();
+            let facts = find_docs(&entry.full_name).unwrap();
             visit_arguments(&facts.arguments, &mut |argument| {
                 let place = format!("{}: {}", entry.full_name, argument.name);
                 assert!(kinds.contains(&argument.kind), "{place}");

@@ -11,7 +11,7 @@ mod ttl;
 
 pub(super) use object::reference_count;
 
-use engine::{Categories, Command, Databases, Flags, Group, KeySpec};
+use engine::{Categories, Command, DatabaseAccess, Flags, Group, KeySpec};
 
 use super::estimates;
 use super::rows::*;
@@ -33,18 +33,18 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .parse_keys(rename::parse_copy_keys)
     .run(rename::copy)
-    .long(estimates::copy_cost::<200>),
+    .with_estimate(estimates::copy_cost::<200>),
     server("dbsize", "1.0.0", 1, READ_FAST, &[], "Returns the number of keys in the database.")
         .tips(&["request_policy:all_shards", "response_policy:agg_sum"])
         .run(scan::dbsize)
-        .each_slot(),
+        .visits_each_slot(),
     generic("del", "1.0.0", -2, WRITE, REMOVE_KEYS, "Deletes keys.")
         .tips(SUMMED_OVER_SHARDS_TIPS)
         .run(keys::del),
     generic("dump", "2.6.0", 2, READ, READ_KEY, "Returns a serialized form of a key's value.")
-        .tips(NONDETERMINISTIC)
+        .tips(NONDETERMINISTIC_TIPS)
         .run(dump::dump)
-        .long(estimates::copy_cost::<60>),
+        .with_estimate(estimates::copy_cost::<60>),
     generic("exists", "1.0.0", -2, READ_FAST, METADATA_KEYS, "Returns the number of existing keys.")
         .tips(SUMMED_OVER_SHARDS_TIPS)
         .run(keys::exists),
@@ -65,22 +65,22 @@ pub(super) const COMMANDS: &[Command] = &[
         .category(Categories::DANGEROUS)
         .tips(ALL_SHARDS_TIPS)
         .run(flush::flushall)
-        .long(estimates::flush_cost)
-        .all_slots(),
+        .with_estimate(estimates::flush_cost)
+        .locks_all_slots(),
     server("flushdb", "1.0.0", -1, WRITE, &[], "Deletes all keys of the database.")
         .category(Categories::DANGEROUS)
         .tips(ALL_SHARDS_TIPS)
         .run(flush::flushdb)
-        .long(estimates::flush_cost)
-        .all_slots(),
+        .with_estimate(estimates::flush_cost)
+        .locks_all_slots(),
     generic("keys", "1.0.0", 2, READ, &[], "Returns all key names that match a pattern.")
         .category(Categories::DANGEROUS)
         .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
         .may_offload(scan::keys)
-        .long(estimates::key_listing_cost)
-        .each_slot(),
+        .with_estimate(estimates::key_listing_cost)
+        .visits_each_slot(),
     generic("move", "1.0.0", 3, WRITE_FAST, READ_UPDATE_KEY, "Moves a key to another database.")
-        .databases(Databases::Also(2))
+        .databases(DatabaseAccess::CurrentAndAt(2))
         .run(rename::move_key),
     generic("persist", "2.2.0", 2, WRITE_FAST, UPDATE_KEY, "Removes the expiry of a key.")
         .run(expire::persist),
@@ -112,7 +112,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READ_KEY,
         "Returns the remaining time to live of a key in milliseconds.",
     )
-    .tips(NONDETERMINISTIC)
+    .tips(NONDETERMINISTIC_TIPS)
     .run(ttl::pttl),
     generic(
         "randomkey",
@@ -124,7 +124,7 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .tips(&["request_policy:all_shards", "response_policy:special", "nondeterministic_output"])
     .run(scan::randomkey)
-    .each_slot(),
+    .visits_each_slot(),
     generic(
         "rename",
         "1.0.0",
@@ -146,7 +146,7 @@ pub(super) const COMMANDS: &[Command] = &[
     generic("restore", "2.6.0", -4, WRITE_DENYOOM, OVERWRITE_KEY, "Creates a key from a serialized value.")
         .category(Categories::DANGEROUS)
         .run(dump::restore)
-        .long(estimates::request_cost::<4>),
+        .with_estimate(estimates::request_cost::<4>),
     server(
         "restore-asking",
         "3.0.0",
@@ -157,7 +157,7 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .category(Categories::DANGEROUS)
     .run(dump::restore)
-    .long(estimates::request_cost::<4>),
+    .with_estimate(estimates::request_cost::<4>),
     generic(
         "scan",
         "2.8.0",
@@ -167,13 +167,13 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns some key names and a cursor for the next ones.",
     )
     .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
-    .run(scan::call_scan)
-    .each_slot(),
+    .run(scan::scan)
+    .visits_each_slot(),
     server("swapdb", "4.0.0", 3, WRITE_FAST, &[], "Swaps two databases.")
         .category(Categories::DANGEROUS)
-        .databases(Databases::Only(&[1, 2]))
+        .databases(DatabaseAccess::OnlyAt(&[1, 2]))
         .run(flush::swapdb)
-        .all_slots(),
+        .locks_all_slots(),
     generic(
         "touch",
         "3.2.1",
@@ -192,7 +192,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READ_KEY,
         "Returns the remaining time to live of a key in seconds.",
     )
-    .tips(NONDETERMINISTIC)
+    .tips(NONDETERMINISTIC_TIPS)
     .run(ttl::ttl),
     generic("type", "1.0.0", 2, READ_FAST, METADATA_KEY, "Returns the type of a key's value.")
         .run(keys::type_of),
@@ -207,27 +207,27 @@ pub(super) const COMMANDS: &[Command] = &[
     .tips(SUMMED_OVER_SHARDS_TIPS)
     .run(keys::del),
     Command::new("object", Group::Generic, "2.2.3", -2, "Inspects the representation of values.")
-        .subcommands(OBJECT),
+        .subcommands(OBJECT_SUBCOMMANDS),
 ];
-const OBJECT: &[Command] = &[
-    generic("encoding", "2.2.3", 3, READ, METADATA_KEY_2, "Returns the encoding of a value.")
-        .tips(NONDETERMINISTIC)
+const OBJECT_SUBCOMMANDS: &[Command] = &[
+    generic("encoding", "2.2.3", 3, READ, METADATA_KEY_AT_2, "Returns the encoding of a value.")
+        .tips(NONDETERMINISTIC_TIPS)
         .run(object::object_encoding),
     generic(
         "freq",
         "4.0.0",
         3,
         READ,
-        METADATA_KEY_2,
+        METADATA_KEY_AT_2,
         "Returns the access frequency of a key on a logarithmic scale.",
     )
-    .tips(NONDETERMINISTIC)
-    .run(object::freq),
-    generic("help", "6.2.0", 2, HELP, &[], "Lists the subcommands.").run(object::help),
-    generic("idletime", "2.2.3", 3, READ, METADATA_KEY_2, "Returns the idle time of a key in seconds.")
-        .tips(NONDETERMINISTIC)
-        .run(object::idletime),
-    generic("refcount", "2.2.3", 3, READ, METADATA_KEY_2, "Returns the reference count of a value.")
-        .tips(NONDETERMINISTIC)
-        .run(object::refcount),
+    .tips(NONDETERMINISTIC_TIPS)
+    .run(object::object_freq),
+    generic("help", "6.2.0", 2, HELP_FLAGS, &[], "Lists the subcommands.").run(object::help),
+    generic("idletime", "2.2.3", 3, READ, METADATA_KEY_AT_2, "Returns the idle time of a key in seconds.")
+        .tips(NONDETERMINISTIC_TIPS)
+        .run(object::object_idletime),
+    generic("refcount", "2.2.3", 3, READ, METADATA_KEY_AT_2, "Returns the reference count of a value.")
+        .tips(NONDETERMINISTIC_TIPS)
+        .run(object::object_refcount),
 ];

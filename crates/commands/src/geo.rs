@@ -14,12 +14,12 @@ use super::rows::*;
 
 family!(geo, Geo, GEO);
 
-const MAY_STORE: &[KeySpec] = &[
+const GEORADIUS_KEYS: &[KeySpec] = &[
     KeySpec::single_key(1, key::READ),
     KeySpec::key_after("STORE", 6, with_variable_flags(key::OVERWRITE)),
     KeySpec::key_after("STOREDIST", 6, with_variable_flags(key::OVERWRITE)),
 ];
-const MAY_STORE_BY_MEMBER: &[KeySpec] = &[
+const GEORADIUSBYMEMBER_KEYS: &[KeySpec] = &[
     KeySpec::single_key(1, key::READ),
     KeySpec::key_after("STORE", 5, with_variable_flags(key::OVERWRITE)),
     KeySpec::key_after("STOREDIST", 5, with_variable_flags(key::OVERWRITE)),
@@ -32,30 +32,45 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(look::geodist),
     geo("geohash", "3.2.0", -2, READ, READ_KEY, "Returns the geohashes of positions.").run(look::geohash),
     geo("geopos", "3.2.0", -2, READ, READ_KEY, "Returns the coordinates of members.").run(look::geopos),
-    geo("georadius", "3.2.0", -6, WRITE_DENYOOM, MAY_STORE, "Returns or stores the members around a point.")
-        .parse_keys(|args| parse_radius_keys(args, SearchCommand::Point))
-        .run(search::georadius)
-        .long(|request| search::estimated_cost(request, SearchCommand::Point, StoreOption::Allowed)),
+    geo(
+        "georadius",
+        "3.2.0",
+        -6,
+        WRITE_DENYOOM,
+        GEORADIUS_KEYS,
+        "Returns or stores the members around a point.",
+    )
+    .parse_keys(|args| parse_radius_keys(args, SearchCommand::Radius))
+    .run(search::georadius)
+    .with_estimate(|request| search::estimated_cost(request, SearchCommand::Radius, StoreOption::Allowed)),
     geo("georadius_ro", "3.2.10", -6, READ, READ_KEY, "Returns the members around a point.")
         .run(search::georadius_ro)
-        .long(|request| search::estimated_cost(request, SearchCommand::Point, StoreOption::Unknown)),
+        .with_estimate(|request| {
+            search::estimated_cost(request, SearchCommand::Radius, StoreOption::Forbidden)
+        }),
     geo(
         "georadiusbymember",
         "3.2.0",
         -5,
         WRITE_DENYOOM,
-        MAY_STORE_BY_MEMBER,
+        GEORADIUSBYMEMBER_KEYS,
         "Returns or stores the members around another member.",
     )
-    .parse_keys(|args| parse_radius_keys(args, SearchCommand::Member))
+    .parse_keys(|args| parse_radius_keys(args, SearchCommand::RadiusByMember))
     .run(search::georadiusbymember)
-    .long(|request| search::estimated_cost(request, SearchCommand::Member, StoreOption::Allowed)),
+    .with_estimate(|request| {
+        search::estimated_cost(request, SearchCommand::RadiusByMember, StoreOption::Allowed)
+    }),
     geo("georadiusbymember_ro", "3.2.10", -5, READ, READ_KEY, "Returns the members around another member.")
         .run(search::georadiusbymember_ro)
-        .long(|request| search::estimated_cost(request, SearchCommand::Member, StoreOption::Unknown)),
+        .with_estimate(|request| {
+            search::estimated_cost(request, SearchCommand::RadiusByMember, StoreOption::Forbidden)
+        }),
     geo("geosearch", "6.2.0", -7, READ, READ_KEY, "Returns the members within a circle, a box or a polygon.")
         .run(search::geosearch)
-        .long(|request| search::estimated_cost(request, SearchCommand::Search, StoreOption::Unknown)),
+        .with_estimate(|request| {
+            search::estimated_cost(request, SearchCommand::Search, StoreOption::Forbidden)
+        }),
     geo(
         "geosearchstore",
         "6.2.0",
@@ -65,5 +80,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Stores the members within a circle, a box or a polygon.",
     )
     .run(search::geosearchstore)
-    .long(|request| search::estimated_cost(request, SearchCommand::Store, StoreOption::Unknown)),
+    .with_estimate(|request| {
+        search::estimated_cost(request, SearchCommand::SearchStore, StoreOption::Forbidden)
+    }),
 ];

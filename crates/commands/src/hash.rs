@@ -56,9 +56,9 @@ pub(super) const COMMANDS: &[Command] = &[
     .run(expire::hexpiretime),
     hash("hget", "2.0.0", 3, READ_FAST, READ_KEY, "Returns the value of a field of a hash.").run(get::hget),
     hash("hgetall", "2.0.0", 2, READ, READ_KEY, "Returns all fields of a hash and their values.")
-        .tips(NONDETERMINISTIC_ORDER)
+        .tips(NONDETERMINISTIC_ORDER_TIPS)
         .run(get::hgetall)
-        .long_with_pinned_reads(estimates::elements_cost::<60>),
+        .with_estimate_and_pinned_reads(estimates::elements_cost::<60>),
     hash(
         "hgetdel",
         "9.1.0",
@@ -96,9 +96,9 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .run(number::hincrbyfloat),
     hash("hkeys", "2.0.0", 2, READ, READ_KEY, "Returns the names of all fields of a hash.")
-        .tips(NONDETERMINISTIC_ORDER)
+        .tips(NONDETERMINISTIC_ORDER_TIPS)
         .run(get::hkeys)
-        .long_with_pinned_reads(estimates::elements_cost::<40>),
+        .with_estimate_and_pinned_reads(estimates::elements_cost::<40>),
     hash("hlen", "2.0.0", 2, READ_FAST, METADATA_KEY, "Returns the number of fields of a hash.")
         .run(get::hlen),
     hash("hmget", "2.0.0", -3, READ_FAST, READ_KEY, "Returns the values of several fields of a hash.")
@@ -151,11 +151,11 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .run(expire::hpttl),
     hash("hrandfield", "6.2.0", -2, READ, READ_KEY, "Returns random fields of a hash.")
-        .tips(NONDETERMINISTIC)
+        .tips(NONDETERMINISTIC_TIPS)
         .run(random::hrandfield)
-        .long(estimates::count_cost::<100>),
+        .with_estimate(estimates::count_cost::<100>),
     hash("hscan", "2.8.0", -3, READ, READ_KEY, "Returns some fields of a hash and a cursor for more.")
-        .tips(NONDETERMINISTIC)
+        .tips(NONDETERMINISTIC_TIPS)
         .run(scan::hscan),
     hash(
         "hset",
@@ -196,7 +196,7 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .run(expire::httl),
     hash("hvals", "2.0.0", 2, READ, READ_KEY, "Returns all values of a hash.")
-        .tips(NONDETERMINISTIC_ORDER)
+        .tips(NONDETERMINISTIC_ORDER_TIPS)
         .run(get::hvals)
-        .long_with_pinned_reads(estimates::elements_cost::<40>),
+        .with_estimate_and_pinned_reads(estimates::elements_cost::<40>),
 ];

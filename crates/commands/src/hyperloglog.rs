@@ -16,9 +16,11 @@ use crate::sketch::{self, Observation, Registers, Sketch, SketchError};
 family!(hyperloglog, Hyperloglog, HYPERLOGLOG);
 
 /// PFCOUNT reads the key, but may also write its estimate into the cache of the sketch.
-const COUNT_KEY_FLAGS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
-const MERGE_KEYS: &[KeySpec] =
-    &[KeySpec::single_key(1, COUNT_KEY_FLAGS.union(KeyFlags::INSERT)), KeySpec::range(2, -1, 1, key::READ)];
+const PFCOUNT_KEY_FLAGS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
+const PFMERGE_KEYS: &[KeySpec] = &[
+    KeySpec::single_key(1, PFCOUNT_KEY_FLAGS.union(KeyFlags::INSERT)),
+    KeySpec::key_range(2, -1, 1, key::READ),
+];
 
 pub(super) const COMMANDS: &[Command] = &[
     hyperloglog("pfadd", "2.8.9", -2, WRITE_DENYOOM_FAST, INSERT_KEY, "Adds elements to a HyperLogLog.")
@@ -28,7 +30,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "2.8.9",
         -2,
         READ.union(Flags::MAY_REPLICATE),
-        &[KeySpec::range(1, -1, 1, COUNT_KEY_FLAGS)],
+        &[KeySpec::key_range(1, -1, 1, PFCOUNT_KEY_FLAGS)],
         "Estimates the number of distinct elements in the union of HyperLogLogs.",
     )
     .run(pfcount),
@@ -37,7 +39,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "2.8.9",
         3,
         WRITE_DENYOOM.union(Flags::ADMIN),
-        &[KeySpec::single_key(2, COUNT_KEY_FLAGS)],
+        &[KeySpec::single_key(2, PFCOUNT_KEY_FLAGS)],
         "Shows the internals of a HyperLogLog.",
     )
     .run(debug::pfdebug),
@@ -46,7 +48,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "2.8.9",
         -2,
         WRITE_DENYOOM,
-        MERGE_KEYS,
+        PFMERGE_KEYS,
         "Stores the union of several HyperLogLogs.",
     )
     .run(pfmerge),
@@ -55,8 +57,8 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 impl From<SketchError> for CommandError {
-    fn from(unusable: SketchError) -> Self {
-        Self::text(match unusable {
+    fn from(error: SketchError) -> Self {
+        Self::text(match error {
             SketchError::NotASketch => "WRONGTYPE Key is not a valid HyperLogLog string value.",
             SketchError::Corrupt => "INVALIDOBJ Corrupted HLL object detected",
         })
@@ -86,7 +88,7 @@ fn store_sketch(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef
 
 /// Maximum size in bytes of a sparse sketch (`hll-sparse-max-bytes`).
 fn max_sparse_bytes(context: &Context<'_>) -> usize {
-    context.engine.settings.hll_sparse_bytes.load(Ordering::Relaxed)
+    context.engine.settings.hll_sparse_max_bytes.load(Ordering::Relaxed)
 }
 
 /// Handles `PFADD key [element ...]`.
@@ -94,11 +96,11 @@ fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_typed::<StringRef<'_>>(&key)?;
     let seen: SmallVec<[Observation; 8]> =
-        context.args.from(2).iter().map(Observation::from_element).collect();
+        context.args.skip(2).iter().map(Observation::from_element).collect();
     let changed = match found {
         Some(place) if sketch_at(context, &key, place)?.is_dense() => {
             let dense = sketch_at(context, &key, place)?;
-            let changes = seen.iter().any(|seen| dense.is_dense_below(*seen));
+            let changes = seen.iter().any(|seen| dense.is_dense_and_raised_by(*seen));
             if changes {
                 let mut raised = 0;
                 let len = context.string_value(&key, place)?.bytes.len();
@@ -124,20 +126,20 @@ fn observe_sparse(
     context: &mut Context<'_>,
     key: &Key<'_>,
     found: Option<EntryRef>,
-    seen: &[Observation],
+    observations: &[Observation],
 ) -> Result<bool, CommandError> {
     let mut bytes = match found {
         Some(place) => context.string_value(key, place)?.bytes.to_vec(),
-        None => sketch::empty(),
+        None => sketch::empty_sketch(),
     };
     let most = max_sparse_bytes(context);
     let mut changes = u64::from(found.is_none());
-    for seen in seen {
+    for seen in observations {
         changes += u64::from(sketch::observe(&mut bytes, *seen, most)?);
     }
     match found {
         _ if changes > 0 => {
-            sketch::set_stale(&mut bytes);
+            sketch::mark_stale(&mut bytes);
             store_sketch(context, key, found, &bytes);
             context.count_changes(changes - 1);
         }
@@ -177,16 +179,17 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Caches the estimate in the sketch, unless the client's writes are refused at present. After a failure of the
 /// append-only file, a write under `appendfsync always` would delay the reply until the file can be written again.
-fn cache_estimate(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, number: u64) {
+fn cache_estimate(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, estimate: u64) {
     let stopped = NodeFlags::NO_OWN_CHANGES.union(NodeFlags::SLOT_WRITES_PAUSED).union(NodeFlags::AOF_FAILED);
     if context.session.origin() == CommandOrigin::Client
         && context.engine.settings.node_flags().intersects(stopped)
     {
         return;
     }
-    let len = context.table_ref(key).typed::<StringRef<'_>>(place).map_or(0, |string| string.bytes.len());
+    let len =
+        context.table_ref(key).typed_value::<StringRef<'_>>(place).map_or(0, |string| string.bytes.len());
     let (_, bytes) = context.table(key).edit_string(place, key, len, EncodingHint::Raw);
-    sketch::set_cached(bytes, number);
+    sketch::store_estimate(bytes, estimate);
     context.report_modified(key);
 }
 
@@ -210,7 +213,7 @@ fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.find(&key);
     let mut bytes = match found {
         Some(place) => context.string_value(&key, place)?.bytes.to_vec(),
-        None => sketch::empty(),
+        None => sketch::empty_sketch(),
     };
     if dense {
         sketch::make_dense(&mut bytes)?;
@@ -221,7 +224,7 @@ fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
             sketch::observe(&mut bytes, seen, most)?;
         }
     }
-    sketch::set_stale(&mut bytes);
+    sketch::mark_stale(&mut bytes);
     store_sketch(context, &key, found, &bytes);
     context.notify(EventClass::STRING, "pfadd", &key);
     context.reply.ok();

@@ -44,29 +44,31 @@ mod tests;
 mod time_arg;
 mod transaction;
 
-pub use server::answer_command;
+pub use server::execute_command;
 
 use std::sync::LazyLock;
 
 use engine::{Command, Registry};
 
-static SERVER: LazyLock<Registry> = LazyLock::new(|| Registry::for_server(TABLE.iter().copied().flatten()));
-static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::for_sentinel(sentinel::all_rows()));
+static SERVER_REGISTRY: LazyLock<Registry> =
+    LazyLock::new(|| Registry::for_server(COMMAND_TABLE.iter().copied().flatten()));
+static SENTINEL_REGISTRY: LazyLock<Registry> =
+    LazyLock::new(|| Registry::for_sentinel(sentinel::sentinel_rows()));
 
 /// The command table of a server.
 #[must_use]
-pub fn for_server() -> &'static Registry {
-    &SERVER
+pub fn server_registry() -> &'static Registry {
+    &SERVER_REGISTRY
 }
 
 /// The command table of a sentinel.
 #[must_use]
-pub fn for_sentinel() -> &'static Registry {
-    &SENTINEL
+pub fn sentinel_registry() -> &'static Registry {
+    &SENTINEL_REGISTRY
 }
 
 /// The command table rows of all command families.
-const TABLE: &[&[Command]] = &[
+const COMMAND_TABLE: &[&[Command]] = &[
     acl::COMMANDS,
     bitmap::COMMANDS,
     cluster::COMMANDS,

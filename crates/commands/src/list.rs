@@ -34,7 +34,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "7.0.0",
         -5,
         WRITE,
-        POP_COUNTED_KEYS_2,
+        POP_COUNTED_KEYS_AT_2,
         "Pops elements from the first non-empty list, or blocks.",
     )
     .may_block(blocking::blmpop),
@@ -69,7 +69,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(reading::lindex),
     list("linsert", "2.2.0", 5, WRITE_DENYOOM, INSERT_KEY, "Inserts an element before or after another one.")
         .run(changing::linsert)
-        .long(estimates::elements_cost::<10>),
+        .with_estimate(estimates::elements_cost::<10>),
     list("llen", "1.0.0", 2, READ_FAST, METADATA_KEY, "Returns the number of elements of a list.")
         .run(reading::llen),
     list(
@@ -86,22 +86,22 @@ pub(super) const COMMANDS: &[Command] = &[
     list("lpop", "1.0.0", -2, WRITE_FAST, POP_KEY, "Pops the first elements of a list.").run(ends::lpop),
     list("lpos", "6.0.6", -3, READ, READ_KEY, "Returns the indexes of elements with a value.")
         .run(reading::lpos)
-        .long(estimates::elements_cost::<10>),
+        .with_estimate(estimates::elements_cost::<10>),
     list("lpush", "1.0.0", -3, WRITE_DENYOOM_FAST, INSERT_KEY, "Prepends elements to a list.")
         .run(ends::lpush),
     list("lpushx", "2.2.0", -3, WRITE_DENYOOM_FAST, INSERT_KEY, "Prepends elements to an existing list.")
         .run(ends::lpushx),
     list("lrange", "1.0.0", 4, READ, READ_KEY, "Returns the elements of a list between two indexes.")
         .run(reading::lrange)
-        .long_with_pinned_reads(estimates::range_cost::<33>),
+        .with_estimate_and_pinned_reads(estimates::range_cost::<33>),
     list("lrem", "1.0.0", 4, WRITE, DELETE_KEY, "Removes elements of a list by value.")
         .run(changing::lrem)
-        .long(estimates::elements_cost::<10>),
+        .with_estimate(estimates::elements_cost::<10>),
     list("lset", "1.0.0", 4, WRITE_DENYOOM, UPDATE_KEY, "Sets an element of a list by its index.")
         .run(changing::lset),
     list("ltrim", "1.0.0", 4, WRITE, DELETE_KEY, "Trims a list to a range of indexes.")
         .run(changing::ltrim)
-        .long(estimates::outside_range_cost::<10>),
+        .with_estimate(estimates::outside_range_cost::<10>),
     list("rpop", "1.0.0", -2, WRITE_FAST, POP_KEY, "Pops the last elements of a list.").run(ends::rpop),
     list(
         "rpoplpush",

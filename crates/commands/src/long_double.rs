@@ -11,7 +11,7 @@ use std::fmt;
 
 mod big;
 
-use big::Big;
+use big::BigUint;
 
 /// Longer text is refused, since Redis copies the text into a buffer of 5 KiB.
 const MAX_TEXT_LEN: usize = 5 * 1024;
@@ -64,8 +64,8 @@ impl LongDouble {
             return Some(Self::Infinite { negative });
         }
         let (mantissa, exponent) = match digits {
-            [b'0', b'x' | b'X', rest @ ..] => Numeral::parse::<16>(rest)?.hexadecimal()?,
-            _ => Numeral::parse::<10>(digits)?.decimal()?,
+            [b'0', b'x' | b'X', rest @ ..] => Numeral::parse::<16>(rest)?.round_hexadecimal()?,
+            _ => Numeral::parse::<10>(digits)?.round_decimal()?,
         };
         Some(Self::Finite { negative, mantissa, exponent })
     }
@@ -173,9 +173,9 @@ fn round(bits: u128, sticky: bool, exponent: i64) -> Option<(u64, i32)> {
 
 /// A parsed number before rounding: `digits * base^exponent`.
 struct Numeral {
-    digits: Big,
+    digits: BigUint,
     /// Number of significant digits.
-    len: i64,
+    digit_count: i64,
     /// Number of digits after the point.
     decimal_places: i64,
     /// The exponent after `e` or `p`.
@@ -184,14 +184,14 @@ struct Numeral {
 
 impl Numeral {
     fn parse<const BASE: u32>(text: &[u8]) -> Option<Self> {
-        let mut numeral = Self { digits: Big::default(), len: 0, decimal_places: 0, exponent: 0 };
+        let mut numeral = Self { digits: BigUint::default(), digit_count: 0, decimal_places: 0, exponent: 0 };
         let (mut point, mut any, mut rest) = (false, false, text);
         while let [byte, after @ ..] = rest {
             match char::from(*byte).to_digit(BASE) {
                 Some(digit) => {
                     any = true;
                     numeral.digits.mul_add(BASE, digit);
-                    numeral.len += i64::from(numeral.len > 0 || digit > 0);
+                    numeral.digit_count += i64::from(numeral.digit_count > 0 || digit > 0);
                     numeral.decimal_places += i64::from(point);
                 }
                 None if *byte == b'.' && !point => point = true,
@@ -202,27 +202,29 @@ impl Numeral {
         let mark = if BASE == 16 { b'p' } else { b'e' };
         match rest {
             [] => {}
-            [byte, after @ ..] if byte.eq_ignore_ascii_case(&mark) => numeral.exponent = exponent(after)?,
+            [byte, after @ ..] if byte.eq_ignore_ascii_case(&mark) => {
+                numeral.exponent = parse_exponent(after)?;
+            }
             _ => return None,
         }
         any.then_some(numeral)
     }
 
-    fn hexadecimal(&self) -> Option<(u64, i32)> {
-        if self.len == 0 {
+    fn round_hexadecimal(&self) -> Option<(u64, i32)> {
+        if self.digit_count == 0 {
             return Some((0, 0));
         }
         let (bits, below, shift) = self.digits.top_bits();
         round(bits, below, self.exponent - 4 * self.decimal_places + shift)
     }
 
-    fn decimal(&self) -> Option<(u64, i32)> {
-        if self.len == 0 {
+    fn round_decimal(&self) -> Option<(u64, i32)> {
+        if self.digit_count == 0 {
             return Some((0, 0));
         }
         let power = self.exponent - self.decimal_places;
         // The number is far out of range, so avoid the computation with big integers.
-        if !(-4970..=4940).contains(&(self.len + power)) {
+        if !(-4970..=4940).contains(&(self.digit_count + power)) {
             return None;
         }
         if power >= 0 {
@@ -231,7 +233,7 @@ impl Numeral {
             let (bits, below, shift) = product.top_bits();
             return round(bits, below, shift);
         }
-        let mut divisor = Big::from(1);
+        let mut divisor = BigUint::from(1);
         divisor.mul_power_of_ten(power.unsigned_abs() as u32);
         let (bits, below, shift) = self.digits.quotient(&divisor);
         round(bits, below, shift)
@@ -239,7 +241,7 @@ impl Numeral {
 }
 
 /// Parses the signed exponent after `e` or `p`. Saturates at values far out of range.
-fn exponent(text: &[u8]) -> Option<i64> {
+fn parse_exponent(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
         [b'+', digits @ ..] => (false, digits),
@@ -265,7 +267,7 @@ impl fmt::Display for LongDouble {
         };
         let sign = if negative { "-" } else { "" };
         if exponent >= 0 {
-            let mut whole = Big::from(mantissa);
+            let mut whole = BigUint::from(mantissa);
             whole.shift_left(exponent as u32);
             let text = whole.to_decimal();
             return write!(f, "{}{text}", if text == "0" { "" } else { sign });
@@ -339,7 +341,7 @@ mod tests {
     }
 
     /// Formats `number / 10^places` without trailing zeros.
-    fn decimal(number: i128, places: usize) -> String {
+    fn format_decimal(number: i128, places: usize) -> String {
         let sign = if number < 0 { "-" } else { "" };
         let digits = format!("{:0width$}", number.unsigned_abs(), width = places + 1);
         let (whole, part) = digits.split_at(digits.len() - places);
@@ -357,8 +359,8 @@ mod tests {
         ) {
             // a / 2^shift equals (a * 5^shift) / 10^shift.
             let a = a * 5i128.pow(shift as u32);
-            let expected = decimal(a + b * 10i128.pow(shift as u32), shift);
-            prop_assert_eq!(sum_text(&decimal(a, shift), &b.to_string()), expected);
+            let expected = format_decimal(a + b * 10i128.pow(shift as u32), shift);
+            prop_assert_eq!(sum_text(&format_decimal(a, shift), &b.to_string()), expected);
         }
 
         #[test]

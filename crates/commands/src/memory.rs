@@ -3,15 +3,16 @@
 use engine::{Categories, Command, CommandError, Context, Flags, Group, ShellCommand};
 
 use super::help::reply_help;
-use super::rows::METADATA_KEY_2;
+use super::rows::METADATA_KEY_AT_2;
 
 pub(super) const COMMANDS: &[Command] =
-    &[Command::new("memory", Group::Server, "4.0.0", -2, "Reports memory usage.").subcommands(MEMORY)];
+    &[Command::new("memory", Group::Server, "4.0.0", -2, "Reports memory usage.")
+        .subcommands(MEMORY_SUBCOMMANDS)];
 
 const ALL_SHARDS_TIPS: &[&str] =
     &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
 
-const MEMORY: &[Command] = &[
+const MEMORY_SUBCOMMANDS: &[Command] = &[
     Command::new("doctor", Group::Server, "4.0.0", 2, "Returns a report on memory problems.")
         .tips(ALL_SHARDS_TIPS)
         .shell(ShellCommand::MemoryDoctor),
@@ -29,11 +30,11 @@ const MEMORY: &[Command] = &[
     Command::new("stats", Group::Server, "4.0.0", 2, "Returns memory usage by category.")
         .tips(ALL_SHARDS_TIPS)
         .shell(ShellCommand::MemoryStats)
-        .each_slot(),
+        .visits_each_slot(),
     Command::new("usage", Group::Server, "4.0.0", -3, "Returns the memory usage of a key.")
         .flags(Flags::READONLY)
         .category(Categories::READ)
-        .keys(METADATA_KEY_2)
+        .keys(METADATA_KEY_AT_2)
         .run(memory_usage),
 ];
 
@@ -45,14 +46,14 @@ fn memory_usage(context: &mut Context<'_>) -> Result<(), CommandError> {
         if !word.eq_ignore_ascii_case(b"samples") || index + 1 == context.args.len() {
             return Err(CommandError::Syntax);
         }
-        if context.integer(index + 1)? < 0 {
+        if context.integer_arg(index + 1)? < 0 {
             return Err(CommandError::Syntax);
         }
         index += 2;
     }
     let key = context.key(2)?;
     let found = context.peek(&key);
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     match found {
         Some(place) => reply.integer(table.entry_bytes(place) as i64),
         None => reply.null(),

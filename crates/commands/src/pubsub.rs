@@ -1,7 +1,8 @@
 //! Pub/Sub commands. The subscription tables are in the engine's `pubsub.rs`.
 
 use engine::{
-    ChannelKind, Channels, Command, CommandError, CommandOrigin, Context, Flags, Group, KeyFlags, KeySpec,
+    ChannelArguments, ChannelKind, Command, CommandError, CommandOrigin, Context, Flags, Group, KeyFlags,
+    KeySpec,
 };
 
 use super::help::reply_help;
@@ -23,15 +24,15 @@ pub(super) const COMMANDS: &[Command] = &[
     new_row("psubscribe", "2.0.0", -2, "Subscribes to channels that match patterns.")
         .flags(SUBSCRIBE_FLAGS)
         .sentinel()
-        .channels(Channels::Patterns)
+        .channels(ChannelArguments::Patterns)
         .run(|context| subscribe(context, ChannelKind::Pattern)),
     new_row("publish", "2.0.0", 3, "Publishes a message to a channel.")
         .flags(PUBLISH_FLAGS)
         .sentinel()
-        .channels(Channels::First)
+        .channels(ChannelArguments::First)
         .run(|context| publish(context, false))
-        .first_argument(),
-    new_row("pubsub", "2.8.0", -2, "Inspects channels and subscriptions.").subcommands(PUBSUB),
+        .locks_first_argument(),
+    new_row("pubsub", "2.8.0", -2, "Inspects channels and subscriptions.").subcommands(PUBSUB_SUBCOMMANDS),
     new_row("punsubscribe", "2.0.0", -1, "Unsubscribes from patterns.")
         .flags(SUBSCRIBE_FLAGS)
         .sentinel()
@@ -39,21 +40,21 @@ pub(super) const COMMANDS: &[Command] = &[
     new_row("spublish", "7.0.0", 3, "Publishes a message to a shard channel.")
         .flags(PUBLISH_FLAGS)
         .keys(&[KeySpec::single_key(1, KeyFlags::NOT_KEY)])
-        .channels(Channels::First)
+        .channels(ChannelArguments::First)
         .run(|context| publish(context, true)),
     new_row("ssubscribe", "7.0.0", -2, "Subscribes to shard channels.")
         .flags(SUBSCRIBE_FLAGS)
-        .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
-        .channels(Channels::All)
+        .keys(&[KeySpec::key_range(1, -1, 1, KeyFlags::NOT_KEY)])
+        .channels(ChannelArguments::All)
         .run(|context| subscribe(context, ChannelKind::ShardChannel)),
     new_row("subscribe", "2.0.0", -2, "Subscribes to channels.")
         .flags(SUBSCRIBE_FLAGS)
         .sentinel()
-        .channels(Channels::All)
+        .channels(ChannelArguments::All)
         .run(|context| subscribe(context, ChannelKind::Channel)),
     new_row("sunsubscribe", "7.0.0", -1, "Unsubscribes from shard channels.")
         .flags(SUBSCRIBE_FLAGS)
-        .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
+        .keys(&[KeySpec::key_range(1, -1, 1, KeyFlags::NOT_KEY)])
         .run(|context| unsubscribe(context, ChannelKind::ShardChannel)),
     new_row("unsubscribe", "2.0.0", -1, "Unsubscribes from channels.")
         .flags(SUBSCRIBE_FLAGS)
@@ -61,7 +62,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(|context| unsubscribe(context, ChannelKind::Channel)),
 ];
 
-const PUBSUB: &[Command] = &[
+const PUBSUB_SUBCOMMANDS: &[Command] = &[
     new_row("channels", "2.8.0", -2, "Lists channels with subscribers.")
         .flags(INTROSPECTION_FLAGS)
         .run(|context| channels(context, ChannelKind::Channel)),
@@ -80,10 +81,10 @@ const PUBSUB: &[Command] = &[
         .run(|context| numsub(context, ChannelKind::ShardChannel)),
 ];
 
-fn push_confirmation(context: &mut Context<'_>, word: &[u8], name: Option<&[u8]>, count: usize) {
-    context.write_push(|reply| {
+fn push_confirmation(context: &mut Context<'_>, message_kind: &[u8], name: Option<&[u8]>, count: usize) {
+    context.write_push_message(|reply| {
         reply.push(3);
-        reply.bulk(word);
+        reply.bulk(message_kind);
         match name {
             Some(name) => reply.bulk(name),
             None => reply.null(),
@@ -119,7 +120,7 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
         // follow the confirmation.
         let mut waiting = Vec::new();
         context.session.take_messages(&mut waiting);
-        context.write_push(|reply| reply.raw(&waiting));
+        context.write_push_message(|reply| reply.raw(&waiting));
         push_confirmation(context, kind.unsubscribe_message_kind(), Some(name), count);
     }
     if names.is_empty() {
@@ -128,20 +129,22 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
     Ok(())
 }
 
-fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError> {
+fn publish(context: &mut Context<'_>, is_sharded: bool) -> Result<(), CommandError> {
     let (channel, message, engine) = (context.arg(1), context.arg(2), context.engine);
-    if context.session.origin() == CommandOrigin::Client && !engine.pubsub.fits_bus(channel, message) {
+    if context.session.origin() == CommandOrigin::Client
+        && !engine.pubsub.fits_in_bus_packet(channel, message)
+    {
         return Err(CommandError::text("ERR message is too long for the cluster bus"));
     }
     engine.settings.sentinel.store_hello(channel, message);
-    let receivers = engine.pubsub.deliver(sharded, channel, message);
-    if sharded {
+    let receivers = engine.pubsub.deliver(is_sharded, channel, message);
+    if is_sharded {
         context.charge_shard_message(channel, message, receivers);
     }
     if engine.topology.is_none() {
         context.replicate();
     } else if context.session.origin() == CommandOrigin::Client {
-        engine.pubsub.forward(sharded, channel, message);
+        engine.pubsub.forward_to_bus(is_sharded, channel, message);
     }
     context.reply.integer(receivers as i64);
     Ok(())
@@ -162,13 +165,13 @@ fn numsub(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandErr
     for index in 2..context.args.len() {
         let name = context.arg(index);
         context.reply.bulk(name);
-        context.reply.integer(context.engine.pubsub.subscribers(kind, name) as i64);
+        context.reply.integer(context.engine.pubsub.subscriber_count(kind, name) as i64);
     }
     Ok(())
 }
 
 fn numpat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.reply.integer(context.engine.pubsub.patterns() as i64);
+    context.reply.integer(context.engine.pubsub.pattern_count() as i64);
     Ok(())
 }
 

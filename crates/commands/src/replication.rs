@@ -2,13 +2,13 @@
 
 use engine::{Categories, Command, Flags, Group, NodeCommand, ShellCommand};
 
-const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
-const SYNC_FLAGS: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
-const REPLICAOF_FLAGS: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::STALE);
+const ADMIN_FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
+const SYNC_FLAGS: Flags = ADMIN_FLAGS.union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
+const REPLICAOF_FLAGS: Flags = ADMIN_FLAGS.union(Flags::NO_ASYNC_LOADING).union(Flags::STALE);
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("failover", Group::Replication, "6.2.0", -1, "Hands the master role over to a replica.")
-        .flags(ADMIN.union(Flags::STALE))
+        .flags(ADMIN_FLAGS.union(Flags::STALE))
         .node(NodeCommand::Failover),
     Command::new(
         "psync",
@@ -36,7 +36,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Configures a replica's connection to its master; used between servers.",
     )
     .flags(
-        ADMIN
+        ADMIN_FLAGS
             .union(Flags::LOADING)
             .union(Flags::STALE)
             .union(Flags::ALLOW_BUSY)

@@ -33,12 +33,12 @@ pub(super) const WRITE_FAST: Flags = WRITE.union(Flags::FAST);
 pub(super) const WRITE_DENYOOM: Flags = WRITE.union(Flags::DENYOOM);
 pub(super) const WRITE_DENYOOM_FAST: Flags = WRITE_DENYOOM.union(Flags::FAST);
 /// Flags of HELP subcommands.
-pub(super) const HELP: Flags = Flags::LOADING.union(Flags::STALE);
+pub(super) const HELP_FLAGS: Flags = Flags::LOADING.union(Flags::STALE);
 
 /// Command tip: the order of the reply's elements is not deterministic.
-pub(super) const NONDETERMINISTIC_ORDER: &[&str] = &["nondeterministic_output_order"];
+pub(super) const NONDETERMINISTIC_ORDER_TIPS: &[&str] = &["nondeterministic_output_order"];
 /// Command tip: the reply is not deterministic.
-pub(super) const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
+pub(super) const NONDETERMINISTIC_TIPS: &[&str] = &["nondeterministic_output"];
 
 /// Combinations of key flags.
 pub(super) mod key {
@@ -72,16 +72,16 @@ pub(super) const POP_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::POP)];
 pub(super) const OVERWRITE_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::OVERWRITE)];
 
 // Key specs of commands with one key, which follows the subcommand's name.
-pub(super) const METADATA_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::METADATA)];
-pub(super) const READ_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::READ)];
-pub(super) const UPDATE_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::UPDATE)];
-pub(super) const INSERT_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::INSERT)];
-pub(super) const DELETE_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::DELETE)];
+pub(super) const METADATA_KEY_AT_2: &[KeySpec] = &[KeySpec::single_key(2, key::METADATA)];
+pub(super) const READ_KEY_AT_2: &[KeySpec] = &[KeySpec::single_key(2, key::READ)];
+pub(super) const UPDATE_KEY_AT_2: &[KeySpec] = &[KeySpec::single_key(2, key::UPDATE)];
+pub(super) const INSERT_KEY_AT_2: &[KeySpec] = &[KeySpec::single_key(2, key::INSERT)];
+pub(super) const DELETE_KEY_AT_2: &[KeySpec] = &[KeySpec::single_key(2, key::DELETE)];
 
 // Key specs of commands whose remaining arguments are all keys.
-pub(super) const METADATA_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::METADATA)];
-pub(super) const READ_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::READ)];
-pub(super) const REMOVE_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::REMOVE)];
+pub(super) const METADATA_KEYS: &[KeySpec] = &[KeySpec::key_range(1, -1, 1, key::METADATA)];
+pub(super) const READ_KEYS: &[KeySpec] = &[KeySpec::key_range(1, -1, 1, key::READ)];
+pub(super) const REMOVE_KEYS: &[KeySpec] = &[KeySpec::key_range(1, -1, 1, key::REMOVE)];
 
 // Key specs of commands with two keys or more, sources and destinations.
 /// An element moves from the first key to the second key.
@@ -92,15 +92,15 @@ pub(super) const OVERWRITE_FROM_KEY: &[KeySpec] =
     &[KeySpec::single_key(1, key::OVERWRITE), KeySpec::single_key(2, key::READ)];
 /// The command reads all keys but the first, and stores the result under the first key.
 pub(super) const OVERWRITE_FROM_KEYS: &[KeySpec] =
-    &[KeySpec::single_key(1, key::OVERWRITE), KeySpec::range(2, -1, 1, key::READ)];
+    &[KeySpec::single_key(1, key::OVERWRITE), KeySpec::key_range(2, -1, 1, key::READ)];
 
 // Key specs of commands that pop elements from the first non-empty key.
 /// The keys are all arguments except the last one, which is a timeout.
-pub(super) const POP_KEYS: &[KeySpec] = &[KeySpec::range(1, -2, 1, key::POP)];
+pub(super) const POP_KEYS: &[KeySpec] = &[KeySpec::key_range(1, -2, 1, key::POP)];
 /// The keys follow the argument with their number.
 pub(super) const POP_COUNTED_KEYS: &[KeySpec] = &[KeySpec::counted_keys(1, key::POP)];
 /// The keys follow a timeout and the argument with their number.
-pub(super) const POP_COUNTED_KEYS_2: &[KeySpec] = &[KeySpec::counted_keys(2, key::POP)];
+pub(super) const POP_COUNTED_KEYS_AT_2: &[KeySpec] = &[KeySpec::counted_keys(2, key::POP)];
 /// The keys follow the argument with their number.
 pub(super) const READ_COUNTED_KEYS: &[KeySpec] = &[KeySpec::counted_keys(1, key::READ)];
 

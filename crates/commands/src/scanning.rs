@@ -18,12 +18,12 @@ bitflags! {
 }
 
 /// Parses an option that omits a part of each element from the reply, such as NOVALUES.
-fn element_option(word: &[u8]) -> Option<AcceptedOptions> {
+fn parse_omit_option(word: &[u8]) -> Option<AcceptedOptions> {
     let options = [(&b"novalues"[..], AcceptedOptions::NOVALUES), (b"noscores", AcceptedOptions::NOSCORES)];
     options.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, option)| option)
 }
 
-fn not_accepted(option: AcceptedOptions) -> CommandError {
+fn unsupported_option_error(option: AcceptedOptions) -> CommandError {
     CommandError::text(match option {
         AcceptedOptions::NOVALUES => "ERR NOVALUES option can only be used in HSCAN",
         _ => "ERR NOSCORES option can only be used in ZSCAN",
@@ -36,7 +36,7 @@ pub(super) struct ScanOptions<'a> {
     pub(super) count: usize,
     pub(super) kind: Option<Kind>,
     pub(super) slot: Option<Slot>,
-    pub(super) values: bool,
+    pub(super) includes_values: bool,
 }
 
 impl<'a> ScanOptions<'a> {
@@ -46,30 +46,30 @@ impl<'a> ScanOptions<'a> {
         from: usize,
         allowed: AcceptedOptions,
     ) -> Result<Self, CommandError> {
-        let mut options = Self { pattern: None, count: 10, kind: None, slot: None, values: true };
+        let mut options = Self { pattern: None, count: 10, kind: None, slot: None, includes_values: true };
         let mut index = from;
         while let Some(word) = context.args.get(index) {
             index += 1;
-            if let Some(option) = element_option(word) {
+            if let Some(option) = parse_omit_option(word) {
                 if !allowed.contains(option) {
-                    return Err(not_accepted(option));
+                    return Err(unsupported_option_error(option));
                 }
-                options.values = false;
+                options.includes_values = false;
                 continue;
             }
             let value = context.args.get(index).ok_or(CommandError::Syntax)?;
             if word.eq_ignore_ascii_case(b"match") {
                 options.pattern = Some(value).filter(|pattern| pattern != b"*");
             } else if word.eq_ignore_ascii_case(b"count") {
-                let count = context.integer(index)?;
+                let count = context.integer_arg(index)?;
                 options.count = usize::try_from(count).ok().filter(|c| *c > 0).ok_or(CommandError::Syntax)?;
             } else if allowed.contains(AcceptedOptions::TYPE) && word.eq_ignore_ascii_case(b"type") {
-                options.kind = Some(named_kind(value)?);
+                options.kind = Some(parse_kind(value)?);
             } else if allowed.contains(AcceptedOptions::SLOT) && word.eq_ignore_ascii_case(b"slot") {
                 if options.slot.is_some() {
                     return Err(CommandError::text("ERR SLOT option can only be specified once"));
                 }
-                options.slot = Some(named_slot(value)?);
+                options.slot = Some(parse_slot_argument(value)?);
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -105,13 +105,13 @@ impl<'a> ScanOptions<'a> {
 ///
 /// # Errors
 /// The text is not a number, or the number is out of range.
-pub(super) fn named_slot(number: &[u8]) -> Result<Slot, CommandError> {
+pub(super) fn parse_slot_argument(number: &[u8]) -> Result<Slot, CommandError> {
     let number = resp::parse_i64(number).and_then(|number| u16::try_from(number).ok());
     number.and_then(Slot::new).ok_or(CommandError::text("ERR Invalid or out of range slot"))
 }
 
 /// Finds a data type by its name in TYPE.
-fn named_kind(name: &[u8]) -> Result<Kind, CommandError> {
+fn parse_kind(name: &[u8]) -> Result<Kind, CommandError> {
     let known = Kind::ALL.iter().find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()));
     let unknown = || format!("ERR unknown type name '{}'", quote(name, name.len()));
     known.copied().ok_or_else(|| CommandError::Text(unknown().into()))
@@ -143,24 +143,24 @@ pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
 /// Collects the bulk strings of a reply whose number is not known in advance.
 #[derive(Default)]
 pub(super) struct BulkStringCollector {
-    wire: Vec<u8>,
+    encoded: Vec<u8>,
     count: usize,
 }
 
 impl BulkStringCollector {
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        Writer::new(&mut self.wire, Protocol::Resp2).bulk(bytes);
+        Writer::new(&mut self.encoded, Protocol::Resp2).bulk(bytes);
         self.count += 1;
     }
 
     pub(super) fn reply(&self, reply: &mut Writer<'_>) {
         reply.array(self.count);
-        reply.raw(&self.wire);
+        reply.raw(&self.encoded);
     }
 
     pub(super) fn reply_set(&self, reply: &mut Writer<'_>) {
         reply.set(self.count);
-        reply.raw(&self.wire);
+        reply.raw(&self.encoded);
     }
 }
 
@@ -201,31 +201,46 @@ mod tests {
     /// The commands that scan, add and remove elements of one type. `add_words` holds the words before and after the
     /// name of the element.
     struct CollectionCommands {
-        scan: &'static str,
-        add: [&'static str; 2],
-        remove: &'static str,
+        scan_command: &'static str,
+        add_words: [&'static str; 2],
+        remove_command: &'static str,
         /// Number of reply entries for each element.
         entries_per_element: usize,
     }
 
     const COLLECTION_COMMANDS: &[CollectionCommands] = &[
-        CollectionCommands { scan: "sscan", add: ["sadd c", ""], remove: "srem c", entries_per_element: 1 },
-        CollectionCommands { scan: "zscan", add: ["zadd c 1", ""], remove: "zrem c", entries_per_element: 2 },
-        CollectionCommands { scan: "hscan", add: ["hset c", "v"], remove: "hdel c", entries_per_element: 2 },
+        CollectionCommands {
+            scan_command: "sscan",
+            add_words: ["sadd c", ""],
+            remove_command: "srem c",
+            entries_per_element: 1,
+        },
+        CollectionCommands {
+            scan_command: "zscan",
+            add_words: ["zadd c 1", ""],
+            remove_command: "zrem c",
+            entries_per_element: 2,
+        },
+        CollectionCommands {
+            scan_command: "hscan",
+            add_words: ["hset c", "v"],
+            remove_command: "hdel c",
+            entries_per_element: 2,
+        },
     ];
 
-    fn call_line(client: &mut Client, words: &str) {
+    fn run_line(client: &mut Client, words: &str) {
         client.call(&words.split_whitespace().collect::<Vec<_>>());
     }
 
     /// Runs the scan command once and returns the next cursor and the elements.
-    fn scan(
+    fn call_scan(
         client: &mut Client,
         family: &CollectionCommands,
         cursor: &str,
         count: usize,
     ) -> (String, Vec<String>) {
-        let reply = client.call(&[family.scan, "c", cursor, "count", &count.to_string()]);
+        let reply = client.call(&[family.scan_command, "c", cursor, "count", &count.to_string()]);
         let text =
             |value: &resp::Value| String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned();
         let [next, found] = reply.as_array().expect("two") else { panic!("{reply:?}") };
@@ -255,7 +270,7 @@ mod tests {
         ) {
             let (family, mut client) = (&COLLECTION_COMMANDS[family], Client::new());
             let add = |client: &mut Client, name: &str| {
-                call_line(client, &format!("{} {name} {}", family.add[0], family.add[1]));
+                run_line(client, &format!("{} {name} {}", family.add_words[0], family.add_words[1]));
             };
             let stays: BTreeSet<String> = (0..stay).map(|n| format!("stay{n}")).collect();
             stays.iter().for_each(|name| add(&mut client, name));
@@ -265,7 +280,7 @@ mod tests {
             }
             let (mut cursor, mut seen, mut calls) = ("0".to_owned(), BTreeSet::new(), 0);
             loop {
-                let (next, found) = scan(&mut client, family, &cursor, count);
+                let (next, found) = call_scan(&mut client, family, &cursor, count);
                 seen.extend(found);
                 if next == "0" {
                     break;
@@ -276,7 +291,7 @@ mod tests {
                 for name in left.split_off(left.len().saturating_sub(200)) {
                     match grows {
                         true => add(&mut client, &name),
-                        false => call_line(&mut client, &format!("{} {name}", family.remove)),
+                        false => run_line(&mut client, &format!("{} {name}", family.remove_command)),
                     }
                 }
             }

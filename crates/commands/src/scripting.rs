@@ -7,15 +7,15 @@ mod script;
 
 use engine::{Categories, Command, Flags, Group, KeySpec};
 
-use super::rows::{HELP, NONDETERMINISTIC_ORDER, key};
+use super::rows::{HELP_FLAGS, NONDETERMINISTIC_ORDER_TIPS, key};
 
 const SCRIPT_READ_UPDATE_KEYS: &[KeySpec] = &[KeySpec::counted_keys(2, key::READ_UPDATE)];
 const SCRIPT_READ_KEYS: &[KeySpec] = &[KeySpec::counted_keys(2, key::READ)];
 
-const RUN_FLAGS: Flags =
+const SCRIPT_CALL_FLAGS: Flags =
     Flags::NOSCRIPT.union(Flags::SKIP_MONITOR).union(Flags::NO_MANDATORY_KEYS).union(Flags::STALE);
-const WRITE_RUN_FLAGS: Flags = RUN_FLAGS.union(Flags::MAY_REPLICATE);
-const READ_ONLY_RUN_FLAGS: Flags = RUN_FLAGS.union(Flags::READONLY);
+const WRITE_SCRIPT_CALL_FLAGS: Flags = SCRIPT_CALL_FLAGS.union(Flags::MAY_REPLICATE);
+const READ_ONLY_SCRIPT_CALL_FLAGS: Flags = SCRIPT_CALL_FLAGS.union(Flags::READONLY);
 
 const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Scripting, since, arity, summary)
@@ -32,32 +32,32 @@ const fn scripting_row(
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    scripting_row("eval", "2.6.0", -3, WRITE_RUN_FLAGS, "Runs a script.")
+    scripting_row("eval", "2.6.0", -3, WRITE_SCRIPT_CALL_FLAGS, "Runs a script.")
         .keys(SCRIPT_READ_UPDATE_KEYS)
         .script(eval::eval),
-    scripting_row("eval_ro", "7.0.0", -3, READ_ONLY_RUN_FLAGS, "Runs a read-only script.")
+    scripting_row("eval_ro", "7.0.0", -3, READ_ONLY_SCRIPT_CALL_FLAGS, "Runs a read-only script.")
         .keys(SCRIPT_READ_KEYS)
         .script(eval::eval_ro),
-    scripting_row("evalsha", "2.6.0", -3, WRITE_RUN_FLAGS, "Runs a cached script by its SHA1.")
+    scripting_row("evalsha", "2.6.0", -3, WRITE_SCRIPT_CALL_FLAGS, "Runs a cached script by its SHA1.")
         .keys(SCRIPT_READ_UPDATE_KEYS)
         .script(eval::evalsha),
     scripting_row(
         "evalsha_ro",
         "7.0.0",
         -3,
-        READ_ONLY_RUN_FLAGS,
+        READ_ONLY_SCRIPT_CALL_FLAGS,
         "Runs a cached read-only script by its SHA1.",
     )
     .keys(SCRIPT_READ_KEYS)
     .script(eval::evalsha_ro),
-    scripting_row("fcall", "7.0.0", -3, WRITE_RUN_FLAGS, "Calls a function.")
+    scripting_row("fcall", "7.0.0", -3, WRITE_SCRIPT_CALL_FLAGS, "Calls a function.")
         .keys(SCRIPT_READ_UPDATE_KEYS)
         .script(eval::fcall),
-    scripting_row("fcall_ro", "7.0.0", -3, READ_ONLY_RUN_FLAGS, "Calls a read-only function.")
+    scripting_row("fcall_ro", "7.0.0", -3, READ_ONLY_SCRIPT_CALL_FLAGS, "Calls a read-only function.")
         .keys(SCRIPT_READ_KEYS)
         .script(eval::fcall_ro),
-    new_row("function", "7.0.0", -2, "Manages function libraries.").subcommands(FUNCTION),
-    new_row("script", "2.6.0", -2, "Manages scripts.").subcommands(SCRIPT),
+    new_row("function", "7.0.0", -2, "Manages function libraries.").subcommands(FUNCTION_SUBCOMMANDS),
+    new_row("script", "2.6.0", -2, "Manages scripts.").subcommands(SCRIPT_SUBCOMMANDS),
 ];
 
 const LIBRARY_WRITE_FLAGS: Flags = Flags::NOSCRIPT.union(Flags::WRITE);
@@ -65,17 +65,17 @@ const ALL_SHARDS_TIPS: &[&str] = &["request_policy:all_shards", "response_policy
 const ALL_NODES_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 const KILL_TIPS: &[&str] = &["request_policy:all_shards", "response_policy:one_succeeded"];
 
-const FUNCTION: &[Command] = &[
+const FUNCTION_SUBCOMMANDS: &[Command] = &[
     scripting_row("delete", "7.0.0", 3, LIBRARY_WRITE_FLAGS, "Deletes a library.")
         .tips(ALL_SHARDS_TIPS)
         .run(functions::delete)
-        .all_slots(),
+        .locks_all_slots(),
     scripting_row("dump", "7.0.0", 2, Flags::NOSCRIPT, "Serializes all libraries.").run(functions::dump),
     scripting_row("flush", "7.0.0", -2, LIBRARY_WRITE_FLAGS, "Deletes all libraries.")
         .tips(ALL_SHARDS_TIPS)
         .run(functions::flush)
-        .all_slots(),
-    scripting_row("help", "7.0.0", 2, HELP, "Lists the subcommands.").run(functions::help),
+        .locks_all_slots(),
+    scripting_row("help", "7.0.0", 2, HELP_FLAGS, "Lists the subcommands.").run(functions::help),
     scripting_row(
         "kill",
         "7.0.0",
@@ -86,12 +86,12 @@ const FUNCTION: &[Command] = &[
     .tips(KILL_TIPS)
     .run(functions::kill),
     scripting_row("list", "7.0.0", -2, Flags::NOSCRIPT, "Lists libraries.")
-        .tips(NONDETERMINISTIC_ORDER)
+        .tips(NONDETERMINISTIC_ORDER_TIPS)
         .run(functions::list),
     scripting_row("load", "7.0.0", -3, LIBRARY_WRITE_FLAGS.union(Flags::DENYOOM), "Loads a library.")
         .tips(ALL_SHARDS_TIPS)
         .run(functions::load)
-        .all_slots(),
+        .locks_all_slots(),
     scripting_row(
         "restore",
         "7.0.0",
@@ -101,7 +101,7 @@ const FUNCTION: &[Command] = &[
     )
     .tips(ALL_SHARDS_TIPS)
     .run(functions::restore)
-    .all_slots(),
+    .locks_all_slots(),
     scripting_row(
         "stats",
         "7.0.0",
@@ -113,7 +113,7 @@ const FUNCTION: &[Command] = &[
     .run(functions::stats),
 ];
 
-const SCRIPT: &[Command] = &[
+const SCRIPT_SUBCOMMANDS: &[Command] = &[
     scripting_row("debug", "3.2.0", -3, Flags::NOSCRIPT, "Sets the debug mode of scripts.")
         .run(script::debug),
     scripting_row(
@@ -134,7 +134,7 @@ const SCRIPT: &[Command] = &[
     )
     .tips(ALL_NODES_TIPS)
     .run(script::flush),
-    scripting_row("help", "5.0.0", 2, HELP, "Lists the subcommands.").run(script::help),
+    scripting_row("help", "5.0.0", 2, HELP_FLAGS, "Lists the subcommands.").run(script::help),
     scripting_row("kill", "2.6.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Kills the running script.")
         .tips(KILL_TIPS)
         .run(script::kill),

@@ -3,11 +3,11 @@
 
 use engine::{Command, Flags, Group};
 
-use super::TABLE;
+use super::COMMAND_TABLE;
 
 /// The rows of a sentinel's table, including the server's commands and subcommands marked with [`Flags::SENTINEL`].
-pub(super) fn all_rows() -> impl Iterator<Item = &'static Command> {
-    let shared = TABLE.iter().flat_map(|family| family.iter());
+pub(super) fn sentinel_rows() -> impl Iterator<Item = &'static Command> {
+    let shared = COMMAND_TABLE.iter().flat_map(|family| family.iter());
     COMMANDS.iter().chain(shared.filter(|row| row.flags.contains(Flags::SENTINEL)))
 }
 
@@ -15,14 +15,14 @@ const ALLOWED_WHILE_LOADING: Flags = Flags::LOADING.union(Flags::STALE).union(Fl
 
 const COMMANDS: &[Command] =
     &[sentinel_row("sentinel", "2.8.4", -2, "Inspects watched masters and controls their sentinels.")
-        .subcommands(SENTINEL)];
+        .subcommands(SENTINEL_SUBCOMMANDS)];
 
 const fn sentinel_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Sentinel, since, arity, summary).flags(Flags::ADMIN).sentinel()
 }
 
 /// The sentinel crate has a handler for each row. Valkey's names are listed beside Redis's.
-const SENTINEL: &[Command] = &[
+const SENTINEL_SUBCOMMANDS: &[Command] = &[
     sentinel_row("ckquorum", "2.8.4", 3, "Checks whether enough sentinels are reachable for a failover."),
     sentinel_row("config", "6.2.0", -4, "Returns or changes settings of this sentinel."),
     sentinel_row("debug", "7.0.0", -2, "Returns or changes this sentinel's intervals."),

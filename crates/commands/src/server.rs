@@ -11,7 +11,7 @@ mod protocol;
 
 use engine::{Categories, Command, CommandError, Context, Flags, Group};
 
-pub use command::answer_command;
+pub use command::execute_command;
 pub(super) use debug::COMMANDS as DEBUG;
 pub(super) use hotkeys::COMMANDS as HOTKEYS;
 pub(super) use latency::COMMANDS as LATENCY;
@@ -27,7 +27,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
         .run(command::command)
-        .subcommands(COMMAND),
+        .subcommands(COMMAND_SUBCOMMANDS),
     Command::new("lolwut", Group::Server, "5.0.0", -1, "Shows the version, with a drawing.")
         .flags(Flags::READONLY.union(Flags::FAST))
         .run(lolwut),
@@ -39,7 +39,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .tips(&["nondeterministic_output"])
         .run(time),
 ];
-const COMMAND: &[Command] = &[
+const COMMAND_SUBCOMMANDS: &[Command] = &[
     Command::new("count", Group::Server, "2.8.13", 2, "Returns the number of commands.")
         .flags(ALLOWED_WHILE_LOADING)
         .category(Categories::CONNECTION)
@@ -106,7 +106,7 @@ const LOLWUT_ART: &str = "\n    |>        |>\n  _ _ _      _ _ _\n |_|_|_|_  _|_
 fn lolwut(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"version")) && context.args.len() > 2
     {
-        context.integer(2)?;
+        context.integer_arg(2)?;
     }
     let compatible =
         context.engine.settings.extended_redis_compatibility.load(std::sync::atomic::Ordering::Relaxed);

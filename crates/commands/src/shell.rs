@@ -7,9 +7,9 @@ use engine::{
 };
 
 use super::help::reply_help;
-use super::rows::{HELP, NONDETERMINISTIC, key};
+use super::rows::{HELP_FLAGS, NONDETERMINISTIC_TIPS, key};
 
-const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
+const ADMIN_FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
 
 const SAVE_FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
 
@@ -21,18 +21,18 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(SAVE_FLAGS)
         .shell(ShellCommand::Bgsave),
     Command::new("config", Group::Server, "2.0.0", -2, "Reads and changes the configuration.")
-        .subcommands(CONFIG),
+        .subcommands(CONFIG_SUBCOMMANDS),
     Command::new("info", Group::Server, "1.0.0", -1, "Returns information and statistics by section.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .sentinel()
         .category(Categories::DANGEROUS)
         .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
         .shell(ShellCommand::Info)
-        .each_slot(),
+        .visits_each_slot(),
     Command::new("lastsave", Group::Server, "1.0.0", 1, "Returns the time of the last save.")
         .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
         .category(Categories::ADMIN.union(Categories::DANGEROUS))
-        .tips(NONDETERMINISTIC)
+        .tips(NONDETERMINISTIC_TIPS)
         .shell(ShellCommand::Lastsave),
     Command::new("save", Group::Server, "1.0.0", 1, "Saves the dataset to disk and blocks until done.")
         .flags(SAVE_FLAGS.union(Flags::NO_MULTI))
@@ -45,7 +45,7 @@ pub(super) const COMMANDS: &[Command] = &[
             KeySpec::keys_after("KEYS", -2, 0, key::POP.union(KeyFlags::INCOMPLETE)),
         ])
         .parse_keys(|args| RequestKeys::default().keys(migrate_key_positions(args), key::POP))
-        .tips(NONDETERMINISTIC)
+        .tips(NONDETERMINISTIC_TIPS)
         .node(NodeCommand::Migrate),
     Command::new(
         "shutdown",
@@ -54,18 +54,20 @@ pub(super) const COMMANDS: &[Command] = &[
         -1,
         "Optionally saves the dataset, and stops the server.",
     )
-    .flags(ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY))
+    .flags(ADMIN_FLAGS.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY))
     .sentinel()
     .node(NodeCommand::Shutdown),
 ];
 
-const CONFIG: &[Command] = &[
+const CONFIG_SUBCOMMANDS: &[Command] = &[
     Command::new("get", Group::Server, "2.0.0", -3, "Returns the parameters that match a pattern.")
-        .flags(ADMIN)
+        .flags(ADMIN_FLAGS)
         .shell(ShellCommand::ConfigGet),
-    Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.").flags(HELP).run(config_help),
+    Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.")
+        .flags(HELP_FLAGS)
+        .run(config_help),
     Command::new("resetstat", Group::Server, "2.0.0", 2, "Resets the statistics of INFO.")
-        .flags(ADMIN)
+        .flags(ADMIN_FLAGS)
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
         .shell(ShellCommand::ConfigResetStat),
     Command::new(
@@ -75,11 +77,11 @@ const CONFIG: &[Command] = &[
         2,
         "Rewrites the configuration file with the current values.",
     )
-    .flags(ADMIN)
+    .flags(ADMIN_FLAGS)
     .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
     .shell(ShellCommand::ConfigRewrite),
     Command::new("set", Group::Server, "2.0.0", -4, "Changes parameters, all or none.")
-        .flags(ADMIN)
+        .flags(ADMIN_FLAGS)
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
         .node(NodeCommand::ConfigSet),
 ];

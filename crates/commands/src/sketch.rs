@@ -30,14 +30,14 @@ use estimate::Histogram;
 /// Number of hash bits that select the register.
 const INDEX_BITS: u32 = 14;
 /// Number of registers of a sketch.
-pub(crate) const REGISTERS: usize = 1 << INDEX_BITS;
+pub(crate) const REGISTER_COUNT: usize = 1 << INDEX_BITS;
 /// Size of a sketch's header in bytes.
-const HEADER: usize = 16;
+const HEADER_BYTES: usize = 16;
 const MAGIC: &[u8] = b"HYLL";
-const DENSE: u8 = 0;
-const SPARSE: u8 = 1;
+const DENSE_ENCODING: u8 = 0;
+const SPARSE_ENCODING: u8 = 1;
 /// Flag in the last byte of the cached estimate: a register has changed since the estimate was computed.
-const STALE: u8 = 0x80;
+const STALE_FLAG: u8 = 0x80;
 
 /// The reason why a string is not a valid sketch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,21 +55,21 @@ pub(crate) struct Sketch<'a>(&'a [u8]);
 impl<'a> Sketch<'a> {
     /// Checks the header and the length of a dense sketch. The runs of a sparse sketch are checked when they are read.
     pub(crate) fn from_bytes(bytes: &'a [u8]) -> Result<Self, SketchError> {
-        let is_one = bytes.len() >= HEADER
+        let is_one = bytes.len() >= HEADER_BYTES
             && bytes.starts_with(MAGIC)
             && match bytes[MAGIC.len()] {
-                DENSE => bytes.len() == HEADER + dense::DENSE_BYTES,
-                encoding => encoding == SPARSE,
+                DENSE_ENCODING => bytes.len() == HEADER_BYTES + dense::DENSE_BYTES,
+                encoding => encoding == SPARSE_ENCODING,
             };
         if is_one { Ok(Self(bytes)) } else { Err(SketchError::NotASketch) }
     }
 
     pub(crate) fn is_dense(self) -> bool {
-        self.0[MAGIC.len()] == DENSE
+        self.0[MAGIC.len()] == DENSE_ENCODING
     }
 
     fn register_bytes(self) -> &'a [u8] {
-        &self.0[HEADER..]
+        &self.0[HEADER_BYTES..]
     }
 
     /// The runs of a sparse sketch.
@@ -79,13 +79,15 @@ impl<'a> Sketch<'a> {
 
     /// The cached estimate, unless it is stale.
     pub(crate) fn cached_estimate(self) -> Option<u64> {
-        let number = u64::from_le_bytes(*self.0[..HEADER].last_chunk().expect("a header ends with a number"));
+        let number =
+            u64::from_le_bytes(*self.0[..HEADER_BYTES].last_chunk().expect("a header ends with a number"));
         (number >> 63 == 0).then_some(number)
     }
 
     /// Whether the sketch is dense and this observation would raise one of its registers.
-    pub(crate) fn is_dense_below(self, seen: Observation) -> bool {
-        self.is_dense() && dense::register(self.register_bytes(), seen.register) < seen.value
+    pub(crate) fn is_dense_and_raised_by(self, observation: Observation) -> bool {
+        self.is_dense()
+            && dense::read_register(self.register_bytes(), observation.register) < observation.value
     }
 
     /// Estimates the number of distinct elements.
@@ -94,12 +96,12 @@ impl<'a> Sketch<'a> {
             return Ok(Histogram::from_registers(&self.dense_values()).estimate());
         }
         let mut histogram = Histogram::default();
-        sparse::each_run(self.register_bytes(), |run| histogram.add(run.value, run.len))?;
+        sparse::try_for_each_run(self.register_bytes(), |run| histogram.add(run.value, run.len))?;
         Ok(histogram.estimate())
     }
 
-    fn dense_values(self) -> [u8; REGISTERS] {
-        let mut values = [0; REGISTERS];
+    fn dense_values(self) -> [u8; REGISTER_COUNT] {
+        let mut values = [0; REGISTER_COUNT];
         keyspace::with_wide_vectors(|| dense::unpack(self.register_bytes(), &mut values));
         values
     }
@@ -107,11 +109,11 @@ impl<'a> Sketch<'a> {
 
 /// The union of sketches: each register holds the maximum of the sources.
 #[derive(Debug, Clone)]
-pub(crate) struct Registers(Box<[u8; REGISTERS]>);
+pub(crate) struct Registers(Box<[u8; REGISTER_COUNT]>);
 
 impl Default for Registers {
     fn default() -> Self {
-        Self(Box::new([0; REGISTERS]))
+        Self(Box::new([0; REGISTER_COUNT]))
     }
 }
 
@@ -124,7 +126,7 @@ impl Registers {
             return Ok(());
         }
         let mut at = 0;
-        sparse::each_run(sketch.register_bytes(), |run| {
+        sparse::try_for_each_run(sketch.register_bytes(), |run| {
             let next = at + usize::from(run.len);
             if run.value > 0 {
                 self.0[at..next].iter_mut().for_each(|most| *most = (*most).max(run.value));
@@ -145,17 +147,17 @@ impl Registers {
     }
 
     /// The values of all registers, one byte each.
-    pub(crate) fn values(&self) -> &[u8] {
+    pub(crate) fn register_values(&self) -> &[u8] {
         &self.0[..]
     }
 }
 
 /// The bytes of an empty sketch.
-pub(crate) fn empty() -> Vec<u8> {
-    let mut bytes = vec![0; HEADER];
+pub(crate) fn empty_sketch() -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_BYTES];
     bytes[..MAGIC.len()].copy_from_slice(MAGIC);
-    bytes[MAGIC.len()] = SPARSE;
-    sparse::push_zeros(&mut bytes, REGISTERS);
+    bytes[MAGIC.len()] = SPARSE_ENCODING;
+    sparse::push_zeros(&mut bytes, REGISTER_COUNT);
     bytes
 }
 
@@ -163,28 +165,28 @@ pub(crate) fn empty() -> Vec<u8> {
 /// Returns whether a register changed.
 pub(crate) fn observe(
     bytes: &mut Vec<u8>,
-    seen: Observation,
+    observation: Observation,
     max_sparse_bytes: usize,
 ) -> Result<bool, SketchError> {
     let sketch = Sketch::from_bytes(bytes)?;
     if !sketch.is_dense() {
-        match sparse::set_register(bytes, HEADER, seen, max_sparse_bytes)? {
+        match sparse::raise_register(bytes, HEADER_BYTES, observation, max_sparse_bytes)? {
             sparse::SparseUpdate::Unchanged => return Ok(false),
             sparse::SparseUpdate::Changed => {
-                set_stale(bytes);
+                mark_stale(bytes);
                 return Ok(true);
             }
             sparse::SparseUpdate::TooLarge => make_dense(bytes)?,
         }
     }
-    Ok(observe_dense(bytes, seen))
+    Ok(observe_dense(bytes, observation))
 }
 
 /// Adds an observation like [`observe`] to a sketch that is already dense.
-pub(crate) fn observe_dense(bytes: &mut [u8], seen: Observation) -> bool {
-    let changed = dense::raise_register(&mut bytes[HEADER..], seen);
+pub(crate) fn observe_dense(bytes: &mut [u8], observation: Observation) -> bool {
+    let changed = dense::raise_register(&mut bytes[HEADER_BYTES..], observation);
     if changed {
-        set_stale(bytes);
+        mark_stale(bytes);
     }
     changed
 }
@@ -197,25 +199,25 @@ pub(crate) fn make_dense(bytes: &mut Vec<u8>) -> Result<(), SketchError> {
     }
     let mut registers = Registers::default();
     registers.merge(sketch)?;
-    bytes[MAGIC.len()] = DENSE;
-    bytes.resize(HEADER + dense::DENSE_BYTES, 0);
+    bytes[MAGIC.len()] = DENSE_ENCODING;
+    bytes.resize(HEADER_BYTES + dense::DENSE_BYTES, 0);
     set_registers(bytes, &registers);
     Ok(())
 }
 
 /// Replaces the registers of a dense sketch.
 pub(crate) fn set_registers(bytes: &mut [u8], registers: &Registers) {
-    keyspace::with_wide_vectors(|| dense::pack(&registers.0, &mut bytes[HEADER..]));
+    keyspace::with_wide_vectors(|| dense::pack(&registers.0, &mut bytes[HEADER_BYTES..]));
 }
 
 /// Marks a sketch's cached estimate as stale, since a register has changed.
-pub(crate) fn set_stale(bytes: &mut [u8]) {
-    bytes[HEADER - 1] |= STALE;
+pub(crate) fn mark_stale(bytes: &mut [u8]) {
+    bytes[HEADER_BYTES - 1] |= STALE_FLAG;
 }
 
 /// Stores an estimate in the sketch's header and marks it as valid.
-pub(crate) fn set_cached(bytes: &mut [u8], number: u64) {
-    bytes[HEADER - 8..HEADER].copy_from_slice(&number.to_le_bytes());
+pub(crate) fn store_estimate(bytes: &mut [u8], estimate: u64) {
+    bytes[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(&estimate.to_le_bytes());
 }
 
 /// PFSELFTEST: adds known elements to a sketch as it changes from sparse to dense, and compares the registers and
@@ -223,7 +225,7 @@ pub(crate) fn set_cached(bytes: &mut [u8], number: u64) {
 pub(crate) fn self_test() -> Result<(), String> {
     /// Ten standard errors (1.04 / sqrt(registers)), a deviation that practically never occurs.
     const MAX_DEVIATION: f64 = 10.0 * 1.04 / 128.0;
-    let (mut sketch, mut registers) = (empty(), Registers::default());
+    let (mut sketch, mut registers) = (empty_sketch(), Registers::default());
     for element in 1..=100_000_u64 {
         let seen = Observation::from_element(&element.to_le_bytes());
         observe(&mut sketch, seen, 3000).map_err(|error| format!("element {element}: {error:?}"))?;
@@ -235,7 +237,7 @@ pub(crate) fn self_test() -> Result<(), String> {
         let read = Sketch::from_bytes(&sketch).map_err(|error| format!("{element} elements: {error:?}"))?;
         let mut own = Registers::default();
         own.merge(read).map_err(|error| format!("{element} elements: {error:?}"))?;
-        if own.values() != registers.values() {
+        if own.register_values() != registers.register_values() {
             return Err(format!("registers are not what {element} elements make of them"));
         }
         let estimate = registers.estimate();

@@ -26,7 +26,7 @@ const NOT_A_NUMBER: CommandError =
 /// Key spec for the keys that BY and GET patterns name, which are unknown before execution.
 const PATTERN_KEYS: KeySpec = KeySpec {
     search_start: BeginSearch::Unknown,
-    find: FindKeys::Range { last: 0, step: 1, limit: 0 },
+    find_keys: FindKeys::Range { last_key_position: 0, step: 1, limit: 0 },
     flags: key::READ,
 };
 const DESTINATION_KEY: KeySpec = KeySpec { flags: key::OVERWRITE, ..PATTERN_KEYS };
@@ -41,9 +41,9 @@ pub(super) const COMMANDS: &[Command] = &[
         .keys(&[KeySpec::single_key(1, key::READ), PATTERN_KEYS, DESTINATION_KEY])
         .parse_keys(parse_sort_keys)
         .run(sort)
-        .long(estimates::elements_cost::<80>)
+        .with_estimate(estimates::elements_cost::<80>)
         .releases_locks(reads_only_source)
-        .patterns(),
+        .with_key_patterns(),
     Command::new(
         "sort_ro",
         Group::Generic,
@@ -55,15 +55,15 @@ pub(super) const COMMANDS: &[Command] = &[
     .category(CATEGORIES)
     .keys(&[KeySpec::single_key(1, key::READ), PATTERN_KEYS])
     .run(sort_ro)
-    .long(estimates::elements_cost::<80>)
+    .with_estimate(estimates::elements_cost::<80>)
     .releases_locks(reads_only_source)
-    .patterns(),
+    .with_key_patterns(),
 ];
 
 /// Whether the command neither reads other keys nor stores a result.
 fn reads_only_source(args: Args<'_>) -> bool {
     let others = ["by", "get", "store"];
-    !args.from(2).iter().any(|word| others.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
+    !args.skip(2).iter().any(|word| others.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
 }
 
 fn sort(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -75,29 +75,32 @@ fn sort_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Handles `SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC | DESC] [ALPHA] [STORE destination]`.
-fn run_sort(context: &mut Context<'_>, stores: StoreOption) -> Result<(), CommandError> {
-    let mut options = SortOptions::parse(context, stores)?;
+fn run_sort(context: &mut Context<'_>, store_option: StoreOption) -> Result<(), CommandError> {
+    let mut options = SortOptions::parse(context, store_option)?;
     let all = load_elements(context, &mut options)?;
-    let sorted =
-        if matches!(options.by, SortBy::Unsorted) { all } else { sort_elements(context, &options, all)? };
-    match options.store {
-        None => reply(context, &options, &sorted),
-        Some(index) => store(context, &options, &sorted, index),
+    let sorted = if matches!(options.sort_by, SortBy::Unsorted) {
+        all
+    } else {
+        sort_elements(context, &options, all)?
+    };
+    match options.destination_index {
+        None => reply_sorted(context, &options, &sorted),
+        Some(index) => store_sorted(context, &options, &sorted, index),
     }
 }
 
-fn reply(
+fn reply_sorted(
     context: &mut Context<'_>,
     options: &SortOptions<'_>,
     sorted: &[ElementBytes],
 ) -> Result<(), CommandError> {
-    let width = options.get.len().max(1);
+    let width = options.get_patterns.len().max(1);
     context.reply.array(sorted.len() * width);
     for element in sorted {
-        if options.get.is_empty() {
+        if options.get_patterns.is_empty() {
             context.reply.bulk(element);
         }
-        for pattern in &options.get {
+        for pattern in &options.get_patterns {
             match pattern::pattern_value(context, pattern, element)? {
                 Some(value) => context.reply.bulk(&value),
                 None => context.reply.null(),
@@ -112,18 +115,18 @@ fn reply(
 
 /// Stores the result as a list under the key at argument `index`, or deletes the key if the result is empty. A missing
 /// value becomes an empty element.
-fn store(
+fn store_sorted(
     context: &mut Context<'_>,
     options: &SortOptions<'_>,
     sorted: &[ElementBytes],
     index: usize,
 ) -> Result<(), CommandError> {
-    let (mut made, width) = (StoredList::new(), options.get.len().max(1));
+    let (mut made, width) = (StoredList::new(), options.get_patterns.len().max(1));
     for element in sorted {
-        if options.get.is_empty() {
+        if options.get_patterns.is_empty() {
             made.push(element);
         }
-        for pattern in &options.get {
+        for pattern in &options.get_patterns {
             made.push(&pattern::pattern_value(context, pattern, element)?.unwrap_or_default());
         }
     }
@@ -153,19 +156,20 @@ fn load_elements(
     let value = context.table_ref(&key).value(place);
     let elements = as_any_value(&value).as_sortable().ok_or(CommandError::WrongType)?;
     let (len, is_ordered) = (elements.len(), elements.is_ordered());
-    let must_be_same = options.store.is_some() || context.is_called_by_script();
-    if matches!(options.by, SortBy::Unsorted) && !is_ordered && must_be_same {
+    let must_be_same = options.destination_index.is_some() || context.is_called_by_script();
+    if matches!(options.sort_by, SortBy::Unsorted) && !is_ordered && must_be_same {
         // The iteration order of a set is private to this process, so it must not determine a stored result or a
         // script's input.
-        options.by = SortBy::Element;
-        options.alpha = true;
+        options.sort_by = SortBy::Element;
+        options.is_alphabetic = true;
     }
-    if matches!(options.by, SortBy::Unsorted) {
-        return Ok(elements.load_elements(options.range(len), options.descending));
+    if matches!(options.sort_by, SortBy::Unsorted) {
+        return Ok(elements.load_elements(options.limit_range(len), options.is_descending));
     }
-    let reads_itself = matches!(options.by, SortBy::Element) && options.get.is_empty() && !must_be_same;
-    if reads_itself && let Some(pinned) = context.pin(&[(key, place)]) {
-        return Ok(load_pinned(pinned, len));
+    let reads_itself =
+        matches!(options.sort_by, SortBy::Element) && options.get_patterns.is_empty() && !must_be_same;
+    if reads_itself && let Some(pinned) = context.pin_values(&[(key, place)]) {
+        return Ok(load_pinned_elements(pinned, len));
     }
     let value = context.table_ref(&key).value(place);
     let elements = as_any_value(&value).as_sortable().ok_or(CommandError::WrongType)?;
@@ -176,9 +180,9 @@ fn load_elements(
     Ok(all)
 }
 
-fn load_pinned(pinned: PinnedValues, len: usize) -> Vec<ElementBytes> {
+fn load_pinned_elements(pinned: PinnedValues, len: usize) -> Vec<ElementBytes> {
     let mut all = Vec::with_capacity(len);
-    pinned.visit(|_, part| {
+    pinned.visit_elements(|_, part| {
         part.visit_names(&mut |name| all.push(ElementBytes::from_slice(name)));
         true
     });
@@ -188,9 +192,9 @@ fn load_pinned(pinned: PinnedValues, len: usize) -> Vec<ElementBytes> {
 /// The weights to sort by.
 struct SortWeights {
     /// Numeric weights of the elements; empty for an alphabetic sort.
-    numbers: Vec<f64>,
+    numeric_weights: Vec<f64>,
     /// Values of the BY keys for an alphabetic sort, one per element. Empty if the elements themselves are compared.
-    texts: Vec<Option<ElementBytes>>,
+    text_weights: Vec<Option<ElementBytes>>,
 }
 
 /// A weight, and the index of the element with that weight.
@@ -200,44 +204,45 @@ type SortItem = (f64, u32);
 fn sort_elements(
     context: &mut Context<'_>,
     options: &SortOptions<'_>,
-    mut all: Vec<ElementBytes>,
+    mut elements: Vec<ElementBytes>,
 ) -> Result<Vec<ElementBytes>, CommandError> {
-    let range = options.range(all.len());
-    let weights = SortWeights::load_weights(context, options, &all)?;
-    let mut light: Vec<SortItem> = weights.numbers.iter().copied().zip(0..).collect();
-    let order = |a: &SortItem, b: &SortItem| weights.compare(options, &all, a, b);
+    let range = options.limit_range(elements.len());
+    let weights = SortWeights::load_weights(context, options, &elements)?;
+    let mut light: Vec<SortItem> = weights.numeric_weights.iter().copied().zip(0..).collect();
+    let order = |a: &SortItem, b: &SortItem| weights.compare(options, &elements, a, b);
     if range.end < light.len() && !range.is_empty() {
         light.select_nth_unstable_by(range.end - 1, order);
         light.truncate(range.end);
     }
     light.sort_unstable_by(order);
-    Ok(light[range].iter().map(|&(_, number)| std::mem::take(&mut all[number as usize])).collect())
+    Ok(light[range].iter().map(|&(_, number)| std::mem::take(&mut elements[number as usize])).collect())
 }
 
 impl SortWeights {
     fn load_weights(
         context: &mut Context<'_>,
         options: &SortOptions<'_>,
-        all: &[ElementBytes],
+        elements: &[ElementBytes],
     ) -> Result<Self, CommandError> {
-        let mut weights = Self { numbers: Vec::with_capacity(all.len()), texts: Vec::new() };
-        for element in all {
-            let weight = match options.by {
+        let mut weights =
+            Self { numeric_weights: Vec::with_capacity(elements.len()), text_weights: Vec::new() };
+        for element in elements {
+            let weight = match options.sort_by {
                 SortBy::Pattern(pattern) => {
                     let text = pattern::pattern_value(context, pattern, element)?;
                     let weight = text
                         .as_deref()
-                        .filter(|_| !options.alpha)
+                        .filter(|_| !options.is_alphabetic)
                         .map_or(Some(0.0), |text| parse_weight(context, text));
-                    if options.alpha {
-                        weights.texts.push(text);
+                    if options.is_alphabetic {
+                        weights.text_weights.push(text);
                     }
                     weight
                 }
-                SortBy::Element | SortBy::Unsorted if options.alpha => Some(0.0),
+                SortBy::Element | SortBy::Unsorted if options.is_alphabetic => Some(0.0),
                 SortBy::Element | SortBy::Unsorted => parse_weight(context, element),
             };
-            weights.numbers.push(weight.ok_or(NOT_A_NUMBER)?);
+            weights.numeric_weights.push(weight.ok_or(NOT_A_NUMBER)?);
         }
         Ok(weights)
     }
@@ -247,7 +252,7 @@ impl SortWeights {
     fn compare(
         &self,
         options: &SortOptions<'_>,
-        all: &[ElementBytes],
+        elements: &[ElementBytes],
         a: &SortItem,
         b: &SortItem,
     ) -> Ordering {
@@ -255,13 +260,13 @@ impl SortWeights {
         let (one, other) = (a.1 as usize, b.1 as usize);
         let by_text = || {
             if options.is_stable() {
-                self.texts[one].cmp(&self.texts[other])
+                self.text_weights[one].cmp(&self.text_weights[other])
             } else {
-                all[one].cmp(&all[other])
+                elements[one].cmp(&elements[other])
             }
         };
         let order = by_weight.then_with(by_text);
-        let order = if options.descending { order.reverse() } else { order };
+        let order = if options.is_descending { order.reverse() } else { order };
         order.then(one.cmp(&other))
     }
 }
@@ -273,7 +278,7 @@ fn parse_weight(context: &Context<'_>, text: &[u8]) -> Option<f64> {
         return Some(whole as f64);
     }
     match (truncate_at_nul(text), context.session.origin()) {
-        (b"", CommandOrigin::Master | CommandOrigin::Source) => Some(0.0),
+        (b"", CommandOrigin::Master | CommandOrigin::SlotMigrationSource) => Some(0.0),
         (text, _) => context.parse_double(text),
     }
 }

@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "7.0.0",
         -5,
         WRITE,
-        POP_COUNTED_KEYS_2,
+        POP_COUNTED_KEYS_AT_2,
         "Pops members with the lowest or highest scores from the first non-empty sorted set, or blocks.",
     )
     .may_block(pop::bzmpop),
@@ -87,7 +87,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set that are in none of the others.",
     )
     .run(combine::zdiff)
-    .long(estimates::elements_cost::<200>),
+    .with_estimate(estimates::elements_cost::<200>),
     sorted_set(
         "zdiffstore",
         "6.2.0",
@@ -97,7 +97,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Stores the members of a sorted set that are in none of the others.",
     )
     .run(combine::zdiffstore)
-    .long(estimates::elements_cost::<400>),
+    .with_estimate(estimates::elements_cost::<400>),
     sorted_set(
         "zincrby",
         "1.2.0",
@@ -117,7 +117,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members that several sorted sets have in common.",
     )
     .run(combine::zinter)
-    .long(estimates::smallest_set_cost::<300>),
+    .with_estimate(estimates::smallest_set_cost::<300>),
     sorted_set(
         "zintercard",
         "7.0.0",
@@ -127,7 +127,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Counts the members that several sorted sets have in common.",
     )
     .run(combine::zintercard)
-    .long(estimates::smallest_set_cost::<200>),
+    .with_estimate(estimates::smallest_set_cost::<200>),
     sorted_set(
         "zinterstore",
         "2.0.0",
@@ -137,7 +137,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Stores the members that several sorted sets have in common.",
     )
     .run(combine::zinterstore)
-    .long(estimates::smallest_set_cost::<500>),
+    .with_estimate(estimates::smallest_set_cost::<500>),
     sorted_set(
         "zlexcount",
         "2.8.9",
@@ -171,9 +171,9 @@ pub(super) const COMMANDS: &[Command] = &[
     sorted_set("zpopmin", "5.0.0", -2, WRITE_FAST, POP_KEY, "Pops the members with the lowest scores.")
         .run(pop::zpopmin),
     sorted_set("zrandmember", "6.2.0", -2, READ, READ_KEY, "Returns random members of a sorted set.")
-        .tips(NONDETERMINISTIC)
+        .tips(NONDETERMINISTIC_TIPS)
         .run(random::zrandmember)
-        .long(estimates::count_cost::<100>),
+        .with_estimate(estimates::count_cost::<100>),
     sorted_set(
         "zrange",
         "1.2.0",
@@ -183,7 +183,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of ranks, scores or names.",
     )
     .run(range::zrange)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::ANY_RANGE)),
+    .with_estimate_and_pinned_reads(|request| range::estimated_cost::<50>(request, range::ANY_RANGE)),
     sorted_set(
         "zrangebylex",
         "2.8.9",
@@ -193,7 +193,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of names.",
     )
     .run(range::zrangebylex)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::LEX)),
+    .with_estimate_and_pinned_reads(|request| range::estimated_cost::<50>(request, range::BY_LEX)),
     sorted_set(
         "zrangebyscore",
         "1.0.5",
@@ -203,7 +203,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set with scores in a range.",
     )
     .run(range::zrangebyscore)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::BY_SCORE)),
+    .with_estimate_and_pinned_reads(|request| range::estimated_cost::<50>(request, range::BY_SCORE)),
     sorted_set(
         "zrangestore",
         "6.2.0",
@@ -213,7 +213,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Stores the members of a sorted set in a range under another key.",
     )
     .run(range::zrangestore)
-    .long(|request| range::estimated_cost::<500>(request, range::STORE)),
+    .with_estimate(|request| range::estimated_cost::<500>(request, range::ZRANGESTORE)),
     sorted_set(
         "zrank",
         "2.0.0",
@@ -243,7 +243,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Removes the members of a sorted set in a range of names.",
     )
     .run(remove::zremrangebylex)
-    .long(|request| range::estimated_cost::<200>(request, range::LEX)),
+    .with_estimate(|request| range::estimated_cost::<200>(request, range::BY_LEX)),
     sorted_set(
         "zremrangebyrank",
         "2.0.0",
@@ -253,7 +253,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Removes the members of a sorted set in a range of ranks.",
     )
     .run(remove::zremrangebyrank)
-    .long(|request| range::estimated_cost::<200>(request, range::BY_RANK)),
+    .with_estimate(|request| range::estimated_cost::<200>(request, range::BY_RANKS)),
     sorted_set(
         "zremrangebyscore",
         "1.2.0",
@@ -263,7 +263,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Removes the members of a sorted set with scores in a range.",
     )
     .run(remove::zremrangebyscore)
-    .long(|request| range::estimated_cost::<200>(request, range::BY_SCORE)),
+    .with_estimate(|request| range::estimated_cost::<200>(request, range::BY_SCORE)),
     sorted_set(
         "zrevrange",
         "1.2.0",
@@ -273,7 +273,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of ranks counted from the last.",
     )
     .run(range::zrevrange)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::REVERSE_RANKS)),
+    .with_estimate_and_pinned_reads(|request| range::estimated_cost::<50>(request, range::REVERSE_RANKS)),
     sorted_set(
         "zrevrangebylex",
         "2.8.9",
@@ -283,7 +283,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of names, the last first.",
     )
     .run(range::zrevrangebylex)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::REVERSE_LEX)),
+    .with_estimate_and_pinned_reads(|request| range::estimated_cost::<50>(request, range::REVERSE_LEX)),
     sorted_set(
         "zrevrangebyscore",
         "2.2.0",
@@ -293,7 +293,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set with scores in a range, the highest first.",
     )
     .run(range::zrevrangebyscore)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::REVERSE_SCORES)),
+    .with_estimate_and_pinned_reads(|request| range::estimated_cost::<50>(request, range::REVERSE_SCORES)),
     sorted_set(
         "zrevrank",
         "2.0.0",
@@ -312,7 +312,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READ_KEY,
         "Returns some members of a sorted set with their scores and a cursor for more.",
     )
-    .tips(NONDETERMINISTIC)
+    .tips(NONDETERMINISTIC_TIPS)
     .run(scan::zscan),
     sorted_set("zscore", "1.2.0", 3, READ_FAST, READ_KEY, "Returns the score of a member of a sorted set.")
         .names_element()
@@ -326,7 +326,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the union of several sorted sets with combined scores.",
     )
     .run(combine::zunion)
-    .long_with_pinned_reads(estimates::elements_cost::<500>),
+    .with_estimate_and_pinned_reads(estimates::elements_cost::<500>),
     sorted_set(
         "zunionstore",
         "2.0.0",
@@ -336,5 +336,5 @@ pub(super) const COMMANDS: &[Command] = &[
         "Stores the union of several sorted sets with combined scores.",
     )
     .run(combine::zunionstore)
-    .long(estimates::elements_cost::<700>),
+    .with_estimate(estimates::elements_cost::<700>),
 ];

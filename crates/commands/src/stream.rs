@@ -63,7 +63,7 @@ pub(super) const COMMANDS: &[Command] = &[
         UPDATE_KEY,
         "Adds an entry to a stream, which is created if necessary.",
     )
-    .tips(NONDETERMINISTIC)
+    .tips(NONDETERMINISTIC_TIPS)
     .run(add::xadd),
     stream(
         "xautoclaim",
@@ -73,7 +73,7 @@ pub(super) const COMMANDS: &[Command] = &[
         DELETE_KEY,
         "Transfers idle pending entries to a consumer.",
     )
-    .tips(NONDETERMINISTIC)
+    .tips(NONDETERMINISTIC_TIPS)
     .run(claim::xautoclaim),
     stream(
         "xcfgset",
@@ -85,7 +85,7 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .run(idempotence::xcfgset),
     stream("xclaim", "5.0.0", -6, WRITE_FAST, UPDATE_KEY, "Transfers pending entries to a consumer.")
-        .tips(NONDETERMINISTIC)
+        .tips(NONDETERMINISTIC_TIPS)
         .run(claim::xclaim),
     stream("xdel", "5.0.0", -3, WRITE_FAST, DELETE_KEY, "Deletes entries of a stream.").run(range::xdel),
     stream(
@@ -97,7 +97,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Deletes entries of a stream and optionally their pending entries.",
     )
     .run(references::xdelex),
-    container_row("xgroup", "Manages consumer groups.", GROUP),
+    container_row("xgroup", "Manages consumer groups.", XGROUP_SUBCOMMANDS),
     stream(
         "xidmprecord",
         "8.6.2",
@@ -107,15 +107,15 @@ pub(super) const COMMANDS: &[Command] = &[
         "Records an entry as a message of an idempotent producer.",
     )
     .run(idempotence::xidmprecord),
-    container_row("xinfo", "Describes a stream, its groups and their consumers.", INFO),
+    container_row("xinfo", "Describes a stream, its groups and their consumers.", XINFO_SUBCOMMANDS),
     stream("xlen", "5.0.0", 2, READ_FAST, METADATA_KEY, "Returns the number of entries of a stream.")
         .run(range::xlen),
     stream("xpending", "5.0.0", -3, READ, READ_KEY, "Returns the pending entries of a group.")
-        .tips(NONDETERMINISTIC)
+        .tips(NONDETERMINISTIC_TIPS)
         .run(pending::xpending),
     stream("xrange", "5.0.0", -4, READ, READ_KEY, "Returns the entries of a stream between two ids.")
         .run(range::xrange)
-        .long_with_pinned_reads(estimates::entries_cost::<100>),
+        .with_estimate_and_pinned_reads(estimates::entries_cost::<100>),
     stream(
         "xread",
         "5.0.0",
@@ -145,32 +145,33 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the entries of a stream between two ids in reverse order.",
     )
     .run(range::xrevrange)
-    .long_with_pinned_reads(estimates::entries_cost::<100>),
+    .with_estimate_and_pinned_reads(estimates::entries_cost::<100>),
     stream("xsetid", "5.0.0", -3, WRITE_DENYOOM_FAST, UPDATE_KEY, "Sets the last id of a stream.")
         .run(add::xsetid),
     stream("xtrim", "5.0.0", -4, WRITE, DELETE_KEY, "Deletes the first entries of a stream.")
-        .tips(NONDETERMINISTIC)
+        .tips(NONDETERMINISTIC_TIPS)
         .run(trim::xtrim),
 ];
 
-const GROUP: &[Command] = &[
-    stream("create", "5.0.0", -5, WRITE_DENYOOM, INSERT_KEY_2, "Creates a consumer group.")
+const XGROUP_SUBCOMMANDS: &[Command] = &[
+    stream("create", "5.0.0", -5, WRITE_DENYOOM, INSERT_KEY_AT_2, "Creates a consumer group.")
         .run(group::create),
-    stream("createconsumer", "6.2.0", 5, WRITE_DENYOOM, INSERT_KEY_2, "Creates a consumer in a group.")
+    stream("createconsumer", "6.2.0", 5, WRITE_DENYOOM, INSERT_KEY_AT_2, "Creates a consumer in a group.")
         .run(group::create_consumer),
-    stream("delconsumer", "5.0.0", 5, WRITE, DELETE_KEY_2, "Deletes a consumer from a group.")
+    stream("delconsumer", "5.0.0", 5, WRITE, DELETE_KEY_AT_2, "Deletes a consumer from a group.")
         .run(group::delete_consumer),
-    stream("destroy", "5.0.0", 4, WRITE, DELETE_KEY_2, "Deletes a consumer group.").run(group::destroy),
-    stream("help", "5.0.0", 2, HELP, &[], "Describes the subcommands.").run(group::help),
-    stream("setid", "5.0.0", -5, WRITE, UPDATE_KEY_2, "Sets the last delivered id of a group.")
+    stream("destroy", "5.0.0", 4, WRITE, DELETE_KEY_AT_2, "Deletes a consumer group.").run(group::destroy),
+    stream("help", "5.0.0", 2, HELP_FLAGS, &[], "Describes the subcommands.").run(group::help),
+    stream("setid", "5.0.0", -5, WRITE, UPDATE_KEY_AT_2, "Sets the last delivered id of a group.")
         .run(group::set_id),
 ];
 
-const INFO: &[Command] = &[
-    stream("consumers", "5.0.0", 4, READ, READ_KEY_2, "Describes the consumers of a group.")
-        .tips(NONDETERMINISTIC)
-        .run(info::consumers),
-    stream("groups", "5.0.0", 3, READ, READ_KEY_2, "Describes the groups of a stream.").run(info::groups),
-    stream("help", "5.0.0", 2, HELP, &[], "Describes the subcommands.").run(info::help),
-    stream("stream", "5.0.0", -3, READ, READ_KEY_2, "Describes a stream.").run(info::stream),
+const XINFO_SUBCOMMANDS: &[Command] = &[
+    stream("consumers", "5.0.0", 4, READ, READ_KEY_AT_2, "Describes the consumers of a group.")
+        .tips(NONDETERMINISTIC_TIPS)
+        .run(info::reply_consumers),
+    stream("groups", "5.0.0", 3, READ, READ_KEY_AT_2, "Describes the groups of a stream.")
+        .run(info::reply_groups),
+    stream("help", "5.0.0", 2, HELP_FLAGS, &[], "Describes the subcommands.").run(info::help),
+    stream("stream", "5.0.0", -3, READ, READ_KEY_AT_2, "Describes a stream.").run(info::reply_stream_info),
 ];

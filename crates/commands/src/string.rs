@@ -136,7 +136,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "7.0.0",
         -3,
         READ,
-        &[KeySpec::range(1, 1, 1, key::READ)],
+        &[KeySpec::key_range(1, 1, 1, key::READ)],
         "Finds the longest common subsequence of two strings.",
     )
     .run(lcs::lcs),
@@ -148,7 +148,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "1.0.1",
         -3,
         WRITE_DENYOOM,
-        &[KeySpec::range(1, -1, 2, key::OVERWRITE)],
+        &[KeySpec::key_range(1, -1, 2, key::OVERWRITE)],
         "Sets several keys to strings at once.",
     )
     .tips(SPLIT_OVER_SHARDS_TIPS)
@@ -160,7 +160,7 @@ pub(super) const COMMANDS: &[Command] = &[
         WRITE_DENYOOM,
         &[KeySpec {
             search_start: BeginSearch::Index(1),
-            find: FindKeys::KeyNum { count_at: 0, first: 1, step: 2 },
+            find_keys: FindKeys::KeyNum { count_position: 0, first_key_position: 1, step: 2 },
             flags: key::OVERWRITE,
         }],
         "Sets several keys to strings that expire together.",
@@ -172,7 +172,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "1.0.1",
         -3,
         WRITE_DENYOOM,
-        &[KeySpec::range(1, -1, 2, key::CREATE)],
+        &[KeySpec::key_range(1, -1, 2, key::CREATE)],
         "Sets several keys to strings if none of them exists.",
     )
     .run(multi::msetnx),
@@ -193,7 +193,7 @@ pub(super) const COMMANDS: &[Command] = &[
         &[KeySpec::single_key(1, with_variable_flags(key::READ_UPDATE))],
         "Sets a key to a string and overwrites any value.",
     )
-    .key_use(set::key_use)
+    .key_use(set::key_flags)
     .run(set::set),
     string(
         "setex",

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clock::Millis;
 use engine::{
-    CommandOrigin, Commands, ConnectionInfo, DispatchStatus, Dispatcher, EffectLog, Engine, EventClass,
+    CommandOrigin, CommandSet, ConnectionInfo, DispatchStatus, Dispatcher, EffectLog, Engine, EventClass,
     NoLog, PipelinedRequests, Session, Waiter, Worker,
 };
 use keyspace::Keyspace;
@@ -31,7 +31,7 @@ impl EffectLog for RecordingLog {
         ReplOffset(kept.iter().map(|(_, commands)| commands.len() as u64).sum())
     }
 
-    fn replicas(&self) -> usize {
+    fn replica_count(&self) -> usize {
         self.1.load(Ordering::Relaxed)
     }
 }
@@ -48,7 +48,7 @@ impl RecordingLog {
         for (db, commands) in self.0.lock().iter() {
             let (mut batch, mut commands) = (Batch::default(), commands.clone());
             let parsed = Parser::new().parse(&mut commands, &mut batch, &ParseLimits::default());
-            assert_eq!((parsed.consumed, parsed.error), (commands.len(), None));
+            assert_eq!((parsed.consumed_bytes, parsed.error), (commands.len(), None));
             for index in 0..batch.len() {
                 let words = batch.args(index, &commands).iter().map(String::from_utf8_lossy);
                 lines.push(format!("{db} {}", words.collect::<Vec<_>>().join(" ")));
@@ -85,8 +85,8 @@ pub(crate) struct Connection<'e> {
 
 impl<'e> Connection<'e> {
     /// Creates a connection with its own thread context.
-    pub(crate) fn new(engine: &'e Engine, commands: &'e Commands, session: Session, now: Millis) -> Self {
-        Self { session, dispatcher: commands.dispatcher(engine), worker: engine.worker(|| 0), now }
+    pub(crate) fn new(engine: &'e Engine, commands: &'e CommandSet, session: Session, now: Millis) -> Self {
+        Self { session, dispatcher: commands.dispatcher(engine), worker: engine.new_worker(|| 0), now }
     }
 
     /// Executes lines as one batch. Returns the number of executed lines, the reason why the batch stopped, and the
@@ -100,7 +100,7 @@ impl<'e> Connection<'e> {
 
 pub(crate) struct Client {
     pub(crate) engine: Engine,
-    pub(crate) commands: Commands,
+    pub(crate) commands: CommandSet,
     pub(crate) worker: Worker,
     pub(crate) session: Session,
     pub(crate) now: Millis,
@@ -111,7 +111,7 @@ impl Client {
     /// Creates a client of an empty standalone server.
     pub(crate) fn new() -> Self {
         Self::from_engine(
-            Engine::new(crate::for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)),
+            Engine::new(crate::server_registry().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)),
             RecordingLog::default(),
         )
     }
@@ -120,7 +120,12 @@ impl Client {
     pub(crate) fn with_recording_log() -> Self {
         let log = RecordingLog::default();
         Self::from_engine(
-            Engine::new(crate::for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(log.clone())),
+            Engine::new(
+                crate::server_registry().catalogue(),
+                Keyspace::new(1, 16),
+                None,
+                Box::new(log.clone()),
+            ),
             log,
         )
     }
@@ -140,15 +145,15 @@ impl Client {
             role: Role::Master,
             config_epoch: Epoch(1),
             offset: ReplOffset(0),
-            failed: false,
-            suspected: false,
+            has_failed: false,
+            is_suspected: false,
         };
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
         topology.assign(Slot::all(), me);
         let log = RecordingLog::default();
         Self::from_engine(
             Engine::new(
-                crate::for_server().catalogue(),
+                crate::server_registry().catalogue(),
                 Keyspace::new(1, databases),
                 Some(topology),
                 Box::new(log.clone()),
@@ -158,11 +163,11 @@ impl Client {
     }
 
     fn from_engine(engine: Engine, log: RecordingLog) -> Self {
-        let worker = engine.worker(|| 0);
+        let worker = engine.new_worker(|| 0);
         engine.settings.debug_command.set(config::AllowedClients::Yes);
         Self {
             engine,
-            commands: Commands::new(crate::for_server()),
+            commands: CommandSet::new(crate::server_registry()),
             worker,
             session: Session::new(1, CommandOrigin::Client, true),
             now: Millis(1_700_000_000_000),
@@ -192,7 +197,7 @@ impl Client {
     }
 
     /// Returns the waiter of the blocked client. Later requests of the test come from another client.
-    pub(crate) fn detach_blocked(&mut self) -> Arc<Waiter> {
+    pub(crate) fn detach_blocked_client(&mut self) -> Arc<Waiter> {
         let waiter = self.session.waiter().cloned().expect("it waits");
         self.session = Session::new(self.session.id() + 1, CommandOrigin::Client, true);
         waiter
@@ -263,17 +268,17 @@ impl Client {
     /// Returns the keyspace events that are sent while `act` runs.
     pub(crate) fn events_during(&mut self, act: impl FnOnce(&mut Self)) -> String {
         let settings = &self.engine.settings;
-        let before = settings.notified_classes();
-        settings.set_notified(before | EventClass::KEYEVENT | EventClass::ALL);
+        let before = settings.notified_event_classes();
+        settings.set_notified_event_classes(before | EventClass::KEYEVENT | EventClass::ALL);
         let seen = self.engine.clients.connect(ConnectionInfo::default(), self.now, Box::new(|| ()));
-        let listener = Session::of(seen, CommandOrigin::Client, true);
+        let listener = Session::for_client(seen, CommandOrigin::Client, true);
         let client = std::mem::replace(&mut self.session, listener);
         self.run_to_text("psubscribe __keyevent@*");
         let mut listener = std::mem::replace(&mut self.session, client);
         act(self);
         let events = received_events(&listener);
         self.engine.disconnect(&mut listener);
-        self.engine.settings.set_notified(before);
+        self.engine.settings.set_notified_event_classes(before);
         events
     }
 }

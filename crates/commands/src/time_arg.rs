@@ -22,7 +22,7 @@ pub(super) enum TimeBase {
 }
 
 /// Parses an expiry as SET does: the number must be positive, and the time in milliseconds must not overflow.
-pub(super) fn parse_expire(
+pub(super) fn parse_expiry(
     number: &[u8],
     unit: TimeUnit,
     base: TimeBase,
@@ -96,9 +96,9 @@ bitflags! {
 
 impl ExpireCondition {
     /// Parses NX, XX, GT and LT at these arguments.
-    pub(super) fn parse(context: &Context<'_>, words: Range<usize>) -> Result<Self, CommandError> {
+    pub(super) fn parse(context: &Context<'_>, indexes: Range<usize>) -> Result<Self, CommandError> {
         let mut when = Self::empty();
-        for word in words.filter_map(|index| context.args.get(index)) {
+        for word in indexes.filter_map(|index| context.args.get(index)) {
             when |= match () {
                 () if word.eq_ignore_ascii_case(b"nx") => Self::NX,
                 () if word.eq_ignore_ascii_case(b"xx") => Self::XX,

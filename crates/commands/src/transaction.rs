@@ -50,7 +50,7 @@ fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in 1..context.args.len() {
         let key = context.key(index)?;
         let was_expired = matches!(context.table_ref(&key).find(&key, now), KeyLookup::Expired(_));
-        engine.watch(context.session, &key, was_expired);
+        engine.watch_key(context.session, &key, was_expired);
     }
     context.reply.ok();
     Ok(())
@@ -80,9 +80,9 @@ mod tests {
             let start = std::time::Instant::now();
             client.call(&words);
             let taken = start.elapsed();
-            assert_eq!(client.engine.watched_keys(), keys);
+            assert_eq!(client.engine.watched_key_count(), keys);
             client.call(&["unwatch"]);
-            assert_eq!((client.engine.watched_keys(), client.engine.watching_clients()), (0, 0));
+            assert_eq!((client.engine.watched_key_count(), client.engine.watching_client_count()), (0, 0));
             taken
         };
         time(5000);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn select_works_in_transactions() {
+    fn queued_select_changes_database() {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("multi\nset a 1\nselect 1\nset a 2\nexec", "+OK|+QUEUED|+QUEUED|+QUEUED|*3|+OK|+OK|+OK"),

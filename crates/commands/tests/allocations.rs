@@ -4,13 +4,13 @@
 
 mod path;
 
-use path::{CommandPath, PIPELINE, encode_words};
+use path::{CommandPath, PIPELINE_LEN, encode_words};
 
 #[global_allocator]
-static COUNTING: dhat::Alloc = dhat::Alloc;
+static COUNTING_ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-fn pipeline(line: &str) -> Vec<u8> {
-    encode_words(&line.split(' ').collect::<Vec<_>>()).repeat(PIPELINE)
+fn encode_pipeline(line: &str) -> Vec<u8> {
+    encode_words(&line.split(' ').collect::<Vec<_>>()).repeat(PIPELINE_LEN)
 }
 
 #[test]
@@ -33,14 +33,16 @@ fn common_commands_allocate_nothing() {
     ];
     // The hash is large enough to be stored as a hash table.
     for field in 0..1000 {
-        path.run(&mut pipeline(&format!("hset large field:{field} value-of-32-bytes-111111111111111")));
+        path.run(&mut encode_pipeline(&format!(
+            "hset large field:{field} value-of-32-bytes-111111111111111"
+        )));
     }
     for line in lines {
-        let mut buffer = pipeline(line);
+        let mut buffer = encode_pipeline(line);
         path.run(&mut buffer);
         let before = dhat::HeapStats::get().total_blocks;
         path.run(&mut buffer);
         let blocks = dhat::HeapStats::get().total_blocks - before;
-        assert_eq!(blocks, 0, "{PIPELINE} times '{line}' allocated {blocks} blocks");
+        assert_eq!(blocks, 0, "{PIPELINE_LEN} times '{line}' allocated {blocks} blocks");
     }
 }

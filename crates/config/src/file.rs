@@ -122,12 +122,16 @@ impl Config {
                 "rename-command" => {
                     let [from, to] = values else { return Err(fail(BAD_DIRECTIVE_ERROR.to_owned())) };
                     let (from, to) = (from.clone(), to.clone());
-                    self.command_renames.write().push(CommandRename { from, to, line: fail(String::new()) });
+                    self.command_renames.write().push(CommandRename {
+                        original_name: from,
+                        new_name: to,
+                        location: fail(String::new()),
+                    });
                 }
                 "user" if !values.is_empty() => {
                     self.user_lines
                         .write()
-                        .push(UserLine { arguments: values.to_vec(), line: fail(String::new()) });
+                        .push(UserLine { arguments: values.to_vec(), location: fail(String::new()) });
                 }
                 // Only CONFIG REWRITE produces an empty `replicaof`; in a file it must name a master.
                 "replicaof" | "slaveof" if values.is_empty() => {
@@ -142,7 +146,9 @@ impl Config {
 
     fn load_directive(&self, name: &str, values: &[String]) -> Result<(), String> {
         self.load(name, values).map_err(|error| match error {
-            SetError::Unknown => unsupported::refusal_reason(name).unwrap_or(BAD_DIRECTIVE_ERROR).to_owned(),
+            SetError::UnknownParameter => {
+                unsupported::refusal_reason(name).unwrap_or(BAD_DIRECTIVE_ERROR).to_owned()
+            }
             SetError::Immutable | SetError::Protected => BAD_DIRECTIVE_ERROR.to_owned(),
             SetError::Invalid(reason) => reason,
         })

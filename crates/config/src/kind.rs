@@ -16,16 +16,17 @@ pub(crate) use list::{
     word_list,
 };
 pub(crate) use number::{
-    bounded_number, byte_count, clamped_number, file_mode, memory_share, millis, min_bytes, optional_port,
+    bounded_number, byte_count, clamped_number, file_mode, memory_size, millis, min_bytes, optional_port,
     seconds, unbounded_bytes,
 };
 pub(crate) use word::{
-    announced_address, append_file_name, append_folder_name, availability_zone, dump_file_name, enum_word,
-    event_letters, hostname, ipv4, ipv6, node_name, one_of, optional_text, path, process_title, text, yes_no,
+    announced_address, append_directory_name, append_file_name, availability_zone, dump_file_name, enum_word,
+    event_letters, fixed_word, hostname, ipv4, ipv6, node_name, optional_text, path, process_title, text,
+    yes_no,
 };
 
 pub use list::{MasterAddress, OutputLimit, OutputLimits, SavePoint};
-pub use number::MemoryShare;
+pub use number::MemorySize;
 
 use crate::key::Key;
 use crate::parameters::Values;
@@ -41,7 +42,7 @@ pub(crate) trait ValueKind: Sync {
 
     /// Parses the arguments of a configuration line or CONFIG SET. `previous` is the current value, if there is one,
     /// for parameters that allow partial changes. The error is the reason for the refusal.
-    fn parse(&self, words: &[String], before: Option<&Self::Value>) -> Result<Self::Value, String>;
+    fn parse(&self, words: &[String], previous: Option<&Self::Value>) -> Result<Self::Value, String>;
 
     /// Formats the value for CONFIG GET. [`ValueKind::parse`] accepts the result as one argument.
     fn format(&self, value: &Self::Value) -> String;

@@ -41,7 +41,7 @@ pub use explain::{ExplainedLine, LineEffect, explain_configuration};
 pub use file::{ConfigError, ConfigSource};
 pub use file::{arguments_to_lines, is_file_argument};
 pub use key::Key;
-pub use kind::{MasterAddress, MemoryShare, OutputLimit, OutputLimits, SavePoint, Text};
+pub use kind::{MasterAddress, MemorySize, OutputLimit, OutputLimits, SavePoint, Text};
 pub use parameters::{Values, keys};
 pub use replacing::{ReplaceMethod, replace_atomically, replace_content};
 pub use rewrite::RewriteExtent;
@@ -69,7 +69,7 @@ pub struct Config {
 pub struct UserLine {
     /// The arguments of `user`, starting with the user's name.
     arguments: Vec<String>,
-    line: ConfigError,
+    location: ConfigError,
 }
 
 impl UserLine {
@@ -82,7 +82,7 @@ impl UserLine {
     /// Creates an error that points to this line and gives `reason`.
     #[must_use]
     pub fn error(&self, reason: &str) -> ConfigError {
-        ConfigError { reason: reason.to_owned(), ..self.line.clone() }
+        ConfigError { reason: reason.to_owned(), ..self.location.clone() }
     }
 }
 
@@ -90,17 +90,17 @@ impl UserLine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandRename {
     /// The command's original name, in any case.
-    pub from: String,
+    pub original_name: String,
     /// The command's new name. An empty name disables the command.
-    pub to: String,
-    line: ConfigError,
+    pub new_name: String,
+    location: ConfigError,
 }
 
 impl CommandRename {
     /// Creates an error that points to this line and gives `reason`.
     #[must_use]
     pub fn error(&self, reason: &str) -> ConfigError {
-        ConfigError { reason: reason.to_owned(), ..self.line.clone() }
+        ConfigError { reason: reason.to_owned(), ..self.location.clone() }
     }
 }
 
@@ -108,7 +108,7 @@ impl CommandRename {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetError {
     /// No parameter has the given name.
-    Unknown,
+    UnknownParameter,
     /// The parameter can be set only at startup.
     Immutable,
     /// The parameter is protected (`enable-protected-configs`), and the connection is not trusted.
@@ -120,7 +120,7 @@ pub enum SetError {
 /// The parameters that a CONFIG SET changed.
 #[derive(Debug, Clone)]
 pub struct ChangedParameters {
-    previous: Arc<Values>,
+    previous_values: Arc<Values>,
     changed: Vec<Id>,
 }
 
@@ -133,8 +133,8 @@ impl ChangedParameters {
 
     /// The snapshot of all values before the change.
     #[must_use]
-    pub fn previous(&self) -> &Values {
-        &self.previous
+    pub fn previous_values(&self) -> &Values {
+        &self.previous_values
     }
 
     /// The names of the changed parameters in request order.
@@ -175,10 +175,10 @@ impl Config {
     /// Whether a parameter has its default value.
     #[must_use]
     pub fn is_default<T>(&self, key: Key<T>) -> bool {
-        self.has_default(key.id)
+        self.has_default_value(key.id)
     }
 
-    fn has_default(&self, id: Id) -> bool {
+    fn has_default_value(&self, id: Id) -> bool {
         id.parameter().field.has_equal_value(&self.values(), &self.defaults)
     }
 
@@ -201,7 +201,7 @@ impl Config {
     /// # Errors
     /// The parameter does not exist, or the value is invalid.
     pub fn load(&self, name: &str, words: &[String]) -> Result<(), SetError> {
-        let row = find_parameter(name).ok_or(SetError::Unknown)?;
+        let row = find_parameter(name).ok_or(SetError::UnknownParameter)?;
         let _turn = self.write_lock.lock();
         let mut values = Values::clone(&self.values());
         row.field.parse_and_set(&mut values, words).map_err(SetError::Invalid)?;
@@ -240,7 +240,7 @@ impl Config {
         }
         check_bus_protection(&values, &changed)?;
         self.values.store(Arc::new(values));
-        Ok(ChangedParameters { previous: before, changed })
+        Ok(ChangedParameters { previous_values: before, changed })
     }
 
     /// Restores the previous values of the changed parameters, for callers that fail to apply the changes.
@@ -248,7 +248,7 @@ impl Config {
         let _turn = self.write_lock.lock();
         let mut values = Values::clone(&self.values());
         for id in &changes.changed {
-            id.parameter().field.copy_value(&changes.previous, &mut values);
+            id.parameter().field.copy_value(&changes.previous_values, &mut values);
         }
         self.values.store(Arc::new(values));
     }
@@ -268,7 +268,7 @@ impl Config {
 
     /// Looks up a parameter that CONFIG GET does not list, case-insensitively. Returns its name and its value as text.
     #[must_use]
-    pub fn find_hidden(&self, name: &str) -> Option<(&'static str, String)> {
+    pub fn find_hidden_parameter(&self, name: &str) -> Option<(&'static str, String)> {
         let row = find_parameter(name).filter(|row| row.hidden)?;
         let name = row.names().find(|known| known.eq_ignore_ascii_case(name))?;
         Some((name, row.field.format_value(&self.values())))
@@ -306,7 +306,7 @@ fn check_bus_protection(values: &Values, changed: &[Id]) -> Result<(), (String, 
 }
 
 fn find_settable(name: &str, trusted: bool) -> Result<&'static Parameter, SetError> {
-    let row = find_parameter(name).ok_or(SetError::Unknown)?;
+    let row = find_parameter(name).ok_or(SetError::UnknownParameter)?;
     if !row.mutable {
         return Err(SetError::Immutable);
     }

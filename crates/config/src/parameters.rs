@@ -22,10 +22,10 @@ use crate::choices::{
 };
 use crate::key::Key;
 use crate::kind::{
-    MasterAddress, MemoryShare, OutputLimits, ParameterField, SavePoint, Text, TypedField, announced_address,
-    append_file_name, append_folder_name, availability_zone, bounded_number, byte_count, clamped_number,
-    dump_file_name, enum_word, event_letters, file_mode, hostname, ipv4, ipv6, memory_share, millis,
-    min_bytes, node_name, one_of, oom_adjustments, optional_master, optional_port, optional_text,
+    MasterAddress, MemorySize, OutputLimits, ParameterField, SavePoint, Text, TypedField, announced_address,
+    append_directory_name, append_file_name, availability_zone, bounded_number, byte_count, clamped_number,
+    dump_file_name, enum_word, event_letters, file_mode, fixed_word, hostname, ipv4, ipv6, memory_size,
+    millis, min_bytes, node_name, oom_adjustments, optional_master, optional_port, optional_text,
     output_limits, parse_default, path, percentile_list, process_title, save_points, seconds,
     shutdown_options, text, unbounded_bytes, word_list, yes_no,
 };
@@ -81,8 +81,8 @@ impl Parameter {
     }
 
     /// Declares a former name of the parameter, which remains valid as an alias.
-    const fn renamed_from(mut self, former: &'static str) -> Self {
-        self.alias = Some(former);
+    const fn renamed_from(mut self, former_name: &'static str) -> Self {
+        self.alias = Some(former_name);
         self.alias_is_former_name = true;
         self
     }
@@ -199,7 +199,7 @@ parameters! {
     AOF_REWRITE_INCREMENTAL_FSYNC: bool = "aof-rewrite-incremental-fsync", yes_no(), "yes";
     AOF_TIMESTAMP_ENABLED: bool = "aof-timestamp-enabled", yes_no(), "no";
     AOF_USE_RDB_PREAMBLE: bool = "aof-use-rdb-preamble", yes_no(), "yes";
-    APPENDDIRNAME: Text = "appenddirname", append_folder_name(), "appendonlydir", immutable();
+    APPENDDIRNAME: Text = "appenddirname", append_directory_name(), "appendonlydir", immutable();
     APPENDFILENAME: Text = "appendfilename", append_file_name(), "appendonly.aof", immutable();
     APPENDFSYNC: AppendFsync = "appendfsync", enum_word(), "everysec";
     APPENDONLY: bool = "appendonly", yes_no(), "no";
@@ -232,7 +232,7 @@ parameters! {
     CLUSTER_BUS_PORT_PROTECTED_MODE: bool = "cluster-bus-port-protected-mode", yes_no(), "no";
     CLUSTER_CONFIG_FILE: Text = "cluster-config-file", path("cluster-config-file can't be empty"), "nodes.conf", immutable();
     CLUSTER_CONFIG_SAVE_BEHAVIOR: &'static str =
-        "cluster-config-save-behavior", one_of(&["sync", "best-effort"]), "sync";
+        "cluster-config-save-behavior", fixed_word(&["sync", "best-effort"]), "sync";
     CLUSTER_DATABASES: usize = "cluster-databases", bounded_number(1, 65535), "1", immutable();
     CLUSTER_ENABLED: bool = "cluster-enabled", yes_no(), "no", immutable();
     CLUSTER_LINK_SENDBUF_LIMIT: usize = "cluster-link-sendbuf-limit", byte_count(0, MAX), "0";
@@ -324,7 +324,7 @@ parameters! {
     MAX_NEW_TLS_CONNECTIONS_PER_CYCLE: usize = "max-new-tls-connections-per-cycle", bounded_number(1, 1000), "1";
     MAXCLIENTS: usize = "maxclients", bounded_number(1, 4294967295), "10000";
     MAXMEMORY: usize = "maxmemory", unbounded_bytes(), "0";
-    MAXMEMORY_CLIENTS: MemoryShare = "maxmemory-clients", memory_share(), "0";
+    MAXMEMORY_CLIENTS: MemorySize = "maxmemory-clients", memory_size(), "0";
     MAXMEMORY_EVICTION_TENACITY: u32 = "maxmemory-eviction-tenacity", bounded_number(0, 100), "10";
     MAXMEMORY_POLICY: EvictionPolicy = "maxmemory-policy", enum_word(), "noeviction";
     MAXMEMORY_SAMPLES: usize = "maxmemory-samples", bounded_number(1, 64), "5";
@@ -348,13 +348,13 @@ parameters! {
     PREFETCH_BATCH_MAX_SIZE: usize = "prefetch-batch-max-size", bounded_number(0, 128), "16";
     PROC_TITLE_TEMPLATE: Text = "proc-title-template", process_title(), "{title} {listen-addr} {server-mode}";
     PROPAGATION_ERROR_BEHAVIOR: &'static str =
-        "propagation-error-behavior", one_of(&["ignore", "panic", "panic-on-replicas"]), "ignore";
+        "propagation-error-behavior", fixed_word(&["ignore", "panic", "panic-on-replicas"]), "ignore";
     PROTECTED_MODE: bool = "protected-mode", yes_no(), "yes";
     PROTO_MAX_BULK_LEN: i64 = "proto-max-bulk-len", byte_count(1048576, MAX), "536870912";
     RDB_DEL_SYNC_FILES: bool = "rdb-del-sync-files", yes_no(), "no";
     RDB_KEY_SAVE_DELAY: i64 = "rdb-key-save-delay", bounded_number(I32_MIN, I32_MAX), "0", hidden();
     RDB_SAVE_INCREMENTAL_FSYNC: bool = "rdb-save-incremental-fsync", yes_no(), "yes";
-    RDB_VERSION_CHECK: &'static str = "rdb-version-check", one_of(&["strict", "relaxed"]), "strict";
+    RDB_VERSION_CHECK: &'static str = "rdb-version-check", fixed_word(&["strict", "relaxed"]), "strict";
     RDBCHECKSUM: bool = "rdbchecksum", yes_no(), "yes", immutable();
     RDBCOMPRESSION: bool = "rdbcompression", yes_no(), "yes";
     RDMA_BIND: Text = "rdma-bind", text(), "", immutable();
@@ -383,7 +383,7 @@ parameters! {
     REPLICA_SERVE_STALE_DATA: bool = "replica-serve-stale-data", yes_no(), "yes", alias("slave-serve-stale-data");
     REPLICAOF: Option<MasterAddress> = "replicaof", optional_master(), "", alias("slaveof"), immutable();
     REQUIREPASS: Option<Text> = "requirepass", optional_text(), "";
-    SANITIZE_DUMP_PAYLOAD: &'static str = "sanitize-dump-payload", one_of(&["no", "yes", "clients"]), "no";
+    SANITIZE_DUMP_PAYLOAD: &'static str = "sanitize-dump-payload", fixed_word(&["no", "yes", "clients"]), "no";
     SAVE: Arc<[SavePoint]> = "save", save_points(), "3600 1 300 100 60 10000";
     SERVER_CPULIST: Text = "server-cpulist", text(), "", alias("server_cpulist"), immutable();
     SET_MAX_INTSET_ENTRIES: usize = "set-max-intset-entries", bounded_number(0, MAX), "512";

@@ -32,10 +32,10 @@ pub fn replace_content(path: &Path, bytes: &[u8]) -> io::Result<ReplaceMethod> {
 /// An I/O error. The file is unchanged then.
 pub fn replace_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = temporary_path(path);
-    let written = write_temporary(&temporary, path, bytes)
+    let written = write_temporary_file(&temporary, path, bytes)
         .and_then(|()| fs::rename(&temporary, path))
-        .and_then(|()| sync_parent_folder(path));
-    written.inspect_err(|_| remove_temporary(&temporary))
+        .and_then(|()| sync_parent_directory(path));
+    written.inspect_err(|_| remove_temporary_file(&temporary))
 }
 
 /// Implements [`replace_content`]. `rename` is `fs::rename`, except in tests that inject errors.
@@ -45,23 +45,23 @@ fn replace_using(
     rename: &dyn Fn(&Path, &Path) -> io::Result<()>,
 ) -> io::Result<ReplaceMethod> {
     let temporary = temporary_path(path);
-    let written = write_temporary(&temporary, path, bytes);
+    let written = write_temporary_file(&temporary, path, bytes);
     let has_copy = written.is_ok();
     match written.and_then(|()| rename(&temporary, path)) {
-        Ok(()) => sync_parent_folder(path).map(|()| ReplaceMethod::Atomic),
+        Ok(()) => sync_parent_directory(path).map(|()| ReplaceMethod::Atomic),
         Err(error) if requires_write_in_place(&error, has_copy) && path.exists() => {
             if has_copy {
                 // Persist the copy's directory entry before touching the file. If the sync fails, a crash may lose the
                 // copy.
-                let _ = sync_parent_folder(path);
+                let _ = sync_parent_directory(path);
             }
             // If this write fails, the file may be torn, so the temporary copy is only removed after it.
             write_in_place(path, bytes)?;
-            remove_temporary(&temporary);
+            remove_temporary_file(&temporary);
             Ok(ReplaceMethod::InPlace)
         }
         Err(error) => {
-            remove_temporary(&temporary);
+            remove_temporary_file(&temporary);
             Err(error)
         }
     }
@@ -82,7 +82,7 @@ fn temporary_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn write_temporary(temporary: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_temporary_file(temporary: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(temporary)?;
     if let Ok(old) = fs::metadata(path) {
         file.set_permissions(old.permissions())?;
@@ -98,12 +98,12 @@ fn write_in_place(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-fn remove_temporary(temporary: &Path) {
+fn remove_temporary_file(temporary: &Path) {
     // Ignore errors, because the temporary file may not exist.
     let _ = fs::remove_file(temporary);
 }
 
-fn sync_parent_folder(path: &Path) -> io::Result<()> {
+fn sync_parent_directory(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     /// Creates a directory that contains a file with old content.
-    fn folder_with_old_file() -> (tempfile::TempDir, PathBuf) {
+    fn directory_with_old_file() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("redis.conf");
         fs::write(&path, "old and longer\n").unwrap();
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn file_that_cannot_be_renamed_over_is_written_in_place() {
         for kind in [ErrorKind::ResourceBusy, ErrorKind::CrossesDevices, ErrorKind::ReadOnlyFilesystem] {
-            let (folder, path) = folder_with_old_file();
+            let (folder, path) = directory_with_old_file();
             let rename = |from: &Path, _: &Path| {
                 assert_eq!(fs::read_to_string(from).unwrap(), "new\n", "a copy is beside it");
                 Err(io::Error::from(kind))
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn failed_replacement_keeps_old_content() {
-        let (folder, path) = folder_with_old_file();
+        let (folder, path) = directory_with_old_file();
         let full = |_: &Path, _: &Path| Err(io::Error::from(ErrorKind::StorageFull));
         assert_eq!(replace_using(&path, b"new\n", &full).unwrap_err().kind(), ErrorKind::StorageFull);
         assert_eq!(fs::read_to_string(&path).unwrap(), "old and longer\n");
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn replacement_renames_new_file_into_place() {
-        let (folder, path) = folder_with_old_file();
+        let (folder, path) = directory_with_old_file();
         assert_eq!(replace_content(&path, b"new\n").unwrap(), ReplaceMethod::Atomic);
         assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
         replace_atomically(&path, b"newer\n").unwrap();

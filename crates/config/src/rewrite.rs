@@ -46,12 +46,12 @@ impl Config {
     }
 
     /// Updates the content of the configuration file to the current values and returns the new text.
-    fn update_text(&self, old: &str, users: &[Vec<String>], extent: RewriteExtent) -> String {
+    fn update_text(&self, old_text: &str, users: &[Vec<String>], extent: RewriteExtent) -> String {
         let mut written = vec![false; PARAMETERS.len()];
         let mut users = users.iter().map(|words| format_user_line(words));
         let mut text = String::new();
         let mut signed = false;
-        for line in old.lines() {
+        for line in old_text.lines() {
             signed |= line == REWRITE_COMMENT;
             if is_user_line(line) {
                 // All `user` lines are written at the position of the first one.
@@ -77,7 +77,7 @@ impl Config {
             }
         }
         let left = PARAMETERS.iter().filter(|row| !written[row.id as usize]);
-        let changed = left.filter(|row| extent == RewriteExtent::All || !self.has_default(row.id));
+        let changed = left.filter(|row| extent == RewriteExtent::All || !self.has_default_value(row.id));
         for line in changed.flat_map(|row| self.parameter_lines(row, row.name)).chain(users) {
             if !signed {
                 push_line(&mut text, REWRITE_COMMENT);

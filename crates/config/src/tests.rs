@@ -69,7 +69,10 @@ fn parameters_have_typed_values() {
     assert_eq!(config.get(keys::ACLFILE), None);
     assert_eq!(config.get(keys::BIND).join(" "), "* -::*");
     let limit = config.values()[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica;
-    assert_eq!((limit.hard, limit.soft, limit.soft_duration), (256 << 20, 64 << 20, Duration::from_secs(60)));
+    assert_eq!(
+        (limit.hard_limit, limit.soft_limit, limit.soft_duration),
+        (256 << 20, 64 << 20, Duration::from_secs(60))
+    );
 }
 
 /// A snapshot taken before a change stays complete and unchanged.
@@ -83,7 +86,7 @@ fn snapshot_is_immutable() {
     let now = config.values();
     assert_eq!((now[keys::MAXCLIENTS], now[keys::TIMEOUT]), (5, Duration::from_secs(7)));
     assert!(changes.contains(keys::TIMEOUT) && !changes.contains(keys::PORT));
-    assert_eq!(changes.previous()[keys::MAXCLIENTS], 10000);
+    assert_eq!(changes.previous_values()[keys::MAXCLIENTS], 10000);
 }
 
 #[test]
@@ -142,7 +145,7 @@ fn protected_parameters_require_trust() {
     assert_eq!(set("databases", "3", true), Err(SetError::Immutable));
     assert_eq!(set("dir", "/", false), Err(SetError::Protected));
     assert!(set("dir", "/", true).is_ok());
-    assert_eq!(set("nonsense", "3", true), Err(SetError::Unknown));
+    assert_eq!(set("nonsense", "3", true), Err(SetError::UnknownParameter));
     assert!(set("tls-auth-clients-user", "URI", true).is_ok());
     assert_eq!(set("replicaof", "127.0.0.1 7000", true), Err(SetError::Immutable));
     assert_eq!(set("slaveof", "127.0.0.1 7000", true), Err(SetError::Immutable));
@@ -157,19 +160,19 @@ fn hidden_parameters_are_settable_but_not_listed() {
     let listed = config.visible_parameters();
     for name in hidden {
         assert!(listed.iter().all(|(shown, _)| *shown != name), "{name}");
-        assert_eq!(config.find_hidden(name).map(|(name, _)| name), Some(name));
+        assert_eq!(config.find_hidden_parameter(name).map(|(name, _)| name), Some(name));
     }
     let change = ("Cluster-Ping-Interval".to_owned(), "500".to_owned());
     assert_eq!(config.set(&[change], false).map(|changes| changes.names().count()), Ok(1));
     assert_eq!(
-        config.find_hidden("CLUSTER-PING-INTERVAL"),
+        config.find_hidden_parameter("CLUSTER-PING-INTERVAL"),
         Some(("cluster-ping-interval", "500".to_owned()))
     );
     assert_eq!(
-        config.find_hidden("lua-enable-deprecated-api"),
+        config.find_hidden_parameter("lua-enable-deprecated-api"),
         Some(("lua-enable-deprecated-api", "no".to_owned()))
     );
-    assert_eq!(config.find_hidden("maxmemory"), None);
+    assert_eq!(config.find_hidden_parameter("maxmemory"), None);
 }
 
 /// As in Redis 8.10.2, CONFIG SET validates the result of all its changes, whatever their order.

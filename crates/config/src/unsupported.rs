@@ -4,7 +4,7 @@
 use super::{Config, Id};
 
 /// Parameters that are not implemented. A value that differs from the default causes a warning.
-const WITHOUT_EFFECT: &[Id] = &[
+const PARAMETERS_WITHOUT_EFFECT: &[Id] = &[
     Id::ACTIVEDEFRAG,
     Id::AOF_REWRITE_CPULIST,
     Id::BGSAVE_CPULIST,
@@ -30,7 +30,7 @@ const WITHOUT_EFFECT: &[Id] = &[
 
 /// Parameters that are not needed, because they tune mechanisms that this server implements differently. They are
 /// grouped by the explanation.
-const NOT_NEEDED: &[(&str, &[Id])] = &[
+const PARAMETERS_NOT_NEEDED: &[(&str, &[Id])] = &[
     (
         "memory is always defragmented, rehashed and released one slot at a time",
         &[
@@ -92,10 +92,10 @@ pub(crate) enum ParameterEffect {
 
 impl ParameterEffect {
     pub(crate) fn of_parameter(id: Id) -> Self {
-        if WITHOUT_EFFECT.contains(&id) {
+        if PARAMETERS_WITHOUT_EFFECT.contains(&id) {
             return Self::NotImplemented;
         }
-        let row = NOT_NEEDED.iter().find(|(_, ids)| ids.contains(&id));
+        let row = PARAMETERS_NOT_NEEDED.iter().find(|(_, ids)| ids.contains(&id));
         row.map_or(Self::Applied, |(reason, _)| Self::NotNeeded(reason))
     }
 }
@@ -171,11 +171,12 @@ fn find_in_table(table: &[(&[&str], &'static str)], directive: &str) -> Option<&
 }
 
 /// Parameters that Redis itself removed and still accepts without effect.
-const OBSOLETE: &[&str] = &["list-max-ziplist-entries", "list-max-ziplist-value", "lua-replicate-commands"];
+const OBSOLETE_PARAMETERS: &[&str] =
+    &["list-max-ziplist-entries", "list-max-ziplist-value", "lua-replicate-commands"];
 
 /// Whether Redis removed this parameter and ignores it.
 pub(super) fn is_obsolete(directive: &str) -> bool {
-    OBSOLETE.iter().any(|name| name.eq_ignore_ascii_case(directive))
+    OBSOLETE_PARAMETERS.iter().any(|name| name.eq_ignore_ascii_case(directive))
 }
 
 /// The reason why the server refuses to start with this directive, or `None` if it accepts the directive.
@@ -187,7 +188,7 @@ pub(super) fn refusal_reason(directive: &str) -> Option<&'static str> {
 /// Startup warnings about parameters without effect.
 #[must_use]
 pub fn unsupported_warnings(config: &Config) -> Vec<String> {
-    let asked = WITHOUT_EFFECT.iter().filter(|id| !config.has_default(**id));
+    let asked = PARAMETERS_WITHOUT_EFFECT.iter().filter(|id| !config.has_default_value(**id));
     let asked: Vec<&str> = asked.map(|id| id.name()).collect();
     if asked.is_empty() {
         return Vec::new();
@@ -199,8 +200,8 @@ pub fn unsupported_warnings(config: &Config) -> Vec<String> {
 #[must_use]
 pub fn not_needed_notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
-    for (reason, ids) in NOT_NEEDED {
-        for id in ids.iter().filter(|id| !config.has_default(**id)) {
+    for (reason, ids) in PARAMETERS_NOT_NEEDED {
+        for id in ids.iter().filter(|id| !config.has_default_value(**id)) {
             notes.push(format!("'{}' has no effect: {reason}", id.name()));
         }
     }

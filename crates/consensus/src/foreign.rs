@@ -3,7 +3,7 @@
 //! A Redis sentinel implements voting (`SENTINEL IS-MASTER-DOWN-BY-ADDR` with a run id) and nothing else of Raft. It
 //! takes part as follows:
 //!
-//! * As a voter: a vote request becomes [`GroupAction::RequestVote`] and the reply is fed as [`crate::Input::Vote`].
+//! * As a voter: a vote request becomes [`GroupAction::RequestVote`] and the reply is fed as [`crate::InputBuffer::Vote`].
 //!   Redis has no pre-vote, so the group answers pre-vote requests on its behalf.
 //! * As a candidate: [`Group::vote_for`] handles its request with Raft's own voting rules. There is one vote per term
 //!   across both protocols, and it is durable before the reply leaves.
@@ -46,19 +46,19 @@ impl Group {
             message.set_msg_type(MessageType::MsgRequestVote);
             self.step(message);
             self.handle(now, crate::GroupInput::Deadline, out);
-            if self.saved_state().vote == candidate.number() {
+            if self.saved_state().voted_for == candidate.number() {
                 self.last_activity = Some(now);
             }
         }
-        (self.record_number, self.saved_state().term, PeerId::new(self.saved_state().vote))
+        (self.record_number, self.saved_state().term, PeerId::new(self.saved_state().voted_for))
     }
 
     pub(crate) fn on_foreign_vote(&mut self, from: PeerId, term: Term) {
-        if !self.foreign.contains(&from) || term != self.term() {
+        if !self.foreign_members.contains(&from) || term != self.term() {
             return;
         }
         self.foreign_votes.insert((term, from));
-        self.answer_foreign_vote(from, MessageType::MsgRequestVoteResponse, term.0, 0);
+        self.answer_for_foreign_member(from, MessageType::MsgRequestVoteResponse, term.0, 0);
     }
 
     /// Sends a message to a foreign member: translates vote requests into its protocol, and answers the other messages
@@ -73,30 +73,30 @@ impl Group {
         let follows = self.foreign_votes.contains(&(Term(message.term), to));
         match message.get_msg_type() {
             MessageType::MsgRequestPreVote => {
-                self.answer_foreign_vote(to, MessageType::MsgRequestPreVoteResponse, message.term, 0);
+                self.answer_for_foreign_member(to, MessageType::MsgRequestPreVoteResponse, message.term, 0);
             }
             MessageType::MsgRequestVote => {
                 out.push(GroupAction::RequestVote { after, to, term: Term(message.term) });
             }
             MessageType::MsgAppend if follows => {
                 let held = message.index + message.entries.len() as u64;
-                self.answer_foreign_vote(to, MessageType::MsgAppendResponse, message.term, held);
+                self.answer_for_foreign_member(to, MessageType::MsgAppendResponse, message.term, held);
             }
             MessageType::MsgSnapshot if follows => {
                 let held = message.get_snapshot().get_metadata().index;
-                self.answer_foreign_vote(to, MessageType::MsgAppendResponse, message.term, held);
+                self.answer_for_foreign_member(to, MessageType::MsgAppendResponse, message.term, held);
             }
             MessageType::MsgHeartbeat if follows => {
-                self.answer_foreign_vote(to, MessageType::MsgHeartbeatResponse, message.term, 0);
+                self.answer_for_foreign_member(to, MessageType::MsgHeartbeatResponse, message.term, 0);
             }
             _ => {}
         }
     }
 
-    fn answer_foreign_vote(&mut self, from: PeerId, kind: MessageType, term: u64, index: u64) {
+    fn answer_for_foreign_member(&mut self, from: PeerId, kind: MessageType, term: u64, index: u64) {
         let mut answer =
             Message { to: self.id().number(), from: from.number(), term, index, ..Message::default() };
         answer.set_msg_type(kind);
-        self.vote_answers.push(answer);
+        self.foreign_replies.push(answer);
     }
 }

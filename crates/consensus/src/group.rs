@@ -11,17 +11,17 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::guard::{self, GroupView};
 use crate::journal::{GroupChange, GroupRecord, SavedGroup};
-use crate::store::{Store, from_raft};
+use crate::store::{Store, from_raft_entry};
 use crate::wire::{self, Envelope};
 use crate::{PeerId, RecordNumber, Term};
 
 /// How often a leader sends heartbeats.
-const HEARTBEAT: Duration = Duration::from_millis(50);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(50);
 /// Base timeout of the first election attempt; a random delay of up to the same length is added. It is three heartbeats
 /// long, enough for two round trips within a region.
 const ELECTION_TIMEOUT: Duration = Duration::from_millis(150);
 /// Maximum number of timeout doublings, so that groups spread over continents can complete an election.
-const MAX_DOUBLINGS: u32 = 3;
+const MAX_TIMEOUT_DOUBLINGS: u32 = 3;
 /// Delay between the candidacies of two members. All members activate the group at about the same time, when they
 /// notice the failure of their master; the delay gives the first candidate time to win.
 const CANDIDACY_DELAY: Duration = Duration::from_millis(25);
@@ -37,24 +37,24 @@ pub enum GroupInput<'a> {
     Message(&'a [u8]),
     /// Sets the members of the group, including this one. A leader postpones the change until it steps down; other
     /// members apply it at once.
-    Members {
+    SetMembers {
         /// The ids of all members, including this one and the foreign ones.
         voters: BTreeSet<PeerId>,
         /// The members that speak the Redis Sentinel protocol and have no log.
-        foreign: BTreeSet<PeerId>,
+        foreign_members: BTreeSet<PeerId>,
     },
-    /// Starts the election of a leader in a term after `minimum_term_past`. If the group is already active, this only
+    /// Starts the election of a leader in a term after `last_forbidden_term`. If the group is already active, this only
     /// raises the minimum term.
     Activate {
         /// Elections must use a term higher than this one.
-        minimum_term_past: Term,
+        last_forbidden_term: Term,
     },
     /// Ends the leadership and all traffic until the next [`GroupInput::Activate`].
     Deactivate,
     /// Replaces the value. Ignored unless this member is the leader.
     Propose(Vec<u8>),
     /// A foreign member voted for this member.
-    Vote {
+    ForeignVote {
         /// The foreign member that voted.
         from: PeerId,
         /// The term in which the vote was given.
@@ -71,7 +71,7 @@ pub enum GroupAction {
     /// Append a record to the journal and sync it.
     Persist {
         /// The number by which later actions refer to this record.
-        record_number: RecordNumber,
+        number: RecordNumber,
         /// The changes to append. Several records may share one sync.
         record: GroupRecord,
     },
@@ -94,14 +94,14 @@ pub enum GroupAction {
         term: Term,
     },
     /// Reports that another member voted for this one.
-    Granted {
+    VoteReceived {
         /// The member that voted for this one.
         from: PeerId,
         /// The term in which the vote was given.
         term: Term,
     },
     /// Reports a change of the leader known to this member.
-    Leader {
+    LeaderChanged {
         /// The record that must be durable first.
         after: RecordNumber,
         /// The current term of this member. A term has at most one leader.
@@ -121,11 +121,11 @@ pub enum GroupAction {
         value: Vec<u8>,
     },
     /// Reports that this member refused to vote for a candidate because the candidate does not know these members.
-    Unknown {
+    VoteRefused {
         /// The candidate whose request was refused.
         candidate: PeerId,
         /// The members that the candidate does not know.
-        members: BTreeSet<PeerId>,
+        unknown_members: BTreeSet<PeerId>,
     },
 }
 
@@ -133,18 +133,18 @@ pub enum GroupAction {
 pub struct Group {
     name: String,
     id: PeerId,
-    pub(crate) raw: RawNode<Store>,
+    pub(crate) raft_node: RawNode<Store>,
     pub(crate) members: BTreeSet<PeerId>,
-    pub(crate) foreign: BTreeSet<PeerId>,
+    pub(crate) foreign_members: BTreeSet<PeerId>,
     /// The members and foreign members that take effect when this leader steps down.
     next_members: Option<(BTreeSet<PeerId>, BTreeSet<PeerId>)>,
     /// Foreign members that voted for this member, with the term of the vote.
     pub(crate) foreign_votes: BTreeSet<(Term, PeerId)>,
     /// Replies that this member creates on behalf of foreign members, to be processed like received messages.
-    pub(crate) vote_answers: Vec<Message>,
-    timer: Option<Instant>,
+    pub(crate) foreign_replies: Vec<Message>,
+    next_deadline_at: Option<Instant>,
     /// This member starts elections only in terms higher than this one.
-    minimum_term_past: Term,
+    last_forbidden_term: Term,
     /// Number of consecutive elections without a leader.
     election_attempts: u32,
     leader: (Term, Option<PeerId>),
@@ -164,8 +164,8 @@ impl std::fmt::Debug for Group {
             .field("name", &self.name)
             .field("id", &self.id)
             .field("saved", self.saved_state())
-            .field("role", &self.raw.raft.state)
-            .field("timer", &self.timer)
+            .field("role", &self.raft_node.raft.state)
+            .field("timer", &self.next_deadline_at)
             .finish_non_exhaustive()
     }
 }
@@ -180,14 +180,14 @@ impl Group {
         let mut group = Self {
             name: name.to_owned(),
             id,
-            raw: node(id, applied, Store::new(saved, vec![id.number()])),
+            raft_node: create_raft_node(id, applied, Store::new(saved, vec![id.number()])),
             members: BTreeSet::from([id]),
-            foreign: BTreeSet::new(),
+            foreign_members: BTreeSet::new(),
             next_members: None,
             foreign_votes: BTreeSet::new(),
-            vote_answers: Vec::new(),
-            timer: None,
-            minimum_term_past: Term(0),
+            foreign_replies: Vec::new(),
+            next_deadline_at: None,
+            last_forbidden_term: Term(0),
             election_attempts: 0,
             leader: (term, None),
             last_activity: None,
@@ -212,26 +212,26 @@ impl Group {
     /// The current term of this member; it never decreases.
     #[must_use]
     pub fn term(&self) -> Term {
-        Term(self.raw.raft.term)
+        Term(self.raft_node.raft.term)
     }
 
     /// Whether this member is the leader.
     #[must_use]
     pub fn is_leader(&self) -> bool {
-        self.raw.raft.state == StateRole::Leader
+        self.raft_node.raft.state == StateRole::Leader
     }
 
     /// Whether this member is the leader and knows all committed entries, because a majority has stored an entry of its
     /// term.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
-        self.is_leader() && self.raw.raft.commit_to_current_term()
+        self.is_leader() && self.raft_node.raft.commit_to_current_term()
     }
 
     /// Whether the group has been activated: it has a leader or is electing one.
     #[must_use]
-    pub fn is_awake(&self) -> bool {
-        self.timer.is_some()
+    pub fn is_active(&self) -> bool {
+        self.next_deadline_at.is_some()
     }
 
     /// The last committed value; empty if there is none.
@@ -243,34 +243,34 @@ impl Group {
     /// The index of the last log entry.
     #[must_use]
     pub fn last_index(&self) -> u64 {
-        self.raw.store().last_entry().1
+        self.raft_node.store().last_entry().1
     }
 
     /// The state that the journal contains once all pending records are durable.
     #[must_use]
     pub fn saved_state(&self) -> &SavedGroup {
-        self.raw.store().saved()
+        self.raft_node.store().saved()
     }
 
     /// Number of members that have stored the log up to `index`; only meaningful on the leader.
     #[must_use]
-    pub fn acknowledged(&self, index: u64) -> usize {
-        self.raw.raft.prs().iter().filter(|(_, progress)| progress.matched >= index).count()
+    pub fn count_acknowledged(&self, index: u64) -> usize {
+        self.raft_node.raft.prs().iter().filter(|(_, progress)| progress.matched >= index).count()
     }
 
     /// When to feed [`GroupInput::Deadline`]; `None` while the group is inactive.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.timer
+        self.next_deadline_at
     }
 
     /// Processes one event and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Instant, input: GroupInput<'_>, out: &mut Vec<GroupAction>) {
-        match input {
+    pub fn handle(&mut self, now: Instant, event: GroupInput<'_>, out: &mut Vec<GroupAction>) {
+        match event {
             GroupInput::Message(bytes) => self.on_message(now, bytes, out),
-            GroupInput::Members { voters, foreign } => self.on_members(voters, foreign),
-            GroupInput::Activate { minimum_term_past: past } => self.on_wake(now, past, out),
-            GroupInput::Deactivate => self.on_sleep(),
+            GroupInput::SetMembers { voters, foreign_members: foreign } => self.on_members(voters, foreign),
+            GroupInput::Activate { last_forbidden_term: past } => self.on_activate(now, past, out),
+            GroupInput::Deactivate => self.on_deactivate(),
             GroupInput::Propose(value) => {
                 assert!(
                     !value.is_empty() && value.len() <= MAX_VALUE_BYTES,
@@ -279,10 +279,10 @@ impl Group {
                 );
                 if self.is_leader() {
                     // `propose` fails only during a leadership transfer, and this crate never transfers leadership.
-                    let _ = self.raw.propose(Vec::new(), value);
+                    let _ = self.raft_node.propose(Vec::new(), value);
                 }
             }
-            GroupInput::Vote { from, term } => self.on_foreign_vote(from, term),
+            GroupInput::ForeignVote { from, term } => self.on_foreign_vote(from, term),
             GroupInput::Deadline => self.on_deadline(now, out),
         }
         self.process_ready(out);
@@ -291,9 +291,9 @@ impl Group {
 
     fn on_message(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<GroupAction>) {
         let Some(Envelope { mut message, members }) = wire::decode(bytes) else { return };
-        let raft = &self.raw.raft;
+        let raft = &self.raft_node.raft;
         let view = GroupView {
-            store: self.raw.store(),
+            store: self.raft_node.store(),
             myself: self.id.number(),
             term: raft.term,
             leader: raft.leader_id,
@@ -304,43 +304,43 @@ impl Group {
         let kind = message.get_msg_type();
         let from = message.from;
         if matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote) {
-            if kind == MessageType::MsgRequestPreVote && self.has_recently_chosen_another(now, from) {
+            if kind == MessageType::MsgRequestPreVote && self.supports_another_leader(now, from) {
                 return;
             }
             let missing = self.members_unknown_to(&members);
             if !missing.is_empty() {
                 let candidate = PeerId::new(from).expect("a voter's number is not zero");
-                out.push(GroupAction::Unknown { candidate, members: missing });
+                out.push(GroupAction::VoteRefused { candidate, unknown_members: missing });
                 return;
             }
         }
         if kind == MessageType::MsgSnapshot {
             // Members come from local configuration, so the list in the sender's snapshot is ignored.
-            let conf_state = self.raw.store().conf_state();
+            let conf_state = self.raft_node.store().conf_state();
             message.mut_snapshot().mut_metadata().set_conf_state(conf_state);
         }
-        let before = self.raw.raft.state;
+        let before = self.raft_node.raft.state;
         let granted = kind == MessageType::MsgRequestVoteResponse
             && !message.reject
-            && message.term == self.raw.raft.term;
+            && message.term == self.raft_node.raft.term;
         if granted && let Some(from) = PeerId::new(from) {
-            out.push(GroupAction::Granted { from, term: Term(message.term) });
+            out.push(GroupAction::VoteReceived { from, term: Term(message.term) });
         }
         self.step(message);
-        let raft = &self.raw.raft;
+        let raft = &self.raft_node.raft;
         let voted = kind == MessageType::MsgRequestVote && raft.vote == from;
         let led = raft.leader_id == from;
         match raft.state {
             StateRole::Follower if voted || led => {
                 self.last_activity = Some(now);
-                if self.timer.is_some() {
+                if self.next_deadline_at.is_some() {
                     self.election_attempts = 0;
-                    self.timer = Some(now + self.election_timeout());
+                    self.next_deadline_at = Some(now + self.election_timeout());
                 }
             }
             // Start a new election timeout, because the pre-vote may have used up most of the previous one.
             StateRole::Candidate if before == StateRole::PreCandidate => {
-                self.timer = Some(now + self.election_timeout());
+                self.next_deadline_at = Some(now + self.election_timeout());
             }
             StateRole::Leader => self.last_activity = Some(now),
             _ => {}
@@ -348,60 +348,60 @@ impl Group {
     }
 
     /// Returns whether this member recently supported a leader or candidate other than `candidate`.
-    fn has_recently_chosen_another(&self, now: Instant, candidate: u64) -> bool {
-        let raft = &self.raw.raft;
+    fn supports_another_leader(&self, now: Instant, candidate: u64) -> bool {
+        let raft = &self.raft_node.raft;
         let theirs = raft.vote == candidate || raft.leader_id == candidate;
-        !theirs && self.has_recently_settled(now)
+        !theirs && self.had_recent_activity(now)
     }
 
-    fn has_recently_settled(&self, now: Instant) -> bool {
+    fn had_recent_activity(&self, now: Instant) -> bool {
         self.last_activity.is_some_and(|at| now.since(at) < ELECTION_TIMEOUT)
     }
 
     /// Members known to this member but not to the candidate.
-    fn members_unknown_to(&self, theirs: &[u64]) -> BTreeSet<PeerId> {
-        self.members.iter().filter(|id| !theirs.contains(&id.number())).copied().collect()
+    fn members_unknown_to(&self, known_members: &[u64]) -> BTreeSet<PeerId> {
+        self.members.iter().filter(|id| !known_members.contains(&id.number())).copied().collect()
     }
 
-    fn on_members(&mut self, voters: BTreeSet<PeerId>, foreign: BTreeSet<PeerId>) {
+    fn on_members(&mut self, voters: BTreeSet<PeerId>, foreign_members: BTreeSet<PeerId>) {
         assert!(voters.contains(&self.id), "a member belongs to its own group");
-        assert!(foreign.is_subset(&voters) && !foreign.contains(&self.id));
-        self.next_members = Some((voters, foreign));
+        assert!(foreign_members.is_subset(&voters) && !foreign_members.contains(&self.id));
+        self.next_members = Some((voters, foreign_members));
     }
 
-    fn on_wake(&mut self, now: Instant, past: Term, out: &mut Vec<GroupAction>) {
-        self.minimum_term_past = self.minimum_term_past.max(past);
-        if self.timer.is_some() {
+    fn on_activate(&mut self, now: Instant, last_forbidden_term: Term, out: &mut Vec<GroupAction>) {
+        self.last_forbidden_term = self.last_forbidden_term.max(last_forbidden_term);
+        if self.next_deadline_at.is_some() {
             return;
         }
-        if self.term() < past {
-            self.raw.raft.become_follower(past.0, 0);
+        if self.term() < last_forbidden_term {
+            self.raft_node.raft.become_follower(last_forbidden_term.0, 0);
         }
         self.election_attempts = 0;
         // Some members notice the failure only after they have voted for another candidate. They wait for the result of
         // that election before starting their own.
-        let wait = if self.has_recently_settled(now) {
+        let wait = if self.had_recent_activity(now) {
             self.election_timeout()
         } else {
-            CANDIDACY_DELAY * self.rank()
+            CANDIDACY_DELAY * self.candidacy_rank()
         };
-        self.timer = Some(now + wait);
+        self.next_deadline_at = Some(now + wait);
         self.process_ready(out);
         self.on_deadline(now, out);
     }
 
     /// Makes the leader of a deactivated group step down, because it no longer sends heartbeats.
-    fn on_sleep(&mut self) {
-        self.timer = None;
-        if self.raw.raft.state != StateRole::Follower {
-            let term = self.raw.raft.term;
-            self.raw.raft.become_follower(term, 0);
+    fn on_deactivate(&mut self) {
+        self.next_deadline_at = None;
+        if self.raft_node.raft.state != StateRole::Follower {
+            let term = self.raft_node.raft.term;
+            self.raft_node.raft.become_follower(term, 0);
         }
     }
 
     /// The position of this member in the order of candidacies. The order depends on the group's name, so that
     /// different sentinels lead the failovers when a host with many masters fails.
-    fn rank(&self) -> u32 {
+    fn candidacy_rank(&self) -> u32 {
         let count = self.members.len() as u32;
         let place = self.members.range(..self.id).count() as u32;
         let first =
@@ -410,41 +410,42 @@ impl Group {
     }
 
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<GroupAction>) {
-        if self.timer.is_none_or(|due| now < due) {
+        if self.next_deadline_at.is_none_or(|due| now < due) {
             return;
         }
         if self.is_leader() {
-            self.raw.tick();
-            self.timer = Some(now + HEARTBEAT);
+            self.raft_node.tick();
+            self.next_deadline_at = Some(now + HEARTBEAT_INTERVAL);
             return;
         }
-        self.timer = Some(now + self.election_timeout());
+        self.next_deadline_at = Some(now + self.election_timeout());
         self.election_attempts += 1;
         // Process the output of earlier events first, so that it is not mixed with the messages of the candidate.
         self.process_ready(out);
-        if self.term() < self.minimum_term_past {
-            self.raw.raft.become_follower(self.minimum_term_past.0, 0);
+        if self.term() < self.last_forbidden_term {
+            self.raft_node.raft.become_follower(self.last_forbidden_term.0, 0);
         }
-        self.raw.campaign().expect("a local step cannot fail");
+        self.raft_node.campaign().expect("a local step cannot fail");
     }
 
     fn election_timeout(&mut self) -> Duration {
         // A split vote is usually a coincidence, so the first repetition does not double the timeout.
-        let base = ELECTION_TIMEOUT * 2u32.pow(self.election_attempts.saturating_sub(1).min(MAX_DOUBLINGS));
+        let base =
+            ELECTION_TIMEOUT * 2u32.pow(self.election_attempts.saturating_sub(1).min(MAX_TIMEOUT_DOUBLINGS));
         let chance = self.rng.random_range(0..base.as_micros() as u64);
         base + Duration::from_micros(chance)
     }
 
     pub(crate) fn step(&mut self, message: Message) {
         // `step` fails for replies from non-members, which `guard` has already rejected.
-        let _ = self.raw.step(message);
+        let _ = self.raft_node.step(message);
     }
 
     /// Applies the consequences of a role change. Must be called after an event has been processed completely.
     fn apply_role_change(&mut self, now: Instant) {
-        if self.is_leader() && self.timer.is_some_and(|due| due > now + HEARTBEAT) {
+        if self.is_leader() && self.next_deadline_at.is_some_and(|due| due > now + HEARTBEAT_INTERVAL) {
             self.election_attempts = 0;
-            self.timer = Some(now + HEARTBEAT);
+            self.next_deadline_at = Some(now + HEARTBEAT_INTERVAL);
         }
         let term = self.term();
         self.foreign_votes.retain(|(of, _)| *of >= term);
@@ -455,18 +456,18 @@ impl Group {
         if members != self.members {
             let voters = members.iter().map(|id| id.number()).collect();
             let store = Store::new(self.saved_state().clone(), voters);
-            self.raw = node(self.id, self.applied_index, store);
+            self.raft_node = create_raft_node(self.id, self.applied_index, store);
         }
-        (self.members, self.foreign) = (members, foreign);
+        (self.members, self.foreign_members) = (members, foreign);
     }
 
     /// Processes the output of the raft node until there is none left.
     pub(crate) fn process_ready(&mut self, out: &mut Vec<GroupAction>) {
         loop {
-            while self.raw.has_ready() {
+            while self.raft_node.has_ready() {
                 self.take_ready(out);
             }
-            let answers = std::mem::take(&mut self.vote_answers);
+            let answers = std::mem::take(&mut self.foreign_replies);
             if answers.is_empty() {
                 break;
             }
@@ -474,24 +475,28 @@ impl Group {
                 self.step(answer);
             }
         }
-        let raft = &self.raw.raft;
+        let raft = &self.raft_node.raft;
         let leader = (Term(raft.term), PeerId::new(raft.leader_id));
         if leader != self.leader {
             self.leader = leader;
-            out.push(GroupAction::Leader { after: self.record_number, term: leader.0, leader: leader.1 });
+            out.push(GroupAction::LeaderChanged {
+                after: self.record_number,
+                term: leader.0,
+                leader: leader.1,
+            });
         }
     }
 
     fn take_ready(&mut self, out: &mut Vec<GroupAction>) {
         let before = self.record_number;
-        let mut ready = self.raw.ready();
+        let mut ready = self.raft_node.ready();
         let snapshot = ready.snapshot().clone();
         if !snapshot.is_empty() {
             self.install_snapshot(&snapshot);
         }
         let entries = ready.take_entries();
         if !entries.is_empty() {
-            self.record_change(GroupChange::Entries(entries.iter().map(from_raft).collect()));
+            self.record_change(GroupChange::Entries(entries.iter().map(from_raft_entry).collect()));
         }
         if let Some(hard) = ready.hs() {
             let (term, vote, commit) = (Term(hard.term), hard.vote, hard.commit);
@@ -500,15 +505,15 @@ impl Group {
         let at_once = ready.take_messages();
         let once_synced = ready.take_persisted_messages();
         let mut committed = ready.take_committed_entries();
-        let mut light = self.raw.advance(ready);
+        let mut light = self.raft_node.advance(ready);
         if let Some(commit) = light.commit_index() {
             let saved = self.saved_state();
-            let (term, vote) = (saved.term, saved.vote);
+            let (term, vote) = (saved.term, saved.voted_for);
             self.record_change(GroupChange::Ballot { term, vote, commit });
         }
         committed.extend(light.take_committed_entries());
-        let values = self.apply(&committed);
-        self.raw.advance_apply();
+        let values = self.apply_committed(&committed);
+        self.raft_node.advance_apply();
         self.write_record(out);
         let synced = self.record_number;
         // A leader may send entries while it is still persisting them. These messages wait only for earlier records.
@@ -525,7 +530,7 @@ impl Group {
     }
 
     fn record_change(&mut self, change: GroupChange) {
-        self.raw.mut_store().record_change(change);
+        self.raft_node.mut_store().record_change(change);
     }
 
     fn install_snapshot(&mut self, snapshot: &Snapshot) {
@@ -536,7 +541,7 @@ impl Group {
         self.record_change(GroupChange::Snapshot { term, index, value: self.value.clone() });
     }
 
-    fn apply(&mut self, committed: &[Entry]) -> Vec<(Term, u64, Vec<u8>)> {
+    fn apply_committed(&mut self, committed: &[Entry]) -> Vec<(Term, u64, Vec<u8>)> {
         let mut values = Vec::new();
         for entry in committed {
             self.applied_index = entry.index;
@@ -545,37 +550,37 @@ impl Group {
                 values.push((Term(entry.term), entry.index, self.value.clone()));
             }
         }
-        if self.saved_state().entries_change.len() > MAX_LOG_ENTRIES {
+        if self.saved_state().entries.len() > MAX_LOG_ENTRIES {
             let index = self.applied_index;
-            let term = self.raw.store().term_at(index).expect("an applied entry is in the log");
+            let term = self.raft_node.store().term_at(index).expect("an applied entry is in the log");
             self.record_change(GroupChange::Snapshot { term, index, value: self.value.clone() });
         }
         values
     }
 
     fn write_record(&mut self, out: &mut Vec<GroupAction>) {
-        let changes = self.raw.mut_store().take_pending_changes();
+        let changes = self.raft_node.mut_store().take_pending_changes();
         if !changes.is_empty() {
             self.record_number.0 += 1;
             let record = GroupRecord { group: self.name.clone(), changes };
-            out.push(GroupAction::Persist { record_number: self.record_number, record });
+            out.push(GroupAction::Persist { number: self.record_number, record });
         }
     }
 
     fn transmit(&mut self, after: RecordNumber, messages: Vec<Message>, out: &mut Vec<GroupAction>) {
         for message in messages {
             let Some(to) = PeerId::new(message.to) else { continue };
-            if self.foreign.contains(&to) || !self.members.contains(&to) {
+            if self.foreign_members.contains(&to) || !self.members.contains(&to) {
                 self.transmit_foreign(after, to, &message, out);
             } else {
-                let bytes = wire::encode(&message, self.raw.store().voters());
+                let bytes = wire::encode(&message, self.raft_node.store().voters());
                 out.push(GroupAction::Send { after, to, message: bytes });
             }
         }
     }
 }
 
-fn node(id: PeerId, applied: u64, store: Store) -> RawNode<Store> {
+fn create_raft_node(id: PeerId, applied_index: u64, store: Store) -> RawNode<Store> {
     let config = Config {
         id: id.number(),
         // Only leaders call `tick`, to send heartbeats, so the election timeout that `raft` draws from this range is
@@ -584,7 +589,7 @@ fn node(id: PeerId, applied: u64, store: Store) -> RawNode<Store> {
         min_election_tick: 10,
         max_election_tick: 11,
         heartbeat_tick: 1,
-        applied,
+        applied: applied_index,
         pre_vote: true,
         max_inflight_msgs: 16,
         ..Config::default()

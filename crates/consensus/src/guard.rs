@@ -11,7 +11,7 @@ use crate::store::Store;
 
 /// Terms and indexes must not exceed this limit, which is far above realistic values, so that increments cannot
 /// overflow.
-const MAX_NUMBER: u64 = 1 << 48;
+const MAX_TERM_OR_INDEX: u64 = 1 << 48;
 
 /// The part of a group's state that messages are checked against.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +30,7 @@ pub(crate) fn is_plausible(view: GroupView<'_>, message: &Message) -> bool {
         && message.from != view.myself
         && known
         && message.term > 0
-        && numbers.iter().all(|&number| number < MAX_NUMBER)
+        && numbers.iter().all(|&number| number < MAX_TERM_OR_INDEX)
         && match message.get_msg_type() {
             MessageType::MsgAppend => is_from_leader(view, message) && is_valid_append(view.store, message),
             MessageType::MsgHeartbeat => {
@@ -61,7 +61,7 @@ fn is_valid_append(store: &Store, message: &Message) -> bool {
             return false;
         }
         term = entry.term;
-        let committed = index <= store.saved().commit;
+        let committed = index <= store.saved().commit_index;
         if committed && store.term_at(index).is_some_and(|ours| ours != Term(entry.term)) {
             return false;
         }
@@ -71,9 +71,9 @@ fn is_valid_append(store: &Store, message: &Message) -> bool {
 
 fn is_valid_snapshot(store: &Store, message: &Message) -> bool {
     let metadata = message.get_snapshot().get_metadata();
-    let committed = metadata.index <= store.saved().commit;
+    let committed = metadata.index <= store.saved().commit_index;
     metadata.index > 0
-        && metadata.index < MAX_NUMBER
+        && metadata.index < MAX_TERM_OR_INDEX
         && metadata.term > 0
         && metadata.term <= message.term
         && !(committed && store.term_at(metadata.index).is_some_and(|ours| ours != Term(metadata.term)))

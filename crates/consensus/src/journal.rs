@@ -37,7 +37,7 @@ const FILE_HEADER_BYTES: usize = 12;
 const FRAME_HEADER_BYTES: usize = 12;
 /// Maximum length of a payload in bytes. Larger lengths are treated as damage, because a frame contains only a few
 /// hundred bytes per group.
-const MAX_PAYLOAD: usize = 16 << 20;
+const MAX_PAYLOAD_BYTES: usize = 16 << 20;
 
 /// An entry of a group's log. Entries with empty data mark the start of a leader's term.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,15 +92,15 @@ pub struct SavedGroup {
     /// The last term that the member has entered.
     pub term: Term,
     /// The member voted for in this term; 0 means none.
-    pub vote: u64,
+    pub voted_for: u64,
     /// Index of the last entry that a majority has stored, as far as known.
-    pub commit: u64,
+    pub commit_index: u64,
     /// Term and index of the snapshot; zero if there is none.
     pub snapshot: (Term, u64),
     /// The value in the snapshot; empty if there is none.
     pub value: Vec<u8>,
     /// The log entries after the snapshot, without gaps.
-    pub entries_change: Vec<LogEntry>,
+    pub entries: Vec<LogEntry>,
 }
 
 impl SavedGroup {
@@ -111,35 +111,35 @@ impl SavedGroup {
     pub fn apply(&mut self, change: GroupChange) -> Result<(), &'static str> {
         match change {
             GroupChange::Ballot { term, vote, commit } => {
-                (self.term, self.vote, self.commit) = (term, vote, commit);
+                (self.term, self.voted_for, self.commit_index) = (term, vote, commit);
             }
             GroupChange::Entries(entries) => {
                 let Some(first) = entries.first().map(|entry| entry.index) else { return Ok(()) };
                 let start = self.snapshot.1 + 1;
-                if first < start || first > start + self.entries_change.len() as u64 {
+                if first < start || first > start + self.entries.len() as u64 {
                     return Err("log entries that do not follow the ones before");
                 }
                 if entries.iter().zip(first..).any(|(entry, index)| entry.index != index) {
                     return Err("log entries out of order");
                 }
-                self.entries_change.truncate((first - start) as usize);
-                self.entries_change.extend(entries);
+                self.entries.truncate((first - start) as usize);
+                self.entries.extend(entries);
             }
             GroupChange::Snapshot { term, index, value } => {
                 if index < self.snapshot.1 {
                     return Err("a snapshot older than the one before");
                 }
                 let covered = (index - self.snapshot.1) as usize;
-                let continues = covered == 0
-                    || self.entries_change.get(covered - 1).is_some_and(|entry| entry.term == term);
+                let continues =
+                    covered == 0 || self.entries.get(covered - 1).is_some_and(|entry| entry.term == term);
                 if continues {
-                    self.entries_change.drain(..covered);
+                    self.entries.drain(..covered);
                 } else {
-                    self.entries_change.clear();
+                    self.entries.clear();
                 }
                 self.snapshot = (term, index);
                 self.value = value;
-                self.commit = self.commit.max(index);
+                self.commit_index = self.commit_index.max(index);
             }
             GroupChange::Dropped => *self = Self::default(),
         }
@@ -154,17 +154,21 @@ impl SavedGroup {
             let (term, index) = self.snapshot;
             changes.push(GroupChange::Snapshot { term, index, value: self.value.clone() });
         }
-        if !self.entries_change.is_empty() {
-            changes.push(GroupChange::Entries(self.entries_change.clone()));
+        if !self.entries.is_empty() {
+            changes.push(GroupChange::Entries(self.entries.clone()));
         }
-        changes.push(GroupChange::Ballot { term: self.term, vote: self.vote, commit: self.commit });
+        changes.push(GroupChange::Ballot {
+            term: self.term,
+            vote: self.voted_for,
+            commit: self.commit_index,
+        });
         changes
     }
 
-    fn check(&self) -> Result<(), &'static str> {
-        let last = self.snapshot.1 + self.entries_change.len() as u64;
-        let newest = self.entries_change.last().map_or(self.snapshot.0, |entry| entry.term);
-        if self.commit > last {
+    fn check_consistency(&self) -> Result<(), &'static str> {
+        let last = self.snapshot.1 + self.entries.len() as u64;
+        let newest = self.entries.last().map_or(self.snapshot.0, |entry| entry.term);
+        if self.commit_index > last {
             return Err("a commit index behind the log's end");
         }
         if newest > self.term {
@@ -206,7 +210,7 @@ pub fn encode_header() -> Vec<u8> {
 pub fn encode_frame(records: &[GroupRecord]) -> Vec<u8> {
     let payload = bincode::serde::encode_to_vec(records, bincode::config::standard())
         .expect("plain data is always encodable");
-    assert!(payload.len() <= MAX_PAYLOAD, "a frame of {} bytes", payload.len());
+    assert!(payload.len() <= MAX_PAYLOAD_BYTES, "a frame of {} bytes", payload.len());
     let mut bytes = Vec::with_capacity(FRAME_HEADER_BYTES + payload.len());
     bytes.extend((payload.len() as u32).to_le_bytes());
     bytes.extend(crc32c(&payload).to_le_bytes());
@@ -253,11 +257,11 @@ pub fn read_journal(bytes: &[u8]) -> Result<Journal, JournalError> {
             }
             break;
         };
-        take_records(payload, &mut journal.groups).map_err(|reason| JournalError { offset, reason })?;
+        apply_records(payload, &mut journal.groups).map_err(|reason| JournalError { offset, reason })?;
         journal.intact_bytes += FRAME_HEADER_BYTES + payload.len();
     }
     for saved in journal.groups.values() {
-        saved.check().map_err(|reason| JournalError { offset: journal.intact_bytes, reason })?;
+        saved.check_consistency().map_err(|reason| JournalError { offset: journal.intact_bytes, reason })?;
     }
     Ok(journal)
 }
@@ -270,15 +274,15 @@ fn crc32c(bytes: &[u8]) -> u32 {
 fn intact_frame(bytes: &[u8]) -> Option<&[u8]> {
     let (head, rest) = bytes.split_at_checked(FRAME_HEADER_BYTES)?;
     let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    if number(8) != crc32c(&head[..8]) || number(0) as usize > MAX_PAYLOAD {
+    if number(8) != crc32c(&head[..8]) || number(0) as usize > MAX_PAYLOAD_BYTES {
         return None;
     }
     let payload = rest.get(..number(0) as usize)?;
     (number(4) == crc32c(payload)).then_some(payload)
 }
 
-fn take_records(payload: &[u8], groups: &mut BTreeMap<String, SavedGroup>) -> Result<(), &'static str> {
-    let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
+fn apply_records(payload: &[u8], groups: &mut BTreeMap<String, SavedGroup>) -> Result<(), &'static str> {
+    let config = bincode::config::standard().with_limit::<MAX_PAYLOAD_BYTES>();
     let (records, used): (Vec<GroupRecord>, usize) = bincode::serde::decode_from_slice(payload, config)
         .map_err(|_| "a frame that is not a list of records")?;
     if used != payload.len() {
@@ -303,7 +307,7 @@ mod tests {
 
     use super::*;
 
-    fn ballot_change(term: u64, vote: u64) -> GroupRecord {
+    fn ballot_record(term: u64, vote: u64) -> GroupRecord {
         GroupRecord {
             group: "mymaster".into(),
             changes: vec![GroupChange::Ballot { term: Term(term), vote, commit: 0 }],
@@ -315,11 +319,11 @@ mod tests {
         GroupChange::Entries((from..).zip(terms).map(entry).collect())
     }
 
-    fn three_frames() -> (Vec<u8>, Vec<usize>) {
+    fn journal_with_three_frames() -> (Vec<u8>, Vec<usize>) {
         let mut bytes = encode_header();
         let mut ends = vec![bytes.len()];
         for term in 1..=3 {
-            bytes.extend(encode_frame(&[ballot_change(term, 7)]));
+            bytes.extend(encode_frame(&[ballot_record(term, 7)]));
             ends.push(bytes.len());
         }
         (bytes, ends)
@@ -327,7 +331,7 @@ mod tests {
 
     #[test]
     fn truncated_file_loads_up_to_its_last_complete_frame() {
-        let (bytes, ends) = three_frames();
+        let (bytes, ends) = journal_with_three_frames();
         for length in 0..=bytes.len() {
             let journal = read_journal(&bytes[..length]).unwrap();
             let whole = ends.iter().filter(|&&end| end <= length).count().saturating_sub(1);
@@ -338,8 +342,8 @@ mod tests {
     }
 
     #[test]
-    fn bit_flip_is_a_torn_write_at_the_end_and_damage_before_it() {
-        let (bytes, ends) = three_frames();
+    fn bit_flip_counts_as_torn_write_only_in_the_last_frame() {
+        let (bytes, ends) = journal_with_three_frames();
         for at in FILE_HEADER_BYTES..bytes.len() {
             let mut harmed = bytes.clone();
             harmed[at] ^= 0x10;
@@ -374,21 +378,20 @@ mod tests {
         }
         assert_eq!(saved.snapshot, (Term(1), 2));
         assert_eq!(saved.value, b"two");
-        let kept: Vec<(u64, u64)> =
-            saved.entries_change.iter().map(|entry| (entry.index, entry.term.0)).collect();
+        let kept: Vec<(u64, u64)> = saved.entries.iter().map(|entry| (entry.index, entry.term.0)).collect();
         assert_eq!(kept, [(3, 3), (4, 3)]);
         let again = read_journal(&encode_journal([("m", &saved)])).unwrap();
         assert_eq!(again.groups["m"], saved);
         // A snapshot that does not continue the log replaces it.
         saved.apply(GroupChange::Snapshot { term: Term(5), index: 3, value: b"x".to_vec() }).unwrap();
-        assert!(saved.entries_change.is_empty());
+        assert!(saved.entries.is_empty());
         assert!(saved.apply(entries_change(9, &[5])).is_err());
     }
 
     #[test]
     fn dropped_group_leaves_no_state() {
         let mut bytes = encode_header();
-        bytes.extend(encode_frame(&[ballot_change(4, 1)]));
+        bytes.extend(encode_frame(&[ballot_record(4, 1)]));
         bytes.extend(encode_frame(&[GroupRecord {
             group: "mymaster".into(),
             changes: vec![GroupChange::Dropped],

@@ -42,7 +42,7 @@ impl Store {
     }
 
     pub(crate) fn last_entry(&self) -> (Term, u64) {
-        self.saved.entries_change.last().map_or(self.saved.snapshot, |entry| (entry.term, entry.index))
+        self.saved.entries.last().map_or(self.saved.snapshot, |entry| (entry.term, entry.index))
     }
 
     /// The term of the entry at `index`, or `None` if the log does not contain the entry.
@@ -52,7 +52,7 @@ impl Store {
             return Some(term);
         }
         let place = index.checked_sub(snapshot + 1)?;
-        self.saved.entries_change.get(usize::try_from(place).ok()?).map(|entry| entry.term)
+        self.saved.entries.get(usize::try_from(place).ok()?).map(|entry| entry.term)
     }
 
     pub(crate) fn conf_state(&self) -> ConfState {
@@ -60,11 +60,11 @@ impl Store {
     }
 }
 
-pub(crate) fn to_raft(entry: &LogEntry) -> Entry {
+pub(crate) fn to_raft_entry(entry: &LogEntry) -> Entry {
     Entry { term: entry.term.0, index: entry.index, data: entry.data.clone().into(), ..Entry::default() }
 }
 
-pub(crate) fn from_raft(entry: &Entry) -> LogEntry {
+pub(crate) fn from_raft_entry(entry: &Entry) -> LogEntry {
     LogEntry { term: Term(entry.term), index: entry.index, data: entry.data.to_vec() }
 }
 
@@ -72,8 +72,8 @@ impl raft::Storage for Store {
     fn initial_state(&self) -> raft::Result<RaftState> {
         let hard = HardState {
             term: self.saved.term.0,
-            vote: self.saved.vote,
-            commit: self.saved.commit,
+            vote: self.saved.voted_for,
+            commit: self.saved.commit_index,
             ..HardState::default()
         };
         Ok(RaftState::new(hard, self.conf_state()))
@@ -90,10 +90,10 @@ impl raft::Storage for Store {
         if low < first {
             return Err(Error::Store(StorageError::Compacted));
         }
-        let end = first + self.saved.entries_change.len() as u64;
+        let end = first + self.saved.entries.len() as u64;
         assert!(high <= end, "entries up to {high} of a log that ends at {end}");
         let range = (low - first) as usize..(high - first) as usize;
-        let mut entries = self.saved.entries_change[range].iter().map(to_raft).collect();
+        let mut entries = self.saved.entries[range].iter().map(to_raft_entry).collect();
         raft::util::limit_size(&mut entries, max_size.into());
         Ok(entries)
     }

@@ -7,11 +7,11 @@ use raft::eraftpb::{Message, MessageType, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::LogEntry;
-use crate::store::{from_raft, to_raft};
+use crate::store::{from_raft_entry, to_raft_entry};
 
-const VERSION: u8 = 1;
+const WIRE_VERSION: u8 = 1;
 /// Maximum size of a message in bytes; messages contain at most a short log of short values.
-const MAX_BYTES: usize = 1 << 20;
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum FrameKind {
@@ -26,7 +26,7 @@ enum FrameKind {
     HeartbeatReply,
 }
 
-const KINDS: [(FrameKind, MessageType); 9] = [
+const FRAME_KINDS: [(FrameKind, MessageType); 9] = [
     (FrameKind::PreVote, MessageType::MsgRequestPreVote),
     (FrameKind::PreVoteReply, MessageType::MsgRequestPreVoteResponse),
     (FrameKind::Vote, MessageType::MsgRequestVote),
@@ -65,7 +65,7 @@ pub(crate) struct Envelope {
 }
 
 pub(crate) fn encode(message: &Message, members: &[u64]) -> Vec<u8> {
-    let kind = KINDS.iter().find(|(_, theirs)| *theirs == message.get_msg_type());
+    let kind = FRAME_KINDS.iter().find(|(_, theirs)| *theirs == message.get_msg_type());
     let (kind, _) = kind.expect("only messages between members are sent");
     let asks = matches!(kind, FrameKind::PreVote | FrameKind::Vote);
     let snapshot = (*kind == FrameKind::Snapshot).then(|| {
@@ -80,7 +80,7 @@ pub(crate) fn encode(message: &Message, members: &[u64]) -> Vec<u8> {
         term: message.term,
         log_term: message.log_term,
         index: message.index,
-        entries: message.entries.iter().map(from_raft).collect(),
+        entries: message.entries.iter().map(from_raft_entry).collect(),
         commit: message.commit,
         commit_term: message.commit_term,
         snapshot,
@@ -88,7 +88,7 @@ pub(crate) fn encode(message: &Message, members: &[u64]) -> Vec<u8> {
         reject_hint: message.reject_hint,
         members: if asks { members.to_vec() } else { Vec::new() },
     };
-    let mut bytes = vec![VERSION];
+    let mut bytes = vec![WIRE_VERSION];
     bincode::serde::encode_into_std_write(&wire, &mut bytes, bincode::config::standard())
         .expect("plain data is always encodable");
     bytes
@@ -96,16 +96,16 @@ pub(crate) fn encode(message: &Message, members: &[u64]) -> Vec<u8> {
 
 /// Decodes a message; trailing bytes are an error.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Envelope> {
-    let (&VERSION, body) = bytes.split_first()? else { return None };
-    if body.len() > MAX_BYTES {
+    let (&WIRE_VERSION, body) = bytes.split_first()? else { return None };
+    if body.len() > MAX_MESSAGE_BYTES {
         return None;
     }
-    let config = bincode::config::standard().with_limit::<MAX_BYTES>();
+    let config = bincode::config::standard().with_limit::<MAX_MESSAGE_BYTES>();
     let (wire, used): (WireMessage, usize) = bincode::serde::decode_from_slice(body, config).ok()?;
     if used != body.len() {
         return None;
     }
-    let (_, kind) = KINDS.iter().find(|(ours, _)| *ours == wire.kind)?;
+    let (_, kind) = FRAME_KINDS.iter().find(|(ours, _)| *ours == wire.kind)?;
     let mut message = Message {
         to: wire.to,
         from: wire.from,
@@ -119,7 +119,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Envelope> {
         ..Message::default()
     };
     message.set_msg_type(*kind);
-    message.set_entries(wire.entries.iter().map(to_raft).collect::<Vec<_>>().into());
+    message.set_entries(wire.entries.iter().map(to_raft_entry).collect::<Vec<_>>().into());
     if let Some((term, index, value)) = wire.snapshot {
         let mut snapshot = Snapshot::default();
         snapshot.set_data(value.into());
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn all_message_kinds_round_trip() {
-        for (_, kind) in KINDS {
+        for (_, kind) in FRAME_KINDS {
             let mut message = Message { to: 1, from: 2, term: 3, index: 4, commit: 5, ..Message::default() };
             message.set_msg_type(kind);
             message.mut_entries().push(Entry {
@@ -178,7 +178,7 @@ mod tests {
         #[test]
         fn decoding_arbitrary_bytes_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 1..200)) {
             let _ = decode(&bytes);
-            bytes[0] = VERSION;
+            bytes[0] = WIRE_VERSION;
             let _ = decode(&bytes);
         }
     }

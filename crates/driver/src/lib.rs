@@ -11,12 +11,12 @@ use clock::Instant;
 /// The process calls the methods in this order:
 ///
 /// 1. [`Driver::handle`] with the current time and one event: received bytes, the result of an earlier action, an
-///   operator's command, or the deadline.
+///    operator's command, or the deadline.
 /// 2. The process performs the actions in their order. An action that takes time does not delay the following ones; its
-///   result is reported as an event. The type of the actions says which of them wait for the disk: none in a
-///   `Vec<Action>`, those in [`PersistedActions::after_persist`] in a [`PersistedActions`].
+///    result is reported as an event. The type of the actions says which of them wait for the disk: none in a
+///    `Vec<Action>`, those in [`PersistedActions::after_persist`] in a [`PersistedActions`].
 /// 3. [`Driver::next_deadline`]: the process waits for the next event, at most until the deadline, and continues with
-///   1.
+///    1.
 ///
 /// A driver never reads a clock: equal events at equal times give equal actions, so a seed of the simulator reproduces
 /// a run. An early deadline event is harmless. After the action that ends a driver, the driver ignores all events.

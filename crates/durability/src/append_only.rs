@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use append_only::{
-    AofAction, AofDriver, AofDriverEvent, AofSettings, AofStart, BaseRejected, FileExecutor, FsyncPolicy,
+    AofAction, AofDriver, AofDriverEvent, AofSettings, AofStart, BaseInstallError, FileExecutor, FsyncPolicy,
     RewriteId, StartPosition,
 };
 use config::{AppendFsync, Config, keys};
@@ -27,13 +27,13 @@ use parking_lot::{Condvar, Mutex};
 use persistence::aof::Manifest;
 use process::time;
 use replication::Log;
-use replication::wait::OnDisk;
+use replication::wait::DiskProgress;
 use tokio::sync::{Notify, watch};
 
 use crate::disk::SystemDisk;
 use crate::stream::SharedLog;
 use crate::stream::commit_point::{CommitPoint, HistoryNumber, HistoryOffset};
-use writer::Writer;
+use writer::AofWriter;
 
 pub(crate) use loading::load;
 pub use loading::reload;
@@ -41,21 +41,21 @@ pub use rewriting::{RewriteError, enable, rewrite_in_background, run_automatic_r
 pub(crate) use rewriting::{rewrite_now, sync_all_data};
 
 /// Interval at which waiting threads check whether the writer still runs.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const WRITER_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The append-only file, shared by all threads.
 #[derive(Debug)]
-pub struct AppendOnly {
+pub struct AppendOnlyFile {
     engine: Arc<Engine>,
     config: Arc<Config>,
     log: Arc<SharedLog>,
     commit_point: Arc<CommitPoint>,
     /// Publishes how far the log is synced.
-    on_disk: watch::Sender<OnDisk>,
-    on: AtomicBool,
+    on_disk: watch::Sender<DiskProgress>,
+    is_enabled: AtomicBool,
     /// Must be locked after the log, if both locks are needed.
-    state: Mutex<SharedState>,
-    changed: Condvar,
+    state: Mutex<AppendOnlyFileState>,
+    state_changed: Condvar,
     /// Delay before each round of writing, in microseconds (DEBUG AOF-FLUSH-SLEEP).
     pub flush_sleep: AtomicU64,
     /// Wakes the writer, so that it asks the driver for its next step.
@@ -73,30 +73,30 @@ pub enum UnfinishedAof {
 
 /// A message from the driver to the thread that runs a rewrite.
 #[derive(Debug)]
-enum RewriteNews {
+enum RewriteMessage {
     /// The new base is installed, so these files are obsolete.
     DeleteHistory(Vec<String>),
-    Ended(RewriteId, Result<(), BaseRejected>),
+    Ended(RewriteId, Result<(), BaseInstallError>),
 }
 
 #[derive(Debug, Default)]
-struct SharedState {
+struct AppendOnlyFileState {
     driver: AofDriver<tempfile::NamedTempFile>,
     /// The log's history when the driver last received the end of the log.
     history: HistoryNumber,
     /// Cancels the running rewrite.
-    cancelled: Arc<AtomicBool>,
-    rewrite_news: Option<RewriteNews>,
+    is_rewrite_cancelled: Arc<AtomicBool>,
+    rewrite_message: Option<RewriteMessage>,
     /// Whether the writer thread runs.
     is_writer_running: bool,
 }
 
-impl AppendOnly {
+impl AppendOnlyFile {
     pub(super) fn new(
         engine: Arc<Engine>,
         config: Arc<Config>,
         log: Arc<SharedLog>,
-        (commit_point, on_disk): (Arc<CommitPoint>, watch::Sender<OnDisk>),
+        (commit_point, on_disk): (Arc<CommitPoint>, watch::Sender<DiskProgress>),
     ) -> Arc<Self> {
         Arc::new(Self {
             engine,
@@ -104,17 +104,17 @@ impl AppendOnly {
             log,
             commit_point,
             on_disk,
-            on: AtomicBool::new(false),
+            is_enabled: AtomicBool::new(false),
             state: Mutex::default(),
-            changed: Condvar::new(),
+            state_changed: Condvar::new(),
             flush_sleep: AtomicU64::new(0),
             wake_writer: Notify::new(),
         })
     }
 
     /// Returns whether the append-only file is enabled, which may differ from `appendonly` while it is being changed.
-    pub fn is_on(&self) -> bool {
-        self.on.load(Ordering::Acquire)
+    pub fn is_enabled(&self) -> bool {
+        self.is_enabled.load(Ordering::Acquire)
     }
 
     /// Passes the current configuration to the driver.
@@ -129,9 +129,9 @@ impl AppendOnly {
             AppendFsync::EverySecond => FsyncPolicy::EverySecond,
         };
         AofSettings {
-            policy,
+            fsync_policy: policy,
             no_fsync_on_rewrite: self.config.get(keys::NO_APPENDFSYNC_ON_REWRITE),
-            timestamps: self.config.get(keys::AOF_TIMESTAMP_ENABLED),
+            has_timestamps: self.config.get(keys::AOF_TIMESTAMP_ENABLED),
             name: self.config.get(keys::APPENDFILENAME).to_string(),
         }
     }
@@ -139,26 +139,26 @@ impl AppendOnly {
     /// Passes an event to the driver, performs the resulting actions and wakes the writer.
     fn send_event(&self, event: AofDriverEvent<tempfile::NamedTempFile>) {
         let mut log = self.log.lock();
-        self.handle(&mut log, event);
+        self.handle_event(&mut log, event);
         drop(log);
         self.wake_writer.notify_one();
     }
 
     /// Passes an event to the driver and performs the resulting actions.
-    fn handle(&self, log: &mut Log, event: AofDriverEvent<tempfile::NamedTempFile>) {
+    fn handle_event(&self, log: &mut Log, event: AofDriverEvent<tempfile::NamedTempFile>) {
         let mut state = self.state.lock();
         let mut actions = Vec::new();
         state.driver.handle(log, time::instant(), time::now(), event, &mut actions);
-        self.perform_reported(&mut state, actions);
+        self.perform_while_log_is_locked(&mut state, actions);
     }
 
     /// Performs the actions that the driver returned when it received the end of the log, which the caller has locked.
-    fn perform_reported(&self, state: &mut SharedState, actions: Vec<AofAction>) {
+    fn perform_while_log_is_locked(&self, state: &mut AppendOnlyFileState, actions: Vec<AofAction>) {
         state.history = self.commit_point.history();
-        self.perform(state, actions);
+        self.perform_actions(state, actions);
     }
 
-    fn perform(&self, state: &mut SharedState, actions: Vec<AofAction>) {
+    fn perform_actions(&self, state: &mut AppendOnlyFileState, actions: Vec<AofAction>) {
         for action in actions {
             match action {
                 AofAction::PublishCommitPoint(offset) => {
@@ -170,22 +170,24 @@ impl AppendOnly {
                     tracing::warn!("Asynchronous AOF fsync is taking too long (disk is busy?)");
                 }
                 AofAction::DeleteHistory(names) => {
-                    state.rewrite_news = Some(RewriteNews::DeleteHistory(names));
+                    state.rewrite_message = Some(RewriteMessage::DeleteHistory(names));
                 }
                 AofAction::RewriteEnded { rewrite, outcome } => {
-                    state.rewrite_news = Some(RewriteNews::Ended(rewrite, outcome));
+                    state.rewrite_message = Some(RewriteMessage::Ended(rewrite, outcome));
                 }
             }
         }
         self.publish_synced(state);
-        self.changed.notify_all();
+        self.state_changed.notify_all();
     }
 
     /// Publishes how far the log is synced.
-    fn publish_synced(&self, state: &SharedState) {
+    fn publish_synced(&self, state: &AppendOnlyFileState) {
         let on_disk = match state.driver.status() {
-            Some(status) => status.synced.map_or(OnDisk::NotYet, OnDisk::UpTo),
-            None => OnDisk::AppendOnlyOff,
+            Some(status) => {
+                status.synced_offset.map_or(DiskProgress::NothingSynced, DiskProgress::SyncedUpTo)
+            }
+            None => DiskProgress::Disabled,
         };
         self.on_disk.send_if_modified(|before| std::mem::replace(before, on_disk) != on_disk);
     }
@@ -209,23 +211,23 @@ impl AppendOnly {
         manifest: Manifest,
         position: StartPosition,
     ) -> io::Result<()> {
-        self.log.keep_open(true);
+        self.log.set_kept_open(true);
         let sizes = executor.folder().sizes(&manifest);
         let start = AofStart { settings: self.settings(), manifest, position, sizes };
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         let mut actions = Vec::new();
         state.driver.start(start, &mut log, time::instant(), time::now(), &mut actions);
-        (state.is_writer_running, state.rewrite_news) = (true, None);
-        self.perform_reported(&mut state, actions);
+        (state.is_writer_running, state.rewrite_message) = (true, None);
+        self.perform_while_log_is_locked(&mut state, actions);
         drop((state, log));
-        self.on.store(true, Ordering::Release);
-        let writer = Writer::new(self.clone(), executor);
+        self.is_enabled.store(true, Ordering::Release);
+        let writer = AofWriter::new(self.clone(), executor);
         let shared = self.clone();
         let work = move || {
             writer.run();
             shared.state.lock().is_writer_running = false;
-            shared.changed.notify_all();
+            shared.state_changed.notify_all();
         };
         let spawned = std::thread::Builder::new().name("aof".to_owned()).spawn(work);
         spawned.map(drop).inspect_err(|_| self.state.lock().is_writer_running = false)
@@ -238,10 +240,10 @@ impl AppendOnly {
         state.cancel_rewrite();
         let mut actions = Vec::new();
         state.driver.stop_writer(&mut log, time::instant(), time::now(), &mut actions);
-        self.perform_reported(&mut state, actions);
+        self.perform_while_log_is_locked(&mut state, actions);
         drop(log);
         self.wake_writer.notify_one();
-        self.changed.wait_while(&mut state, |state| state.is_writer_running);
+        self.state_changed.wait_while(&mut state, |state| state.is_writer_running);
         drop(state);
         let mut log = self.log.lock();
         let mut state = self.state.lock();
@@ -249,8 +251,8 @@ impl AppendOnly {
         self.publish_synced(&state);
         let end = log.position().offset;
         drop((state, log));
-        self.on.store(false, Ordering::Release);
-        self.log.keep_open(false);
+        self.is_enabled.store(false, Ordering::Release);
+        self.log.set_kept_open(false);
         // Release clients that wait for a sync of the file.
         self.commit_point.set_required(false);
         self.commit_point.publish(HistoryOffset { history: self.commit_point.history(), offset: end });
@@ -261,7 +263,7 @@ impl AppendOnly {
     /// Cancels the running rewrite, if there is one.
     fn cancel_rewrite(&self) {
         self.state.lock().cancel_rewrite();
-        self.changed.notify_all();
+        self.state_changed.notify_all();
     }
 
     /// Returns whether the files, together with the unwritten part of the log, contain all data.
@@ -270,34 +272,34 @@ impl AppendOnly {
     }
 
     /// Syncs the whole log to disk. Returns an error if that fails.
-    fn flush(&self) -> Result<(), String> {
+    fn sync_log(&self) -> Result<(), String> {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         let mut actions = Vec::new();
         let target = state.driver.request_sync(&mut log, time::instant(), time::now(), &mut actions);
-        self.perform_reported(&mut state, actions);
+        self.perform_while_log_is_locked(&mut state, actions);
         drop(log);
         self.wake_writer.notify_one();
         while state.is_writer_running {
             if let Some(result) = state.driver.sync_result(target) {
                 return result;
             }
-            self.changed.wait_for(&mut state, POLL_INTERVAL);
+            self.state_changed.wait_for(&mut state, WRITER_POLL_INTERVAL);
         }
         Ok(())
     }
 
     /// Returns which part of the log is on disk.
-    pub fn on_disk(&self) -> OnDisk {
+    pub fn on_disk(&self) -> DiskProgress {
         *self.on_disk.borrow()
     }
 }
 
-impl SharedState {
+impl AppendOnlyFileState {
     fn cancel_rewrite(&mut self) {
         if self.driver.cancel_rewrite() {
             tracing::info!("Background AOF rewrite cancelled");
-            self.cancelled.store(true, Ordering::Relaxed);
+            self.is_rewrite_cancelled.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -30,14 +30,14 @@ impl SystemDisk {
 
 impl Disk for SystemDisk {
     type File = File;
-    type Temporary = NamedTempFile;
+    type TempFile = NamedTempFile;
     type Reader = File;
 
     fn exists(&self) -> bool {
         self.path.is_dir()
     }
 
-    fn create_folder(&self) -> io::Result<()> {
+    fn create_directory(&self) -> io::Result<()> {
         std::fs::create_dir_all(&self.path)
     }
 
@@ -45,7 +45,7 @@ impl Disk for SystemDisk {
         OpenOptions::new().create(true).write(true).truncate(true).open(self.path_of(name)).map(drop)
     }
 
-    fn append(&self, name: &str) -> io::Result<File> {
+    fn open_append(&self, name: &str) -> io::Result<File> {
         OpenOptions::new().append(true).open(self.path_of(name))
     }
 
@@ -53,7 +53,7 @@ impl Disk for SystemDisk {
         file.sync_data()
     }
 
-    fn overwrite(&self, name: &str) -> io::Result<()> {
+    fn rewrite_tail(&self, name: &str) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(self.path_of(name))?;
         let len = file.metadata()?.len();
         let (mut at, mut piece) = (len.saturating_sub(MAX_REWRITTEN_TAIL), vec![0; 1 << 20]);
@@ -85,11 +85,11 @@ impl Disk for SystemDisk {
         Ok(file)
     }
 
-    fn temporary_name(&self, file: &NamedTempFile) -> String {
+    fn temp_file_name(&self, file: &NamedTempFile) -> String {
         file.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    fn sync_temporary(&self, file: &NamedTempFile) -> io::Result<()> {
+    fn sync_temp_file(&self, file: &NamedTempFile) -> io::Result<()> {
         file.as_file().sync_all()
     }
 
@@ -120,7 +120,7 @@ impl Disk for SystemDisk {
         File::open(&self.path)?.sync_all()
     }
 
-    fn is_abandoned_temporary(&self, name: &str) -> bool {
+    fn is_abandoned_temp_file(&self, name: &str) -> bool {
         File::open(self.path_of(name)).is_ok_and(|file| file.try_lock().is_ok())
     }
 
@@ -140,9 +140,9 @@ mod tests {
         for len in [0, 10, 3 << 20 | 7] {
             let bytes: Vec<u8> = (0..len).map(|number: u32| (number % 251) as u8).collect();
             std::fs::write(disk.path_of("file"), &bytes).expect("a file");
-            disk.overwrite("file").expect("it is there");
+            disk.rewrite_tail("file").expect("it is there");
             assert!(std::fs::read(disk.path_of("file")).expect("a file") == bytes, "{len}");
         }
-        assert!(disk.overwrite("none").is_err());
+        assert!(disk.rewrite_tail("none").is_err());
     }
 }

@@ -18,41 +18,49 @@ pub mod stream;
 use std::sync::Arc;
 
 use config::Config;
-use engine::{Commands, Engine};
-use replication::wait::OnDisk;
+use engine::{CommandSet, Engine};
+use replication::wait::DiskProgress;
 use tokio::sync::watch;
 
 use crate::stream::SharedLog;
 use crate::stream::applied::AppliedStream;
 use crate::stream::commit_point::CommitPoint;
-use append_only::AppendOnly;
-use saving::Saving;
+use append_only::AppendOnlyFile;
+use saving::RdbSaves;
 
 /// State shared by saving, loading and snapshots: the data and its position in the replication history.
 #[derive(Debug)]
 pub struct Durability {
     engine: Arc<Engine>,
-    commands: Arc<Commands>,
+    commands: Arc<CommandSet>,
     config: Arc<Config>,
     log: Arc<SharedLog>,
-    applied: Arc<AppliedStream>,
+    applied_stream: Arc<AppliedStream>,
     /// The running RDB save, and the results of earlier saves.
-    pub saving: Saving,
+    pub rdb_saves: RdbSaves,
     /// The append-only file, which may be disabled.
-    pub append_only: Arc<AppendOnly>,
+    pub append_only: Arc<AppendOnlyFile>,
 }
 
 impl Durability {
     /// Creates the state of a server without data. `sync_progress` receives how far the append-only file has synced the
     /// log.
     pub fn new(
-        (engine, commands): (Arc<Engine>, Arc<Commands>),
+        (engine, commands): (Arc<Engine>, Arc<CommandSet>),
         config: Arc<Config>,
         log: Arc<SharedLog>,
         applied: Arc<AppliedStream>,
-        sync_progress: (Arc<CommitPoint>, watch::Sender<OnDisk>),
+        sync_progress: (Arc<CommitPoint>, watch::Sender<DiskProgress>),
     ) -> Self {
-        let append_only = AppendOnly::new(engine.clone(), config.clone(), log.clone(), sync_progress);
-        Self { engine, commands, config, log, applied, saving: Saving::new(), append_only }
+        let append_only = AppendOnlyFile::new(engine.clone(), config.clone(), log.clone(), sync_progress);
+        Self {
+            engine,
+            commands,
+            config,
+            log,
+            applied_stream: applied,
+            rdb_saves: RdbSaves::new(),
+            append_only,
+        }
     }
 }

@@ -25,7 +25,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(crate) struct LoadProgress {
     /// When the load began, as wall clock milliseconds.
-    began: AtomicI64,
+    started_at: AtomicI64,
     total_bytes: AtomicU64,
     bytes_read: AtomicU64,
     /// Memory usage of the server that wrote the file, in bytes, as recorded in the file.
@@ -34,7 +34,7 @@ pub(crate) struct LoadProgress {
 
 impl LoadProgress {
     fn start(&self, total: u64) {
-        self.began.store(time::now().0, Ordering::Relaxed);
+        self.started_at.store(time::now().0, Ordering::Relaxed);
         self.total_bytes.store(total, Ordering::Relaxed);
         self.bytes_read.store(0, Ordering::Relaxed);
         self.used_memory.store(0, Ordering::Relaxed);
@@ -44,7 +44,7 @@ impl LoadProgress {
     fn estimate(&self) -> (f64, u64) {
         let (read, total) =
             (self.bytes_read.load(Ordering::Relaxed), self.total_bytes.load(Ordering::Relaxed));
-        let took = (time::now().0 - self.began.load(Ordering::Relaxed)).max(0) as f64 / 1000.0;
+        let took = (time::now().0 - self.started_at.load(Ordering::Relaxed)).max(0) as f64 / 1000.0;
         let done = if total == 0 { 0.0 } else { read as f64 / total as f64 };
         let left = if done == 0.0 { 1.0 } else { took / done * (1.0 - done) };
         (done * 100.0, left.ceil() as u64)
@@ -59,7 +59,7 @@ impl LoadProgress {
             text,
             "loading_start_time:{}\r\nloading_total_bytes:{}\r\nloading_rdb_used_mem:{}\r\n\
              loading_loaded_bytes:{}\r\nloading_loaded_perc:{percent:.2}\r\nloading_eta_seconds:{left}\r\n",
-            self.began.load(Ordering::Relaxed) / 1000,
+            self.started_at.load(Ordering::Relaxed) / 1000,
             self.total_bytes.load(Ordering::Relaxed),
             self.used_memory.load(Ordering::Relaxed),
             self.bytes_read.load(Ordering::Relaxed),
@@ -70,7 +70,7 @@ impl LoadProgress {
 /// Connects a load to this process: clocks, progress reports and events.
 struct ServerLoadHost<'a> {
     durability: &'a Durability,
-    loading: &'a LoadProgress,
+    progress: &'a LoadProgress,
     /// The delay per key in microseconds (`key-load-delay`).
     key_delay: i64,
     /// Time of the last progress message.
@@ -84,34 +84,34 @@ impl LoadHost for ServerLoadHost<'_> {
         time::now()
     }
 
-    fn nanos(&self) -> fn() -> u64 {
+    fn nanos_clock(&self) -> fn() -> u64 {
         time::nanos
     }
 
     fn on_begin(&self, total: u64) {
-        self.loading.start(total);
+        self.progress.start(total);
         self.last_report.set(time::instant());
     }
 
     fn report_progress(&self, bytes_read: u64, keys: u64) {
-        self.loading.bytes_read.store(bytes_read, Ordering::Relaxed);
+        self.progress.bytes_read.store(bytes_read, Ordering::Relaxed);
         if time::instant().since(self.last_report.get()) >= PROGRESS_INTERVAL {
             self.last_report.set(time::instant());
-            let (percent, left) = self.loading.estimate();
+            let (percent, left) = self.progress.estimate();
             tracing::info!("Loading: {percent:.1} %, {keys} keys, about {left} seconds left");
         }
     }
 
-    fn used_memory(&self, bytes: u64) {
-        self.loading.used_memory.store(bytes, Ordering::Relaxed);
+    fn on_used_memory(&self, bytes: u64) {
+        self.progress.used_memory.store(bytes, Ordering::Relaxed);
     }
 
     fn on_key_read(&self) {
         delay_key(self.key_delay, 1);
     }
 
-    fn on_command(&self, args: Args<'_>) {
-        let Durability { applied, engine, .. } = self.durability;
+    fn on_unexecuted_command(&self, args: Args<'_>) {
+        let Durability { applied_stream: applied, engine, .. } = self.durability;
         match ControlCommand::decode(args) {
             Ok(Some(ControlCommand::SyncSlots(command))) => applied.imports.apply_command(engine, &command),
             Ok(_) => {}
@@ -152,7 +152,7 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
     let config = &durability.config;
     let host = ServerLoadHost {
         durability,
-        loading: &durability.saving.loading,
+        progress: &durability.rdb_saves.load_progress,
         key_delay: config.get(keys::KEY_LOAD_DELAY),
         last_report: Cell::new(time::instant()),
         file_started: Cell::new(time::instant()),
@@ -162,7 +162,7 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
     load(&Loader {
         engine: &durability.engine,
         commands: &durability.commands,
-        threads: config.get(keys::IO_THREADS),
+        store_threads: config.get(keys::IO_THREADS),
         verify_checksum: config.get(keys::RDBCHECKSUM),
         max_deletion_bytes: kept,
         host: &host,
@@ -173,7 +173,7 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
 ///
 /// # Errors
 /// The file cannot be opened (the data is unchanged), or it cannot be loaded (all data is gone).
-pub fn replace_by_file(
+pub fn replace_data_from_file(
     durability: &Durability,
     path: &Path,
     drop_expired: bool,
@@ -196,14 +196,14 @@ pub fn check_snapshot(durability: &Durability, input: impl Read) -> Result<(), L
 /// # Errors
 /// The input is truncated or invalid, or `is_complete` returned `false`. If `before_replacing` was called, all data is
 /// gone.
-pub fn replace_by_stream(
+pub fn replace_data_from_stream(
     durability: &Durability,
     input: impl Read,
     len: u64,
-    before: impl FnOnce(),
+    before_replacing: impl FnOnce(),
     is_complete: impl FnOnce() -> bool,
 ) -> Result<LoadResult, LoadError> {
-    with_loader(durability, |loader| loader.replace_after(input, len, false, before, is_complete))
+    with_loader(durability, |loader| loader.replace_after(input, len, false, before_replacing, is_complete))
 }
 
 /// Replaces all data once a snapshot has been loaded completely ([`Loader::replace_by_exchange`]).
@@ -214,11 +214,13 @@ pub fn replace_by_exchange(
     durability: &Durability,
     input: impl Read,
     len: u64,
-    served: bool,
+    serves_old_data: bool,
     is_complete: impl FnOnce() -> bool,
-    before: impl FnOnce(),
+    before_replacing: impl FnOnce(),
 ) -> Result<LoadResult, LoadError> {
-    with_loader(durability, |loader| loader.replace_by_exchange(input, len, served, is_complete, before))
+    with_loader(durability, |loader| {
+        loader.replace_by_swap(input, len, serves_old_data, is_complete, before_replacing)
+    })
 }
 
 /// Adds a file's keys to the data ([`Loader::add`]).

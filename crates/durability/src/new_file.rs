@@ -12,7 +12,7 @@ pub(super) struct NewFile<'a> {
     /// Whether to sync every few megabytes instead of once at the end.
     sync_incrementally: bool,
     /// Number of bytes written since the last sync.
-    unsynced: usize,
+    unsynced_bytes: usize,
 }
 
 impl<'a> NewFile<'a> {
@@ -21,7 +21,7 @@ impl<'a> NewFile<'a> {
         sync_incrementally: bool,
         is_cancelled: &'a dyn Fn() -> bool,
     ) -> Self {
-        Self { file, is_cancelled, sync_incrementally, unsynced: 0 }
+        Self { file, is_cancelled, sync_incrementally, unsynced_bytes: 0 }
     }
 }
 
@@ -31,10 +31,10 @@ impl Write for NewFile<'_> {
             return Err(io::Error::other("cancelled"));
         }
         let count = self.file.write(bytes)?;
-        self.unsynced += count;
-        if self.sync_incrementally && self.unsynced >= SYNC_INTERVAL_BYTES {
+        self.unsynced_bytes += count;
+        if self.sync_incrementally && self.unsynced_bytes >= SYNC_INTERVAL_BYTES {
             self.file.as_file().sync_data()?;
-            self.unsynced = 0;
+            self.unsynced_bytes = 0;
         }
         Ok(count)
     }

@@ -13,7 +13,7 @@ use keyspace::snapshot_only_bytes;
 /// Time between yields, in nanoseconds.
 const YIELD_INTERVAL_NANOS: u64 = 200_000;
 /// If overwritten values exceed the data size divided by this, the thread stops yielding.
-const KEPT_BYTES_DIVISOR: usize = 25;
+const MAX_KEPT_BYTES_DIVISOR: usize = 25;
 
 /// Decides when one background thread yields.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl YieldPace {
 
     /// Creates a pace that yields regularly while overwritten values take less than a share of `used` bytes.
     pub fn yielding(used: usize) -> Self {
-        Self { last_yield: Some(process::time::nanos()), max_kept_bytes: used / KEPT_BYTES_DIVISOR }
+        Self { last_yield: Some(process::time::nanos()), max_kept_bytes: used / MAX_KEPT_BYTES_DIVISOR }
     }
 
     /// Yields to other threads if the interval has passed. The caller must hold no locks.

@@ -33,9 +33,9 @@ pub(super) struct SaveConditions<'p> {
     pub(super) save_points: &'p [SavePoint],
     pub(super) is_loading: bool,
     /// Number of changes since the start.
-    pub(super) changes: u64,
+    pub(super) change_count: u64,
     /// How often all data was deleted since the start.
-    pub(super) flushes: u64,
+    pub(super) flush_count: u64,
 }
 
 /// Why a background save is due.
@@ -43,13 +43,13 @@ pub(super) struct SaveConditions<'p> {
 pub(super) enum SaveReason {
     /// All data was deleted, so the old file must not survive.
     Flush,
-    Point(SavePoint),
+    SavePointReached(SavePoint),
 }
 
 /// The running save and the history of saves of a server.
 #[derive(Debug)]
 pub(super) struct SaveTracker {
-    running: Option<RunningSave>,
+    running_save: Option<RunningSave>,
     /// Unix time in seconds of the last successful save, or of the start if there was none.
     last_save: i64,
     last_succeeded: bool,
@@ -57,29 +57,29 @@ pub(super) struct SaveTracker {
     /// Duration of the last background save. `None` before the first one.
     last_duration: Option<Duration>,
     /// Number of changes that the file contains.
-    changes_saved: u64,
+    saved_changes: u64,
     completed_count: u64,
     /// Value of [`SaveConditions::flushes`] at the last check.
-    flushes: u64,
+    flush_count: u64,
 }
 
 impl SaveTracker {
     /// Creates the state at startup, when `secs` is the Unix time in seconds.
     pub(super) fn new(secs: i64) -> Self {
         Self {
-            running: None,
+            running_save: None,
             last_save: secs,
             last_succeeded: true,
             last_attempt: None,
             last_duration: None,
-            changes_saved: 0,
+            saved_changes: 0,
             completed_count: 0,
-            flushes: 0,
+            flush_count: 0,
         }
     }
 
     pub(super) fn running(&self) -> Option<RunningSave> {
-        self.running
+        self.running_save
     }
 
     pub(super) fn last_save(&self) -> i64 {
@@ -98,33 +98,33 @@ impl SaveTracker {
         self.completed_count = 0;
     }
 
-    pub(super) fn count(&self) -> u64 {
+    pub(super) fn completed_count(&self) -> u64 {
         self.completed_count
     }
 
     /// Returns how many of the first `changes` changes the file does not contain.
     pub(super) fn count_unsaved(&self, changes: u64) -> u64 {
-        changes.saturating_sub(self.changes_saved)
+        changes.saturating_sub(self.saved_changes)
     }
 
     /// Starts a save. Returns `false` if one is already running.
-    pub(super) fn start_save(&mut self, now: Instant, background: bool) -> bool {
-        if self.running.is_some() {
+    pub(super) fn start_save(&mut self, now: Instant, is_background: bool) -> bool {
+        if self.running_save.is_some() {
             return false;
         }
-        self.running = Some(RunningSave { started_at: now, is_background: background });
+        self.running_save = Some(RunningSave { started_at: now, is_background });
         self.last_attempt = Some(now);
         true
     }
 
     /// Undoes [`Self::start_save`] after the save could not start.
     pub(super) fn abort_start(&mut self) {
-        self.running = None;
+        self.running_save = None;
     }
 
     /// Records the end of a save. `secs` is the Unix time in seconds.
     pub(super) fn finish_save(&mut self, now: Instant, secs: i64, result: SaveResult) {
-        if let Some(running) = self.running.take()
+        if let Some(running) = self.running_save.take()
             && running.is_background
         {
             self.last_duration = Some(now.since(running.started_at));
@@ -147,13 +147,13 @@ impl SaveTracker {
 
     /// Records that a file from elsewhere, such as a full resync, contains all changes up to this number.
     pub(super) fn record_saved(&mut self, changes: u64) {
-        self.changes_saved = changes;
+        self.saved_changes = changes;
         self.last_succeeded = true;
     }
 
     /// Ignores deletions of all data before the first check, because they were part of loading.
     pub(super) fn ignore_flushes(&mut self, flushes: u64) {
-        self.flushes = flushes;
+        self.flush_count = flushes;
     }
 
     /// Returns why a background save must start now. `None` if no save is due.
@@ -163,7 +163,8 @@ impl SaveTracker {
         secs: i64,
         conditions: SaveConditions<'_>,
     ) -> Option<SaveReason> {
-        let was_flushed = std::mem::replace(&mut self.flushes, conditions.flushes) != conditions.flushes;
+        let was_flushed =
+            std::mem::replace(&mut self.flush_count, conditions.flush_count) != conditions.flush_count;
         if conditions.save_points.is_empty() {
             return None;
         }
@@ -172,13 +173,13 @@ impl SaveTracker {
         }
         let is_too_soon =
             !self.last_succeeded && self.last_attempt.is_some_and(|at| now.since(at) < RETRY_DELAY);
-        if conditions.is_loading || self.running.is_some() || is_too_soon {
+        if conditions.is_loading || self.running_save.is_some() || is_too_soon {
             return None;
         }
-        let changes = self.count_unsaved(conditions.changes);
+        let changes = self.count_unsaved(conditions.change_count);
         let since = u64::try_from(secs - self.last_save).unwrap_or(0);
         let reached = |point: &SavePoint| changes >= point.changes && since > point.interval.as_secs();
-        conditions.save_points.iter().copied().find(reached).map(SaveReason::Point)
+        conditions.save_points.iter().copied().find(reached).map(SaveReason::SavePointReached)
     }
 }
 
@@ -196,7 +197,7 @@ mod tests {
     }
 
     fn save_conditions(changes: u64) -> SaveConditions<'static> {
-        SaveConditions { save_points: &SAVE_POINTS, is_loading: false, changes, flushes: 0 }
+        SaveConditions { save_points: &SAVE_POINTS, is_loading: false, change_count: changes, flush_count: 0 }
     }
 
     fn check_due(saves: &mut SaveTracker, secs: u64, conditions: SaveConditions<'_>) -> Option<SaveReason> {
@@ -219,7 +220,7 @@ mod tests {
             let due = check_due(&mut saves, secs, save_conditions(changes));
             assert_eq!(
                 due,
-                point.map(|point: usize| SaveReason::Point(SAVE_POINTS[point])),
+                point.map(|point: usize| SaveReason::SavePointReached(SAVE_POINTS[point])),
                 "{changes} at {secs}"
             );
         }
@@ -241,12 +242,15 @@ mod tests {
         assert_eq!(check_due(&mut saves, 200, save_conditions(70)), None, "one is under way");
         saves.finish_save(time_at(23), 23, SaveResult::Saved { changes: 60 });
         assert_eq!(
-            (saves.running(), saves.last_duration(), saves.count()),
+            (saves.running(), saves.last_duration(), saves.completed_count()),
             (None, Some(Duration::from_secs(3)), 1)
         );
         assert_eq!((saves.last_save(), saves.count_unsaved(70)), (23, 10));
         assert_eq!(check_due(&mut saves, 34, save_conditions(109)), None);
-        assert_eq!(check_due(&mut saves, 34, save_conditions(110)), Some(SaveReason::Point(SAVE_POINTS[1])));
+        assert_eq!(
+            check_due(&mut saves, 34, save_conditions(110)),
+            Some(SaveReason::SavePointReached(SAVE_POINTS[1]))
+        );
         // A foreground save does not change the duration, since INFO shows that of background saves only.
         assert!(saves.start_save(time_at(40), false));
         saves.finish_save(time_at(49), 49, SaveResult::Saved { changes: 110 });
@@ -260,7 +264,10 @@ mod tests {
         saves.finish_save(time_at(201), 201, SaveResult::Failed);
         assert!(!saves.last_succeeded());
         assert_eq!(check_due(&mut saves, 204, save_conditions(1)), None);
-        assert_eq!(check_due(&mut saves, 205, save_conditions(1)), Some(SaveReason::Point(SAVE_POINTS[0])));
+        assert_eq!(
+            check_due(&mut saves, 205, save_conditions(1)),
+            Some(SaveReason::SavePointReached(SAVE_POINTS[0]))
+        );
         // A cancelled save says nothing about the disk, so no retry delay applies.
         saves.start_save(time_at(205), true);
         saves.finish_save(time_at(206), 206, SaveResult::Cancelled);
@@ -273,7 +280,7 @@ mod tests {
     #[test]
     fn deleting_all_data_triggers_a_save() {
         let mut saves = SaveTracker::new(0);
-        let flushed = |flushes| SaveConditions { flushes, ..save_conditions(0) };
+        let flushed = |flushes| SaveConditions { flush_count: flushes, ..save_conditions(0) };
         saves.ignore_flushes(5);
         assert_eq!(check_due(&mut saves, 1, flushed(6)), Some(SaveReason::Flush));
         assert_eq!(check_due(&mut saves, 1, flushed(6)), None);

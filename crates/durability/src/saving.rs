@@ -18,10 +18,10 @@ use parking_lot::{Condvar, Mutex};
 use persistence::{Dialect, SnapshotFile};
 use process::adaptive_tick::AdaptiveTick;
 use slot_routing::{ReplOffset, Role};
-use snapshot_io::{LoadError, LoadResult, SkippedKeys, position_of};
+use snapshot_io::{LoadError, LoadResult, SkippedKeyDeletions, replication_position};
 
 use crate::disk::SystemDisk;
-use crate::loading::{LoadProgress, add_file, replace_by_file};
+use crate::loading::{LoadProgress, add_file, replace_data_from_file};
 use crate::new_file::NewFile;
 use crate::pace::YieldPace;
 use crate::saves::{SaveConditions, SaveReason, SaveResult, SaveTracker};
@@ -38,22 +38,22 @@ enum SaveKind {
     /// A SAVE command, which blocks its caller until the save ends.
     Foreground,
     /// The save at shutdown. Changes made after this save would be lost.
-    Final,
+    Shutdown,
 }
 
 /// How a running save is cancelled.
 #[derive(Debug, Clone)]
 struct SaveCancellation {
-    cancelled: Arc<AtomicBool>,
+    is_cancelled: Arc<AtomicBool>,
     /// How often all data had been deleted when the save began. A background save is cancelled when this number
     /// changes; `None` for other saves, which are not cancelled by deletions.
-    flushes: Option<u64>,
+    flush_count: Option<u64>,
 }
 
 impl SaveCancellation {
     fn is_cancelled(&self, durability: &Durability) -> bool {
         let flushes = durability.engine.settings.flushall_count.load(Ordering::Relaxed);
-        self.cancelled.load(Ordering::Relaxed) || self.flushes.is_some_and(|began| began != flushes)
+        self.is_cancelled.load(Ordering::Relaxed) || self.flush_count.is_some_and(|began| began != flushes)
     }
 }
 
@@ -68,7 +68,7 @@ struct ResyncTransfers {
 
 /// While this guard exists, INFO shows a full resync as a save.
 #[derive(Debug)]
-pub struct TransferGuard<'a>(&'a Saving);
+pub struct TransferGuard<'a>(&'a RdbSaves);
 
 impl TransferGuard<'_> {
     /// Counts the keys sent so far. The transfer must increase it.
@@ -95,16 +95,16 @@ impl Drop for TransferGuard<'_> {
 
 /// The results of saves and of the initial load.
 #[derive(Debug)]
-struct SavingState {
+struct RdbSavesState {
     saves: SaveTracker,
     /// How to cancel the running save; `None` if none is running.
     cancellation: Option<SaveCancellation>,
-    loaded: LoadResult,
+    load_result: LoadResult,
     /// The peak of overwritten values kept in memory during the last background save, in bytes.
     last_peak_kept_bytes: usize,
 }
 
-impl SavingState {
+impl RdbSavesState {
     /// Returns whether the running save has been cancelled and is about to end.
     fn is_cancelled(&self, durability: &Durability) -> bool {
         self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_cancelled(durability))
@@ -113,8 +113,8 @@ impl SavingState {
 
 /// The RDB saves of a server: the running save, past results, and the counters in INFO.
 #[derive(Debug)]
-pub struct Saving {
-    state: Mutex<SavingState>,
+pub struct RdbSaves {
+    state: Mutex<RdbSavesState>,
     /// Notified when a save ends.
     save_ended: Condvar,
     /// The number of keys that the running save has written, and the number that it will write.
@@ -126,7 +126,7 @@ pub struct Saving {
     snapshots: (AtomicU64, AtomicU64),
     /// The number of keys received by full resyncs that no file contains yet.
     resynced_keys: AtomicU64,
-    pub(crate) loading: LoadProgress,
+    pub(crate) load_progress: LoadProgress,
 }
 
 /// Why data was not saved.
@@ -140,12 +140,12 @@ pub enum SaveError {
     Failed(#[from] anyhow::Error),
 }
 
-impl Saving {
+impl RdbSaves {
     pub(crate) fn new() -> Self {
-        let state = SavingState {
+        let state = RdbSavesState {
             saves: SaveTracker::new(process::time::now().secs()),
             cancellation: None,
-            loaded: LoadResult::default(),
+            load_result: LoadResult::default(),
             last_peak_kept_bytes: 0,
         };
         Self {
@@ -156,7 +156,7 @@ impl Saving {
             peak_kept_bytes: AtomicUsize::new(0),
             snapshots: (AtomicU64::new(0), AtomicU64::new(0)),
             resynced_keys: AtomicU64::new(0),
-            loading: LoadProgress::default(),
+            load_progress: LoadProgress::default(),
         }
     }
 
@@ -184,7 +184,7 @@ impl Saving {
     }
 
     /// Shows a full resync of `keys` keys as a save, until the guard is dropped.
-    pub fn show_transfer(&self, keys: u64) -> TransferGuard<'_> {
+    pub fn show_transfer_as_save(&self, keys: u64) -> TransferGuard<'_> {
         let mut under_way = self.transfers.running_transfers.lock();
         let (since, count) = under_way.unwrap_or((process::time::instant(), 0));
         if count == 0 {
@@ -208,7 +208,9 @@ impl Saving {
         let state = self.state.lock();
         let is_background = state.saves.running().is_some_and(|running| running.is_background);
         let cancellation = state.cancellation.as_ref().filter(|_| is_background);
-        cancellation.inspect(|cancellation| cancellation.cancelled.store(true, Ordering::Relaxed)).is_some()
+        cancellation
+            .inspect(|cancellation| cancellation.is_cancelled.store(true, Ordering::Relaxed))
+            .is_some()
     }
 }
 
@@ -219,7 +221,9 @@ impl Saving {
 pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
     let cancellation = start_save(durability, SaveKind::Background)?;
     // INFO shows this number of keys until the snapshot has determined the exact number.
-    durability.saving.begin_progress(durability.engine.keyspace.sizes().iter().map(|size| size.keys).sum());
+    durability
+        .rdb_saves
+        .begin_progress(durability.engine.keyspace.sizes().iter().map(|size| size.keys).sum());
     tracing::info!("Background saving started");
     let saver = durability.clone();
     let work = move || match run_save(&saver, &cancellation, SaveKind::Background) {
@@ -227,10 +231,10 @@ pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError>
         Err(error) => tracing::warn!("Background saving error: {error:#}"),
     };
     std::thread::Builder::new().name("bgsave".to_owned()).spawn(work).map(drop).map_err(|error| {
-        let mut state = durability.saving.state.lock();
+        let mut state = durability.rdb_saves.state.lock();
         state.saves.abort_start();
         state.cancellation = None;
-        durability.saving.save_ended.notify_all();
+        durability.rdb_saves.save_ended.notify_all();
         SaveError::Failed(error.into())
     })
 }
@@ -250,24 +254,24 @@ fn save_as(durability: &Durability, kind: SaveKind) -> Result<(), SaveError> {
 }
 
 fn start_save(durability: &Durability, kind: SaveKind) -> Result<SaveCancellation, SaveError> {
-    let mut state = durability.saving.state.lock();
+    let mut state = durability.rdb_saves.state.lock();
     // A cancelled save ends soon, so wait for it instead of failing.
-    durability.saving.save_ended.wait_while(&mut state, |state| state.is_cancelled(durability));
+    durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.is_cancelled(durability));
     let background = kind == SaveKind::Background;
     if !state.saves.start_save(process::time::instant(), background) {
         return Err(SaveError::Running);
     }
     let flushes = background.then(|| durability.engine.settings.flushall_count.load(Ordering::Relaxed));
-    let cancellation = SaveCancellation { cancelled: Arc::default(), flushes };
+    let cancellation = SaveCancellation { is_cancelled: Arc::default(), flush_count: flushes };
     state.cancellation = Some(cancellation.clone());
     Ok(cancellation)
 }
 
 fn run_save(durability: &Durability, cancellation: &SaveCancellation, kind: SaveKind) -> anyhow::Result<()> {
     let outcome = write_file(durability, cancellation, kind);
-    let mut state = durability.saving.state.lock();
+    let mut state = durability.rdb_saves.state.lock();
     if kind == SaveKind::Background {
-        state.last_peak_kept_bytes = durability.saving.peak_kept_bytes.load(Ordering::Relaxed);
+        state.last_peak_kept_bytes = durability.rdb_saves.peak_kept_bytes.load(Ordering::Relaxed);
     }
     let how = match &outcome {
         Ok(changes) => SaveResult::Saved { changes: *changes },
@@ -278,8 +282,8 @@ fn run_save(durability: &Durability, cancellation: &SaveCancellation, kind: Save
     state.saves.finish_save(process::time::instant(), secs, how);
     state.cancellation = None;
     drop(state);
-    durability.saving.save_ended.notify_all();
-    update_gate(durability);
+    durability.rdb_saves.save_ended.notify_all();
+    update_write_gate(durability);
     outcome.map(|_| ())
 }
 
@@ -292,29 +296,35 @@ fn write_file(
     let (mut state, (position, stream_db, changes, imported)) = take_snapshot(durability, |log| {
         // If the log contains no master's stream, its next entry names the database. A replica that resumes from this
         // file then need not know it.
-        let stream_db = durability.applied.db_in(log);
+        let stream_db = durability.applied_stream.selected_db_in_log(log);
         if stream_db.is_none() {
             log.reset_selected_db();
         }
         // Data that deviates from the replication history must not claim a position in it. The file lacks the slots
         // that are being imported, while the history includes them.
-        let is_whole = durability.applied.missing_changes() == 0 && durability.applied.imports.is_empty();
+        let is_whole =
+            durability.applied_stream.missing_changes() == 0 && durability.applied_stream.imports.is_empty();
         let in_history = log.is_open() && is_whole;
         let position = in_history.then(|| log.position());
-        if kind == SaveKind::Final {
+        if kind == SaveKind::Shutdown {
             log.seal();
         }
-        (position, stream_db.unwrap_or(0), count_changes(durability), durability.applied.imports.slots())
+        (
+            position,
+            stream_db.unwrap_or(0),
+            count_changes(durability),
+            durability.applied_stream.imports.imported_slots(),
+        )
     })?;
-    state.drop_keys(&imported);
+    state.exclude_slots(&imported);
     // The size is computed after the snapshot, because no other thread runs while the snapshot is taken.
     let used = durability.engine.keyspace.used_bytes();
     let pace = if kind == SaveKind::Background { YieldPace::yielding(used) } else { YieldPace::unlimited() };
-    let (written, _) = &durability.saving.progress;
-    durability.saving.begin_progress(state.keys());
-    durability.saving.peak_kept_bytes.store(0, Ordering::Relaxed);
-    let saved = saved_file(durability);
-    let file = saved.begin_write()?;
+    let (written, _) = &durability.rdb_saves.progress;
+    durability.rdb_saves.begin_progress(state.key_count());
+    durability.rdb_saves.peak_kept_bytes.store(0, Ordering::Relaxed);
+    let saved = rdb_file(durability);
+    let file = saved.create_temp_file()?;
     let sync_incrementally = durability.config.get(keys::RDB_SAVE_INCREMENTAL_FSYNC);
     let is_cancelled = || cancellation.is_cancelled(durability);
     let mut out = NewFile::new(file, sync_incrementally, &is_cancelled);
@@ -324,10 +334,10 @@ fn write_file(
         &RdbOptions {
             dialect: Dialect::Redoubt,
             position: position.map(|at| (at, stream_db)),
-            aof_base: false,
+            is_aof_base: false,
             slot_states: String::new(),
         },
-        WriteProgress { written: Some(written), is_cancelled: &is_cancelled },
+        WriteProgress { written_keys: Some(written), is_cancelled: &is_cancelled },
         pace,
         &mut out,
     )?;
@@ -339,40 +349,40 @@ fn write_file(
 
 /// Makes the file of a full resync the RDB file of this node after it has been loaded, so that this node can start from
 /// it, as in Redis. If the file cannot be stored, all data counts as unsaved.
-pub fn keep_resync_file(durability: &Durability, file: tempfile::NamedTempFile, keys: u64) {
+pub fn adopt_resync_file(durability: &Durability, file: tempfile::NamedTempFile, keys: u64) {
     // A running save belongs to a history that this node has left.
-    durability.saving.cancel();
-    let mut state = durability.saving.state.lock();
-    durability.saving.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
-    let persistent = !durability.config.get(keys::SAVE).is_empty() || durability.append_only.is_on();
+    durability.rdb_saves.cancel();
+    let mut state = durability.rdb_saves.state.lock();
+    durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
+    let persistent = !durability.config.get(keys::SAVE).is_empty() || durability.append_only.is_enabled();
     if !persistent && durability.config.get(keys::RDB_DEL_SYNC_FILES) {
         // The older file must be removed as well, as this node would start from it.
         let _ = std::fs::remove_file(&*durability.config.get(keys::DBFILENAME));
         return;
     }
-    match saved_file(durability).commit(file) {
+    match rdb_file(durability).commit(file) {
         Ok(()) => {
             state.saves.record_saved(count_changes(durability));
         }
         Err(error) => {
             tracing::warn!("Cannot keep the snapshot received from the master on disk: {error}");
-            durability.saving.resynced_keys.fetch_add(keys, Ordering::Relaxed);
+            durability.rdb_saves.resynced_keys.fetch_add(keys, Ordering::Relaxed);
         }
     }
     drop(state);
-    update_gate(durability);
+    update_write_gate(durability);
 }
 
 /// Records that a full resync brought `keys` keys that are not in any file.
 pub fn record_resync(durability: &Durability, keys: u64) {
-    durability.saving.cancel();
-    let mut state = durability.saving.state.lock();
-    durability.saving.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
-    durability.saving.resynced_keys.fetch_add(keys, Ordering::Relaxed);
+    durability.rdb_saves.cancel();
+    let mut state = durability.rdb_saves.state.lock();
+    durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
+    durability.rdb_saves.resynced_keys.fetch_add(keys, Ordering::Relaxed);
 }
 
 /// Returns the RDB file that is loaded at startup.
-fn saved_file(durability: &Durability) -> SnapshotFile<SystemDisk> {
+fn rdb_file(durability: &Durability) -> SnapshotFile<SystemDisk> {
     SnapshotFile::new(SystemDisk::new(".".into()), &durability.config.get(keys::DBFILENAME))
 }
 
@@ -381,26 +391,30 @@ fn saved_file(durability: &Durability) -> SnapshotFile<SystemDisk> {
 /// # Errors
 /// The file cannot be created.
 pub fn create_temporary_file(durability: &Durability) -> std::io::Result<tempfile::NamedTempFile> {
-    saved_file(durability).begin_write()
+    rdb_file(durability).create_temp_file()
 }
 
 /// Removes temporary files that crashed or killed servers have left.
 pub fn remove_temporary_files(durability: &Durability) {
-    for name in saved_file(durability).remove_leftovers() {
+    for name in rdb_file(durability).remove_leftovers() {
         tracing::warn!("Removed {name}, the temporary file of an unfinished save.");
     }
 }
 
 /// Returns the number of changes since the start.
 fn count_changes(durability: &Durability) -> u64 {
-    let commands: u64 =
-        durability.engine.worker_stats().iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum();
-    commands + durability.saving.resynced_keys.load(Ordering::Relaxed)
+    let commands: u64 = durability
+        .engine
+        .worker_stats()
+        .iter()
+        .map(|worker| worker.change_count.load(Ordering::Relaxed))
+        .sum();
+    commands + durability.rdb_saves.resynced_keys.load(Ordering::Relaxed)
 }
 
 /// Makes the engine reject writes after a failed save, or accept them again (`stop-writes-on-bgsave-error`).
-pub fn update_gate(durability: &Durability) {
-    let failed = !durability.saving.state.lock().saves.last_succeeded();
+pub fn update_write_gate(durability: &Durability) {
+    let failed = !durability.rdb_saves.state.lock().saves.last_succeeded();
     let stop = failed
         && durability.config.get(keys::STOP_WRITES_ON_BGSAVE_ERROR)
         && !durability.config.get(keys::SAVE).is_empty();
@@ -412,14 +426,14 @@ pub fn update_gate(durability: &Durability) {
 pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     let mut reported = process::time::instant();
     let flushes = durability.engine.settings.flushall_count.load(Ordering::Relaxed);
-    durability.saving.state.lock().saves.ignore_flushes(flushes);
+    durability.rdb_saves.state.lock().saves.ignore_flushes(flushes);
     loop {
         tick.wait_for_tick().await;
-        if durability.saving.state.lock().saves.running().is_some() {
-            durability.saving.peak_kept_bytes.fetch_max(snapshot_only_bytes(), Ordering::Relaxed);
+        if durability.rdb_saves.state.lock().saves.running().is_some() {
+            durability.rdb_saves.peak_kept_bytes.fetch_max(snapshot_only_bytes(), Ordering::Relaxed);
             if process::time::instant().since(reported) >= PROGRESS_INTERVAL {
                 reported = process::time::instant();
-                let (written, wanted) = &durability.saving.progress;
+                let (written, wanted) = &durability.rdb_saves.progress;
                 let (written, wanted) = (written.load(Ordering::Relaxed), wanted.load(Ordering::Relaxed));
                 tracing::info!("Saving: {written} of {wanted} keys");
             }
@@ -427,7 +441,7 @@ pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick
             reported = process::time::instant();
         }
         let due = check_due(&durability);
-        if let Some(SaveReason::Point(point)) = due {
+        if let Some(SaveReason::SavePointReached(point)) = due {
             tracing::info!("{} changes in {} seconds. Saving...", point.changes, point.interval.as_secs());
         }
         if due.is_some()
@@ -443,11 +457,11 @@ fn check_due(durability: &Durability) -> Option<SaveReason> {
     let conditions = SaveConditions {
         save_points: &durability.config.get(keys::SAVE),
         is_loading: settings.node_flags().intersects(NodeFlags::LOADING.union(NodeFlags::ASYNC_LOADING)),
-        changes: count_changes(durability),
-        flushes: settings.flushall_count.load(Ordering::Relaxed),
+        change_count: count_changes(durability),
+        flush_count: settings.flushall_count.load(Ordering::Relaxed),
     };
     let (now, secs) = (process::time::instant(), process::time::now().secs());
-    durability.saving.state.lock().saves.check_due(now, secs, conditions)
+    durability.rdb_saves.state.lock().saves.check_due(now, secs, conditions)
 }
 
 /// Loads the configured file, if it exists. Clients get LOADING until the caller resets that state, which the caller
@@ -488,7 +502,7 @@ async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> 
     };
     let took = process::time::instant().since(began);
     tracing::info!("DB loaded from append only file: {:.3} seconds", took.as_secs_f64());
-    durability.saving.state.lock().loaded = loaded;
+    durability.rdb_saves.state.lock().load_result = loaded;
     Ok(true)
 }
 
@@ -501,7 +515,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let began = process::time::instant();
     let loader = durability.clone();
     let as_replica = will_be_replica(durability);
-    let load = move || replace_by_file(&loader, Path::new(&*name), !as_replica);
+    let load = move || replace_data_from_file(&loader, Path::new(&*name), !as_replica);
     let loaded = tokio::task::spawn_blocking(load).await?;
     let loaded = loaded.map_err(|error| {
         tracing::warn!("Short read or OOM loading DB. Unrecoverable error, aborting now.");
@@ -512,18 +526,18 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     tracing::info!("Done loading RDB, keys loaded: {keys}, keys expired: {expired}{skipped}.");
     let took = process::time::instant().since(began);
     tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
-    if let Some(position) = position_of(&loaded) {
+    if let Some(position) = replication_position(&loaded) {
         // Continue the history recorded in the file until the node's role is known.
         durability.log.adopt_position(position);
-        durability.applied.select_db(loaded.stream_db.unwrap_or(0));
+        durability.applied_stream.select_db(loaded.stream_db.unwrap_or(0));
     }
-    durability.saving.state.lock().loaded = loaded;
+    durability.rdb_saves.state.lock().load_result = loaded;
     Ok(true)
 }
 
 /// Takes the keys that the initial load skipped, to log their deletion. A second call returns no keys.
-pub fn take_skipped_keys(durability: &Durability) -> SkippedKeys {
-    std::mem::take(&mut durability.saving.state.lock().loaded.skipped_keys)
+pub fn take_skipped_keys(durability: &Durability) -> SkippedKeyDeletions {
+    std::mem::take(&mut durability.rdb_saves.state.lock().load_result.skipped_keys)
 }
 
 /// Returns whether this node will be a replica, according to the configuration or the last known cluster state.
@@ -539,9 +553,9 @@ fn will_be_replica(durability: &Durability) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReloadOptions {
     /// Save the data before it is reloaded; otherwise reload the existing file.
-    pub save: bool,
+    pub saves_first: bool,
     /// Add the file's keys to the data instead of replacing it.
-    pub merge: bool,
+    pub merges: bool,
 }
 
 /// Saves the data and loads the file (DEBUG RELOAD). The replication history continues. `on_loaded` is called before
@@ -553,13 +567,13 @@ pub fn reload(
     durability: &Durability,
     options: ReloadOptions,
     drop_expired: bool,
-    on_loaded: impl FnOnce(&SkippedKeys),
+    on_loaded: impl FnOnce(&SkippedKeyDeletions),
 ) -> Result<(), SaveError> {
-    if options.save {
+    if options.saves_first {
         save(durability)?;
     }
     let name = durability.config.get(keys::DBFILENAME);
-    let load = if options.merge { add_file } else { replace_by_file };
+    let load = if options.merges { add_file } else { replace_data_from_file };
     let loaded = load(durability, Path::new(&*name), drop_expired);
     if let Ok(loaded) = &loaded {
         on_loaded(&loaded.skipped_keys);
@@ -585,24 +599,24 @@ pub enum ShutdownSave {
 /// The data, or the end of the append-only file, could not be written to disk.
 pub fn save_at_shutdown(
     durability: &Durability,
-    at_end: ShutdownSave,
-    unfinished: append_only::UnfinishedAof,
+    shutdown_save: ShutdownSave,
+    unfinished_aof: append_only::UnfinishedAof,
 ) -> Result<(), SaveError> {
-    let wanted = match at_end {
+    let wanted = match shutdown_save {
         ShutdownSave::AsConfigured => !durability.config.get(keys::SAVE).is_empty(),
         ShutdownSave::Save => true,
         ShutdownSave::NoSave => false,
     };
     loop {
         // A save that finishes later would replace the final file by older data.
-        durability.saving.cancel();
-        let mut state = durability.saving.state.lock();
-        durability.saving.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
+        durability.rdb_saves.cancel();
+        let mut state = durability.rdb_saves.state.lock();
+        durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
         drop(state);
         if durability.config.get(keys::APPENDONLY) {
             tracing::info!("Calling fsync() on the AOF file.");
         }
-        append_only::sync_all_data(durability, unfinished)
+        append_only::sync_all_data(durability, unfinished_aof)
             .map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
         // Neither partially loaded data nor the data of a master that waits for a replica to replace it may be saved.
         let not_data = NodeFlags::LOADING.union(NodeFlags::EMPTY_MASTER);
@@ -610,7 +624,7 @@ pub fn save_at_shutdown(
             return Ok(());
         }
         tracing::info!("Saving the final RDB snapshot before exiting.");
-        match save_as(durability, SaveKind::Final) {
+        match save_as(durability, SaveKind::Shutdown) {
             // Another save, started by a save point or a client, is running. Try again.
             Err(SaveError::Running) => {}
             outcome => return outcome,
@@ -621,16 +635,16 @@ pub fn save_at_shutdown(
 /// Appends the fields of INFO's Persistence section.
 pub fn write_persistence_info(durability: &Durability, text: &mut String) {
     use std::fmt::Write;
-    let state = durability.saving.state.lock();
+    let state = durability.rdb_saves.state.lock();
     let gate = durability.engine.settings.node_flags();
     let (loading, beside) = (gate.contains(NodeFlags::LOADING), gate.contains(NodeFlags::ASYNC_LOADING));
     let saves = &state.saves;
     let running = saves.running().filter(|running| running.is_background);
     let running = running.filter(|_| !state.is_cancelled(durability));
-    let transfers = &durability.saving.transfers;
+    let transfers = &durability.rdb_saves.transfers;
     let transfer = (*transfers.running_transfers.lock())
         .map(|(since, _)| (since, &transfers.written_keys, &transfers.total_keys));
-    let (written, wanted) = &durability.saving.progress;
+    let (written, wanted) = &durability.rdb_saves.progress;
     let running = running.map(|running| (running.started_at, written, wanted)).or(transfer);
     let current = running.map(|(since, ..)| process::time::instant().since(since).as_secs() as i64);
     let (written, wanted) = running.map_or((written, wanted), |(_, written, wanted)| (written, wanted));
@@ -640,7 +654,7 @@ pub fn write_persistence_info(durability: &Durability, text: &mut String) {
     let took = saves.last_duration().map_or(-1, |took| took.as_secs() as i64);
     let kept = if running.is_some() { snapshot_only_bytes() } else { 0 };
     let peak_kept_bytes = if running.is_some() {
-        durability.saving.peak_kept_bytes.load(Ordering::Relaxed).max(kept)
+        durability.rdb_saves.peak_kept_bytes.load(Ordering::Relaxed).max(kept)
     } else {
         0
     };
@@ -659,18 +673,18 @@ pub fn write_persistence_info(durability: &Durability, text: &mut String) {
         ("rdb_last_bgsave_status", if saves.last_succeeded() { "ok" } else { "err" }.to_owned()),
         ("rdb_last_bgsave_time_sec", took.to_string()),
         ("rdb_current_bgsave_time_sec", current.unwrap_or(-1).to_string()),
-        ("rdb_saves", saves.count().to_string()),
+        ("rdb_saves", saves.completed_count().to_string()),
         ("rdb_last_cow_size", state.last_peak_kept_bytes.to_string()),
-        ("rdb_last_load_keys_expired", state.loaded.expired_keys.to_string()),
-        ("rdb_last_load_keys_loaded", state.loaded.keys.to_string()),
+        ("rdb_last_load_keys_expired", state.load_result.expired_keys.to_string()),
+        ("rdb_last_load_keys_loaded", state.load_result.keys.to_string()),
     ];
     for (name, value) in lines {
         // Writing to a String cannot fail.
         let _ = write!(text, "{name}:{value}\r\n");
     }
     drop(state);
-    durability.append_only.info(text);
+    durability.append_only.write_info(text);
     if loading || beside {
-        durability.saving.loading.write_info(text);
+        durability.rdb_saves.load_progress.write_info(text);
     }
 }

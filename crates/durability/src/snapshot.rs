@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use config::keys;
 use persistence::{Dialect, RdbInfo, UsageFormat, WriteOptions};
 use process::time;
-use replication::{Log, Position};
+use replication::{Log, ReplPosition};
 use slot_routing::SlotSet;
 use snapshot_io::{SnapshotState, WriteObserver};
 
@@ -26,10 +26,10 @@ pub fn take_snapshot<R>(
     durability: &Durability,
     at_snapshot: impl FnOnce(&mut Log) -> R,
 ) -> anyhow::Result<(SnapshotState, R)> {
-    let _apply_guard = durability.applied.apply_lock.lock();
+    let _apply_guard = durability.applied_stream.apply_lock.lock();
     let at_cut = || at_snapshot(&mut durability.log.lock());
     let (cut, nanos) = snapshot_io::take_snapshot(&durability.engine, time::nanos, at_cut);
-    durability.saving.count_snapshot(nanos / 1000);
+    durability.rdb_saves.count_snapshot(nanos / 1000);
     cut.context("too many snapshots are under way")
 }
 
@@ -40,9 +40,9 @@ pub struct RdbOptions {
     pub dialect: Dialect,
     /// The replication position at the snapshot, and the database that the stream had selected. `None` if the file must
     /// not claim a position.
-    pub position: Option<(Position, u16)>,
+    pub position: Option<(ReplPosition, u16)>,
     /// Whether the file is the base of an append-only file.
-    pub aof_base: bool,
+    pub is_aof_base: bool,
     /// The slots that are being migrated, for a replica's cluster state machine; empty for other files.
     pub slot_states: String,
 }
@@ -51,14 +51,14 @@ pub struct RdbOptions {
 #[derive(Clone, Copy)]
 pub struct WriteProgress<'a> {
     /// Counts the keys written so far.
-    pub written: Option<&'a AtomicU64>,
+    pub written_keys: Option<&'a AtomicU64>,
     /// Returns true if writing should stop early.
     pub is_cancelled: &'a dyn Fn() -> bool,
 }
 
 impl std::fmt::Debug for WriteProgress<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WriteProgress").field("written", &self.written).finish_non_exhaustive()
+        f.debug_struct("WriteProgress").field("written", &self.written_keys).finish_non_exhaustive()
     }
 }
 
@@ -81,7 +81,7 @@ impl WriteProgress<'_> {
 pub fn write_rdb(
     durability: &Durability,
     state: SnapshotState,
-    form: &RdbOptions,
+    rdb_options: &RdbOptions,
     progress: WriteProgress<'_>,
     pace: YieldPace,
     out: &mut impl Write,
@@ -90,16 +90,22 @@ pub fn write_rdb(
         compress: durability.config.get(keys::RDBCOMPRESSION),
         checksum: durability.config.get(keys::RDBCHECKSUM),
         usage_format: usage_info(durability),
-        dialect: form.dialect,
+        dialect: rdb_options.dialect,
     };
-    let replication = form
+    let replication = rdb_options
         .position
         .as_ref()
         .map(|(at, stream_db)| (at.id.as_str().as_bytes(), at.offset.0, u32::from(*stream_db)));
     let created = time::now();
-    let (aof_base, slot_states) = (form.aof_base, form.slot_states.as_str());
-    let info =
-        RdbInfo { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base, slot_states };
+    let (aof_base, slot_states) = (rdb_options.is_aof_base, rdb_options.slot_states.as_str());
+    let info = RdbInfo {
+        version: resp::REDIS_VERSION,
+        created_at: created,
+        used_memory: 0,
+        replication_position: replication,
+        is_aof_base: aof_base,
+        slot_states,
+    };
     let mut walk = SnapshotWalk { durability, progress, pace };
     snapshot_io::write_rdb(state, options, &info, &mut walk, out)
 }
@@ -126,7 +132,7 @@ pub fn write_slots(
     progress: WriteProgress<'_>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    state.keep_slots(slots);
+    state.retain_slots(slots);
     state.drop_functions();
     let pace = YieldPace::yielding(durability.engine.keyspace.used_bytes());
     write_commands(durability, state, progress, pace, out)
@@ -140,8 +146,8 @@ struct SnapshotWalk<'a> {
 }
 
 impl WriteObserver for SnapshotWalk<'_> {
-    fn on_part_written(&mut self, keys: u64) -> io::Result<()> {
-        if let Some(written) = self.progress.written {
+    fn on_keys_written(&mut self, keys: u64) -> io::Result<()> {
+        if let Some(written) = self.progress.written_keys {
             written.fetch_add(keys, Ordering::Relaxed);
         }
         if keys > 0 {

@@ -3,7 +3,7 @@
 //! A session caches its user's rules and a flag for unrestricted users, so unrestricted clients pay nothing.
 //! Authentication, and the effects of changed users on sessions, are in `engine/users.rs`.
 //!
-//! Each caller that runs commands for a client calls [`Engine::permits`]: the dispatcher for each request and again for
+//! Each caller that runs commands for a client calls [`Engine::check_permissions`]: the dispatcher for each request and again for
 //! each command of EXEC, a script for each call. Denials are logged ([`Engine::record_denial`]) where Redis logs them,
 //! but not for mere queries (ACL DRYRUN, `redis.acl_check_cmd`).
 
@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use acl::{
-    AccessedDatabases, AclClient, AclRequest, ChannelUse, CommandId, CommandResolver, Denial, DenialReason,
-    KeyAccess, KeyUse, ResolveError, User, UserChange,
+    AccessedChannel, AccessedDatabases, AccessedKey, AclClient, AclRequest, CommandId, CommandResolver,
+    Denial, DenialReason, KeyAccess, ResolveError, User, UserChange,
 };
 use clock::Millis;
 use resp::Args;
 
 use crate::clients::Client;
-use crate::command::{Categories, Channels, Context, Databases, Flags, RegisteredCommand, Registry};
+use crate::command::{
+    Categories, ChannelArguments, Context, DatabaseAccess, Flags, RegisteredCommand, Registry,
+};
 use crate::engine::Engine;
 use crate::error::{CommandError, quote};
 use crate::keys::KeyFlags;
@@ -87,19 +89,19 @@ impl AccessDenied {
 
 /// The database in which a request runs, and how many databases the server has.
 #[derive(Clone, Copy)]
-struct InDatabase {
+struct RequestDatabase {
     db: u16,
-    databases: u16,
+    database_count: u16,
 }
 
 /// Collects the command, keys, channels and databases of a request.
-fn acl_request<'a>(entry: &RegisteredCommand, args: Args<'a>, within: InDatabase) -> AclRequest<'a> {
+fn acl_request<'a>(entry: &RegisteredCommand, args: Args<'a>, database: RequestDatabase) -> AclRequest<'a> {
     let command = entry.command;
     let (range, is_pattern) = match command.channels {
-        Channels::None => (0..0, false),
-        Channels::First => (1..2, false),
-        Channels::All => (1..args.len(), false),
-        Channels::Patterns => (1..args.len(), true),
+        ChannelArguments::None => (0..0, false),
+        ChannelArguments::First => (1..2, false),
+        ChannelArguments::All => (1..args.len(), false),
+        ChannelArguments::Patterns => (1..args.len(), true),
     };
     let words = 1 + usize::from(entry.full_name.contains('|'));
     let mut request = AclRequest {
@@ -108,22 +110,26 @@ fn acl_request<'a>(entry: &RegisteredCommand, args: Args<'a>, within: InDatabase
         first_argument: args.get(words),
         channels: range
             .filter_map(|index| args.get(index))
-            .map(|name| ChannelUse { name, is_pattern })
+            .map(|name| AccessedChannel { name, is_pattern })
             .collect(),
-        databases: accessed_databases(entry, args, within),
+        databases: accessed_databases(entry, args, database),
         ..AclRequest::default()
     };
     command.visit_keys(args, &mut |index, flags| {
         let changes = KeyFlags::INSERT | KeyFlags::DELETE | KeyFlags::UPDATE;
-        let need = KeyAccess { read: flags.contains(KeyFlags::ACCESS), write: flags.intersects(changes) };
+        let need = KeyAccess { reads: flags.contains(KeyFlags::ACCESS), writes: flags.intersects(changes) };
         if let Some(name) = args.get(index).filter(|_| !flags.contains(KeyFlags::NOT_KEY)) {
-            request.keys.push(KeyUse { name, access: need });
+            request.keys.push(AccessedKey { name, access: need });
         }
     });
     request
 }
 
-fn accessed_databases(entry: &RegisteredCommand, args: Args<'_>, within: InDatabase) -> AccessedDatabases {
+fn accessed_databases(
+    entry: &RegisteredCommand,
+    args: Args<'_>,
+    database: RequestDatabase,
+) -> AccessedDatabases {
     let command = entry.command;
     if command.flags.contains(Flags::ALL_DBS) {
         return AccessedDatabases::All;
@@ -133,28 +139,28 @@ fn accessed_databases(entry: &RegisteredCommand, args: Args<'_>, within: InDatab
         || command.flags.intersects(Flags::WRITE | Flags::READONLY)
         || command.categories().contains(Categories::KEYSPACE);
     let counts = match command.databases {
-        Databases::OfSession | Databases::Also(_) => in_session,
-        Databases::Only(_) | Databases::Selected => false,
+        DatabaseAccess::Current | DatabaseAccess::CurrentAndAt(_) => in_session,
+        DatabaseAccess::OnlyAt(_) | DatabaseAccess::SelectedByArgument => false,
     };
-    let named = command.named_databases(args, within.databases);
-    if command.databases == Databases::OfSession && !in_session && named.is_empty() {
+    let named = command.named_databases(args, database.database_count);
+    if command.databases == DatabaseAccess::Current && !in_session && named.is_empty() {
         return AccessedDatabases::Nothing;
     }
-    let own = counts.then_some(within.db);
+    let own = counts.then_some(database.db);
     AccessedDatabases::Some(own.into_iter().chain(named).map(u32::from).collect())
 }
 
 /// Resolves the request named in ACL DRYRUN against the commands of this server or sentinel.
 struct CommandSetResolver<'a> {
     registry: &'a Registry,
-    database: InDatabase,
+    database: RequestDatabase,
 }
 
 impl CommandResolver for CommandSetResolver<'_> {
     fn resolve<'a>(&self, request: Args<'a>) -> Result<AclRequest<'a>, ResolveError> {
         let entry = self.registry.resolve(request).map_err(|_| ResolveError::NoSuchCommand)?;
-        if !entry.command.accepts(request.len()) {
-            return Err(ResolveError::Arity(entry.full_name.clone()));
+        if !entry.command.accepts_word_count(request.len()) {
+            return Err(ResolveError::WrongArity(entry.full_name.clone()));
         }
         Ok(acl_request(entry, request, self.database))
     }
@@ -166,21 +172,21 @@ impl Engine {
     /// # Errors
     /// The first missing permission with its object.
     #[inline]
-    pub fn permits(
+    pub fn check_permissions(
         &self,
         session: &Session,
         entry: &RegisteredCommand,
         args: Args<'_>,
     ) -> Result<(), AccessDenied> {
-        if session.is_unrestricted() { Ok(()) } else { self.look_up(session, entry, args) }
+        if session.is_unrestricted() { Ok(()) } else { self.check_user_rules(session, entry, args) }
     }
 
-    fn database_of_next_request(&self, session: &Session) -> InDatabase {
-        InDatabase { db: session.db_of_next(), databases: self.keyspace.databases() }
+    fn database_of_next_request(&self, session: &Session) -> RequestDatabase {
+        RequestDatabase { db: session.next_command_db(), database_count: self.keyspace.database_count() }
     }
 
     #[cold]
-    fn look_up(
+    fn check_user_rules(
         &self,
         session: &Session,
         entry: &RegisteredCommand,
@@ -219,7 +225,7 @@ impl Engine {
         self.record_denied_access(session, now, context, (denied.reason(), denied.object.clone(), username));
     }
 
-    /// Checks a client's own request like [`Engine::permits`], and logs a denial.
+    /// Checks a client's own request like [`Engine::check_permissions`], and logs a denial.
     ///
     /// # Errors
     /// The NOPERM error for the client.
@@ -230,7 +236,7 @@ impl Engine {
         args: Args<'_>,
         now: Millis,
     ) -> Result<(), CommandError> {
-        self.permits(session, entry, args).map_err(|denied| {
+        self.check_permissions(session, entry, args).map_err(|denied| {
             let context = if session.in_transaction() { "multi" } else { "toplevel" };
             session.publish(now, entry.index);
             self.record_denial(session, now, context, &denied);
@@ -245,8 +251,8 @@ impl Context<'_> {
     pub fn may_read_all_keys(&self) -> bool {
         let session = &*self.session;
         let within = self.engine.database_of_next_request(session);
-        let request = || acl_request(self.commands.by_number(self.command_index), self.args, within);
-        let may = |user: &Arc<User>| user.may_read_all(&request());
+        let request = || acl_request(self.commands.command_by_number(self.command_index), self.args, within);
+        let may = |user: &Arc<User>| user.may_read_all_keys(&request());
         session.is_unrestricted() || session.user().is_none_or(may)
     }
 
@@ -255,7 +261,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// The error for the client, such as a syntax error or an unknown user.
-    pub fn answer_acl(&mut self) -> Result<Vec<Arc<Client>>, CommandError> {
+    pub fn run_acl_subcommand(&mut self) -> Result<Vec<Arc<Client>>, CommandError> {
         let Self { engine, session, args, reply, now, .. } = self;
         let user = session.client().user.lock().clone();
         let asker = AclClient { user: &user, now: *now };
@@ -267,12 +273,12 @@ impl Context<'_> {
             let (mut users, mut log) = (engine.users.write(), engine.acl_log.lock());
             let effect = acl::execute_acl(&mut users, &mut log, asker, &requests, *args, reply)
                 .map_err(|text| CommandError::Text(text.into()))?;
-            if effect != UserChange::Nothing {
+            if effect != UserChange::Unchanged {
                 engine.users_version.fetch_add(1, Ordering::Release);
             }
             effect
         };
-        let others = if effect == UserChange::Nothing {
+        let others = if effect == UserChange::Unchanged {
             Vec::new()
         } else {
             engine.close_unauthorized_clients(Some(session))

@@ -21,7 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 /// Maximum number of bytes that a thread may allocate and free in total without a new reading. Reading the allocator's
 /// total takes about ten microseconds; filling this much memory takes ten times that.
-const LARGE_ALLOCATION: u64 = 1 << 20;
+const LARGE_ALLOCATION_BYTES: u64 = 1 << 20;
 
 /// The memory limit and the accounted usage.
 #[derive(Debug)]
@@ -33,17 +33,17 @@ pub struct Budget {
     heap_bytes: AtomicI64,
     /// Number of times the allocator's total was read. A thread compares it with the count at its last report, to see
     /// whether a reading already includes its allocations.
-    readings: AtomicU32,
+    reading_count: AtomicU32,
     /// Held while the allocator's total is read and while a thread reports a large allocation.
     reading_lock: Mutex<()>,
     /// Whether `maxmemory-clients` is set.
-    clients_limited: AtomicBool,
+    has_client_limit: AtomicBool,
     /// Whether memory is checked before each command, because either limit is set.
     is_checked_per_command: AtomicBool,
     /// Time since which usage exceeds the limit, in nanoseconds of the workers' clock; 0 while usage is within the
     /// limit.
     over_limit_since: AtomicU64,
-    millis_over_before: AtomicU64,
+    past_millis_over_limit: AtomicU64,
 }
 
 /// Callbacks that read the general allocator's statistics.
@@ -72,7 +72,7 @@ impl ThreadAllocations {
     /// Returns whether the thread has allocated and freed a large amount in total since `before`. Freeing one buffer
     /// and allocating another cancels out in the balance, but the allocator's total may have been read in between.
     fn is_large_since(self, before: Self) -> bool {
-        (self.allocated - before.allocated) + (self.freed - before.freed) >= LARGE_ALLOCATION
+        (self.allocated - before.allocated) + (self.freed - before.freed) >= LARGE_ALLOCATION_BYTES
     }
 }
 
@@ -81,13 +81,13 @@ impl ThreadAllocations {
 pub(crate) struct ReportedAllocations {
     pub(crate) allocator: AllocatorStats,
     last_report: ThreadAllocations,
-    reading: u32,
+    last_reading: u32,
 }
 
 impl ReportedAllocations {
     pub(crate) fn without_allocator() -> Self {
         let heap = AllocatorStats { thread_totals: ThreadAllocations::default, total_bytes: || 0 };
-        Self { allocator: heap, last_report: ThreadAllocations::default(), reading: 0 }
+        Self { allocator: heap, last_report: ThreadAllocations::default(), last_reading: 0 }
     }
 }
 
@@ -96,12 +96,12 @@ impl Default for Budget {
         Self {
             limit: AtomicUsize::new(usize::MAX),
             heap_bytes: AtomicI64::new(0),
-            readings: AtomicU32::new(0),
+            reading_count: AtomicU32::new(0),
             reading_lock: Mutex::new(()),
-            clients_limited: AtomicBool::new(false),
+            has_client_limit: AtomicBool::new(false),
             is_checked_per_command: AtomicBool::new(false),
             over_limit_since: AtomicU64::new(0),
-            millis_over_before: AtomicU64::new(0),
+            past_millis_over_limit: AtomicU64::new(0),
         }
     }
 }
@@ -115,12 +115,12 @@ impl Budget {
 
     /// Sets whether `maxmemory-clients` is in force.
     pub(crate) fn set_clients_limited(&self, limited: bool) {
-        self.clients_limited.store(limited, Ordering::Relaxed);
+        self.has_client_limit.store(limited, Ordering::Relaxed);
         self.update_checked_per_command();
     }
 
     fn update_checked_per_command(&self) {
-        let watched = self.is_limited() || self.clients_limited.load(Ordering::Relaxed);
+        let watched = self.is_limited() || self.has_client_limit.load(Ordering::Relaxed);
         self.is_checked_per_command.store(watched, Ordering::Relaxed);
     }
 
@@ -145,75 +145,76 @@ impl Budget {
     }
 
     /// Reads the allocator's total and returns it.
-    pub fn measure(&self, of_all: fn() -> usize) -> usize {
-        self.read_total(of_all, &self.reading_lock.lock())
+    pub fn measure(&self, read_total_bytes: fn() -> usize) -> usize {
+        self.read_total(read_total_bytes, &self.reading_lock.lock())
     }
 
-    fn read_total(&self, of_all: fn() -> usize, _measuring: &MutexGuard<'_, ()>) -> usize {
+    fn read_total(&self, read_total_bytes: fn() -> usize, _measuring: &MutexGuard<'_, ()>) -> usize {
         // Threads may report while the total is read. Such reports are part of the total, or small.
         let before = self.heap_bytes.load(Ordering::Relaxed);
-        let heap = of_all();
+        let heap = read_total_bytes();
         self.heap_bytes.fetch_add(heap as i64 - before, Ordering::Relaxed);
-        self.readings.fetch_add(1, Ordering::Relaxed);
+        self.reading_count.fetch_add(1, Ordering::Relaxed);
         heap
     }
 
     /// Reports what the calling thread has allocated and freed since its last report.
     #[inline]
-    pub(crate) fn report_allocations(&self, told: &mut ReportedAllocations) {
-        let (now, measured) = ((told.allocator.thread_totals)(), self.readings.load(Ordering::Relaxed));
-        if now.is_large_since(told.last_report) {
-            return self.report_large(told);
+    pub(crate) fn report_allocations(&self, reported: &mut ReportedAllocations) {
+        let (now, measured) =
+            ((reported.allocator.thread_totals)(), self.reading_count.load(Ordering::Relaxed));
+        if now.is_large_since(reported.last_report) {
+            return self.report_large(reported);
         }
-        if told.reading == measured && told.last_report != now {
-            self.heap_bytes.fetch_add(now.growth_since(told.last_report), Ordering::Relaxed);
+        if reported.last_reading == measured && reported.last_report != now {
+            self.heap_bytes.fetch_add(now.growth_since(reported.last_report), Ordering::Relaxed);
         }
         // After a newer reading, the allocations since the last report are already part of the total.
-        (told.reading, told.last_report) = (measured, now);
+        (reported.last_reading, reported.last_report) = (measured, now);
     }
 
     #[cold]
-    fn report_large(&self, told: &mut ReportedAllocations) {
+    fn report_large(&self, reported: &mut ReportedAllocations) {
         let measuring = self.reading_lock.lock();
-        let now = (told.allocator.thread_totals)();
-        if told.reading == self.readings.load(Ordering::Relaxed) {
-            self.heap_bytes.fetch_add(now.growth_since(told.last_report), Ordering::Relaxed);
+        let now = (reported.allocator.thread_totals)();
+        if reported.last_reading == self.reading_count.load(Ordering::Relaxed) {
+            self.heap_bytes.fetch_add(now.growth_since(reported.last_report), Ordering::Relaxed);
         } else {
-            self.read_total(told.allocator.total_bytes, &measuring);
+            self.read_total(reported.allocator.total_bytes, &measuring);
         }
-        (told.reading, told.last_report) = (self.readings.load(Ordering::Relaxed), now);
+        (reported.last_reading, reported.last_report) = (self.reading_count.load(Ordering::Relaxed), now);
     }
 
     /// Returns the bytes by which usage exceeds the limit. `exempt_bytes` returns the bytes that do not count.
     #[inline]
-    pub(crate) fn excess_bytes(&self, not_counted: impl FnOnce() -> usize) -> usize {
+    pub(crate) fn excess_bytes(&self, exempt_bytes: impl FnOnce() -> usize) -> usize {
         let limit = self.limit.load(Ordering::Relaxed);
         let used = self.heap_bytes.load(Ordering::Relaxed).max(0) as usize + keyspace::pool_used_bytes();
         if used <= limit {
             return 0;
         }
-        used.saturating_sub(not_counted()).saturating_sub(limit)
+        used.saturating_sub(exempt_bytes()).saturating_sub(limit)
     }
 
     /// Records whether usage exceeds the limit; `clock_nanos` is the workers' clock.
-    pub(crate) fn record_over_limit(&self, over: bool, nanos: fn() -> u64) {
+    pub(crate) fn record_over_limit(&self, is_over: bool, clock_nanos: fn() -> u64) {
         let since = self.over_limit_since.load(Ordering::Relaxed);
-        if over == (since != 0) {
+        if is_over == (since != 0) {
             return;
         }
-        let now = nanos();
+        let now = clock_nanos();
         // If several threads notice that usage crossed the limit, only one of them counts the period.
-        let next = if over { now.max(1) } else { 0 };
+        let next = if is_over { now.max(1) } else { 0 };
         let mine =
             self.over_limit_since.compare_exchange(since, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if mine && !over {
-            self.millis_over_before.fetch_add(now.saturating_sub(since), Ordering::Relaxed);
+        if mine && !is_over {
+            self.past_millis_over_limit.fetch_add(now.saturating_sub(since), Ordering::Relaxed);
         }
     }
 
     /// Resets the time spent over the limit (CONFIG RESETSTAT).
     pub fn reset_over_limit(&self, now: u64) {
-        self.millis_over_before.store(0, Ordering::Relaxed);
+        self.past_millis_over_limit.store(0, Ordering::Relaxed);
         let since = self.over_limit_since.load(Ordering::Relaxed);
         if since != 0 {
             // If usage has fallen below the limit since it was checked, another thread has already counted the period.
@@ -232,7 +233,7 @@ impl Budget {
     pub fn millis_over_limit(&self, now: u64) -> (u64, u64) {
         let since = self.over_limit_since.load(Ordering::Relaxed);
         let current = if since == 0 { 0 } else { now.saturating_sub(since) };
-        let total = self.millis_over_before.load(Ordering::Relaxed) + current;
+        let total = self.past_millis_over_limit.load(Ordering::Relaxed) + current;
         (total / 1_000_000, current / 1_000_000)
     }
 }

@@ -3,7 +3,7 @@
 //! A connection's thread owns its [`crate::Session`]; state shared with other threads is in its [`Client`], mostly as
 //! atomics. The session publishes its state there at the end of each batch ([`crate::Dispatcher::run`]). To act on
 //! another connection, a thread sets a flag and wakes the connection's task, which then checks [`Client::is_killed`]
-//! and [`Client::take_unblock`].
+//! and [`Client::take_unblock_reason`].
 
 mod inbox;
 mod memory;
@@ -28,9 +28,9 @@ use crate::error::truncate_at_nul;
 use crate::stats::add;
 pub use inbox::ChannelKind;
 use inbox::Inbox;
-use memory::{ClientsMemory, MemoryShare};
+use memory::{ClientMemoryTotals, CountedMemory};
 use running::RunningRequests;
-pub use tracking::{Tracking, TrackingMode};
+pub use tracking::{ClientTracking, TrackingMode};
 
 bitflags! {
     /// Kind and state of a connection; CLIENT LIST shows each flag as a letter.
@@ -161,7 +161,7 @@ pub struct ConnectionInfo {
 pub type WakeCallback = Box<dyn Fn() + Send + Sync>;
 
 /// Size of a client's reply buffer in Redis, in bytes.
-const REPLY_BUFFER: usize = 16 << 10;
+const REPLY_BUFFER_BYTES: usize = 16 << 10;
 
 /// The client's block state while it is not in a blocking command. The other states are [`BLOCKED`] and the values of
 /// [`UnblockReason`].
@@ -222,19 +222,19 @@ pub struct Client {
     pub user: Mutex<Vec<u8>>,
     pub(crate) flags: AtomicU32,
     pub(crate) db: AtomicU16,
-    pub(crate) resp3: AtomicBool,
+    pub(crate) uses_resp3: AtomicBool,
     /// Number of commands queued by MULTI, or -1 outside of a transaction.
     pub(crate) queued_commands: AtomicI32,
-    pub(crate) channels: AtomicU32,
-    pub(crate) patterns: AtomicU32,
-    pub(crate) shard_channels: AtomicU32,
-    pub(crate) watched_keys: AtomicU32,
+    pub(crate) channel_count: AtomicU32,
+    pub(crate) pattern_count: AtomicU32,
+    pub(crate) shard_channel_count: AtomicU32,
+    pub(crate) watched_key_count: AtomicU32,
     /// Subscriptions and queued messages; `None` if the client never subscribed.
     pub(crate) inbox: Mutex<Option<Box<Inbox>>>,
     /// The [`ForcedClose`] reason as a number, or 0.
-    forced_close: AtomicU8,
+    forced_close_reason: AtomicU8,
     /// The tracking mode, if CLIENT TRACKING is on.
-    pub tracking: Mutex<Option<Tracking>>,
+    pub tracking: Mutex<Option<ClientTracking>>,
     /// Index of the last command in the command table, or `usize::MAX` before the first command.
     pub(crate) last_command: AtomicUsize,
     pub(crate) last_active: AtomicI64,
@@ -254,28 +254,28 @@ pub struct Client {
     pub output_bytes: AtomicUsize,
     /// Bytes of pending output; updated by the connection's task.
     pub unsent_bytes: AtomicUsize,
-    pub(crate) memory_share: MemoryShare,
+    pub(crate) counted_memory: CountedMemory,
     /// Time since which pending output exceeds the soft limit, in milliseconds of the wall clock; 0 while the output is
     /// within the limit. Updated by the connection's task.
-    pub over_soft_limit: AtomicI64,
+    pub over_soft_limit_since: AtomicI64,
     /// Memory used by queued commands (MULTI), in bytes.
     pub(crate) queued_bytes: AtomicUsize,
     /// Bytes received, bytes sent and commands run; written on one thread at a time.
-    net_input: AtomicU64,
-    net_output: AtomicU64,
+    net_input_bytes: AtomicU64,
+    net_output_bytes: AtomicU64,
     commands_processed: AtomicU64,
     /// Whether the client announced CLIENT CAPA REDIRECT.
-    pub(crate) knows_redirect: AtomicBool,
-    killed: AtomicBool,
+    pub(crate) supports_redirect: AtomicBool,
+    is_killed: AtomicBool,
     /// Whether [`Client::kill`] leaves the connection open and only stops serving it (DEBUG PROTECT-CLIENT).
-    protected: AtomicBool,
+    is_protected: AtomicBool,
     /// Whether all pending output counts as reply list (DEBUG CLIENT-ENFORCE-REPLY-LIST).
     uses_reply_list: AtomicBool,
     in_background: AtomicBool,
     /// Whether requests of this client are running. Read by threads that revoke permissions or close the connection.
     pub(crate) running_requests: RunningRequests,
-    blocked: AtomicU8,
-    wake: WakeCallback,
+    block_state: AtomicU8,
+    wake_callback: WakeCallback,
 }
 
 impl fmt::Debug for Client {
@@ -285,24 +285,24 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    pub(crate) fn new(id: u64, link: ConnectionInfo, now: Millis, wake: WakeCallback) -> Self {
+    pub(crate) fn new(id: u64, connection: ConnectionInfo, now: Millis, wake: WakeCallback) -> Self {
         Self {
             id,
-            connection: link,
+            connection,
             connected_at: now,
             names: Mutex::default(),
-            user: Mutex::new(acl::DEFAULT.to_vec()),
+            user: Mutex::new(acl::DEFAULT_USER_NAME.to_vec()),
             flags: AtomicU32::new(0),
             db: AtomicU16::new(0),
-            resp3: AtomicBool::new(false),
+            uses_resp3: AtomicBool::new(false),
             queued_commands: AtomicI32::new(-1),
-            channels: AtomicU32::new(0),
-            patterns: AtomicU32::new(0),
-            shard_channels: AtomicU32::new(0),
-            watched_keys: AtomicU32::new(0),
+            channel_count: AtomicU32::new(0),
+            pattern_count: AtomicU32::new(0),
+            shard_channel_count: AtomicU32::new(0),
+            watched_key_count: AtomicU32::new(0),
             inbox: Mutex::default(),
-            forced_close: AtomicU8::new(0),
-            memory_share: MemoryShare::default(),
+            forced_close_reason: AtomicU8::new(0),
+            counted_memory: CountedMemory::default(),
             unsent_bytes: AtomicUsize::new(0),
             tracking: Mutex::default(),
             last_command: AtomicUsize::new(usize::MAX),
@@ -314,25 +314,25 @@ impl Client {
             watched_bytes: AtomicUsize::new(0),
             subscription_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
-            over_soft_limit: AtomicI64::new(0),
+            over_soft_limit_since: AtomicI64::new(0),
             queued_bytes: AtomicUsize::new(0),
-            net_input: AtomicU64::new(0),
-            net_output: AtomicU64::new(0),
+            net_input_bytes: AtomicU64::new(0),
+            net_output_bytes: AtomicU64::new(0),
             commands_processed: AtomicU64::new(0),
-            knows_redirect: AtomicBool::new(false),
-            killed: AtomicBool::new(false),
-            protected: AtomicBool::new(false),
+            supports_redirect: AtomicBool::new(false),
+            is_killed: AtomicBool::new(false),
+            is_protected: AtomicBool::new(false),
             uses_reply_list: AtomicBool::new(false),
             running_requests: RunningRequests::default(),
-            blocked: AtomicU8::new(NOT_BLOCKED),
+            block_state: AtomicU8::new(NOT_BLOCKED),
             in_background: AtomicBool::new(false),
-            wake,
+            wake_callback: wake,
         }
     }
 
     /// Sets or clears a flag.
-    pub fn set_flag(&self, flag: ClientFlags, holds: bool) {
-        if holds {
+    pub fn set_flag(&self, flag: ClientFlags, is_set: bool) {
+        if is_set {
             self.flags.fetch_or(flag.bits(), Ordering::Relaxed);
         } else {
             self.flags.fetch_and(!flag.bits(), Ordering::Relaxed);
@@ -361,13 +361,13 @@ impl Client {
     }
 
     /// Returns whether CLIENT LIST shows any letter for this client.
-    pub fn has_letter(&self) -> bool {
+    pub fn has_flag_letter(&self) -> bool {
         FLAG_LETTERS.iter().any(|(flag, _)| self.flags().contains(*flag))
     }
 
     /// Returns whether the client announced CLIENT CAPA REDIRECT.
-    pub fn knows_redirect(&self) -> bool {
-        self.knows_redirect.load(Ordering::Relaxed)
+    pub fn supports_redirect(&self) -> bool {
+        self.supports_redirect.load(Ordering::Relaxed)
     }
 
     /// Returns the database selected when the client's last batch ended.
@@ -376,13 +376,13 @@ impl Client {
     }
 
     /// Adds received bytes to `tot-net-in` of CLIENT LIST.
-    pub fn count_input(&self, bytes: usize) {
-        add(&self.net_input, bytes as u64);
+    pub fn count_input_bytes(&self, bytes: usize) {
+        add(&self.net_input_bytes, bytes as u64);
     }
 
     /// Adds sent bytes to `tot-net-out` of CLIENT LIST.
-    pub fn count_output(&self, bytes: usize) {
-        add(&self.net_output, bytes as u64);
+    pub fn count_output_bytes(&self, bytes: usize) {
+        add(&self.net_output_bytes, bytes as u64);
     }
 
     /// Counts an executed command, including those in transactions and scripts, but not refused ones.
@@ -392,8 +392,8 @@ impl Client {
     }
 
     /// Counts commands that ran on behalf of this client outside of the dispatcher.
-    pub fn count_commands(&self, more: usize) {
-        add(&self.commands_processed, more as u64);
+    pub fn count_commands(&self, count: usize) {
+        add(&self.commands_processed, count as u64);
     }
 
     /// Returns the memory used by queued commands (MULTI), in bytes.
@@ -415,9 +415,9 @@ impl Client {
     }
 
     /// Records that the connection moves to or from a background worker at `now`, which resets its idle time.
-    pub fn set_in_background(&self, is_there: bool, now: Millis) {
+    pub fn set_in_background(&self, in_background: bool, now: Millis) {
         self.last_active.store(now.0, Ordering::Relaxed);
-        self.in_background.store(is_there, Ordering::Relaxed);
+        self.in_background.store(in_background, Ordering::Relaxed);
     }
 
     /// Returns whether the connection is on a background worker or on its way there.
@@ -436,35 +436,35 @@ impl Client {
     pub fn redirect_target(&self) -> i64 {
         match &*self.tracking.lock() {
             None => -1,
-            Some(tracking) => tracking.redirect.map_or(0, |id| id as i64),
+            Some(tracking) => tracking.redirect_to.map_or(0, |id| id as i64),
         }
     }
 
     /// Sets the subscription counts, for a server that stores its subscriptions outside of [`crate::PubSub`].
     pub fn set_subscriptions(&self, channels: usize, patterns: usize) {
-        self.channels.store(channels as u32, Ordering::Relaxed);
-        self.patterns.store(patterns as u32, Ordering::Relaxed);
+        self.channel_count.store(channels as u32, Ordering::Relaxed);
+        self.pattern_count.store(patterns as u32, Ordering::Relaxed);
         self.set_flag(ClientFlags::PUBSUB, channels + patterns > 0);
     }
 
     /// Wakes the connection's task so that it checks the flags in this struct.
     pub fn wake(&self) {
-        (self.wake)();
+        (self.wake_callback)();
     }
 
     /// Requests that the connection closes. A protected client stays connected, and is no longer served.
     pub fn kill(&self) {
-        if self.protected.load(Ordering::Acquire) {
+        if self.is_protected.load(Ordering::Acquire) {
             self.set_flag(ClientFlags::CLOSE_ASAP, true);
         } else {
-            self.killed.store(true, Ordering::Release);
+            self.is_killed.store(true, Ordering::Release);
         }
         self.wake();
     }
 
     /// Keeps the client connected even if it is killed (DEBUG PROTECT-CLIENT).
     pub fn protect(&self) {
-        self.protected.store(true, Ordering::Release);
+        self.is_protected.store(true, Ordering::Release);
     }
 
     /// Returns whether the client was killed while it was protected.
@@ -484,32 +484,33 @@ impl Client {
     }
 
     /// Closes the connection without sending its pending output.
-    pub(crate) fn force_close(&self, why: ForcedClose) {
+    pub(crate) fn force_close(&self, reason: ForcedClose) {
         // If the client is closed for several reasons, keep the first one.
-        let _ = self.forced_close.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Relaxed);
+        let _ =
+            self.forced_close_reason.compare_exchange(0, reason as u8, Ordering::AcqRel, Ordering::Relaxed);
         self.kill();
     }
 
     /// Returns whether the client was closed for exceeding its output limit.
     #[must_use]
     pub fn exceeded_output_limit(&self) -> bool {
-        self.forced_close.load(Ordering::Acquire) == ForcedClose::OutputLimit as u8
+        self.forced_close_reason.load(Ordering::Acquire) == ForcedClose::OutputLimit as u8
     }
 
     /// Returns whether the client was evicted (`maxmemory-clients`).
     #[must_use]
     pub fn is_evicted(&self) -> bool {
-        self.forced_close.load(Ordering::Acquire) == ForcedClose::Evicted as u8
+        self.forced_close_reason.load(Ordering::Acquire) == ForcedClose::Evicted as u8
     }
 
     /// Returns whether pending output is discarded because the client was closed by force.
     #[must_use]
     pub fn discards_output(&self) -> bool {
-        self.forced_close.load(Ordering::Acquire) != 0
+        self.forced_close_reason.load(Ordering::Acquire) != 0
     }
 
     /// Returns the bytes that count against the output limit: pending output plus its buffers' overhead.
-    pub(crate) fn charged_output(&self) -> usize {
+    pub(crate) fn charged_output_bytes(&self) -> usize {
         let memory = self.output_bytes.load(Ordering::Relaxed);
         resp::charged_bytes(self.unsent_bytes.load(Ordering::Relaxed), memory)
     }
@@ -517,24 +518,25 @@ impl Client {
     /// Returns whether the connection must close, by CLIENT KILL or for another reason.
     #[must_use]
     pub fn is_killed(&self) -> bool {
-        self.killed.load(Ordering::Acquire)
+        self.is_killed.load(Ordering::Acquire)
     }
 
     /// Sets whether the client is in a blocking command that other threads may unblock.
     pub fn set_blocked(&self, blocked: bool) {
         self.set_flag(ClientFlags::BLOCKED, blocked);
-        self.blocked.store(if blocked { BLOCKED } else { NOT_BLOCKED }, Ordering::Release);
+        self.block_state.store(if blocked { BLOCKED } else { NOT_BLOCKED }, Ordering::Release);
     }
 
     /// Returns whether the client is blocked and nothing has unblocked it yet.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.blocked.load(Ordering::Acquire) == BLOCKED
+        self.block_state.load(Ordering::Acquire) == BLOCKED
     }
 
     /// Unblocks a blocked client; returns whether it was blocked.
-    pub fn unblock(&self, how: UnblockReason) -> bool {
-        let state = how as u8;
-        let done = self.blocked.compare_exchange(BLOCKED, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    pub fn unblock(&self, reason: UnblockReason) -> bool {
+        let state = reason as u8;
+        let done =
+            self.block_state.compare_exchange(BLOCKED, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if done {
             self.set_flag(ClientFlags::BLOCKED, false);
             self.wake();
@@ -544,8 +546,8 @@ impl Client {
 
     /// Takes the reason why the client was unblocked, if it was; afterwards the client is no longer blocked.
     #[must_use]
-    pub fn take_unblock(&self) -> Option<UnblockReason> {
-        let state = self.blocked.load(Ordering::Acquire);
+    pub fn take_unblock_reason(&self) -> Option<UnblockReason> {
+        let state = self.block_state.load(Ordering::Acquire);
         let all =
             [UnblockReason::Timeout, UnblockReason::Error, UnblockReason::RoleChanged, UnblockReason::Retry];
         let how = all.into_iter().find(|how| *how as u8 == state)?;
@@ -564,8 +566,8 @@ impl Client {
             &self.watched_bytes,
             &self.subscription_bytes,
             &self.output_bytes,
-            &self.memory_share.replies,
-            &self.memory_share.inbox,
+            &self.counted_memory.reply_bytes,
+            &self.counted_memory.inbox_bytes,
         ];
         size_of::<Self>() + parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>()
     }
@@ -579,21 +581,21 @@ impl Client {
 
     /// Formats the line of CLIENT LIST, without the line break.
     #[must_use]
-    pub fn describe(&self, now: Millis, commands: &CommandCatalogue) -> Vec<u8> {
+    pub fn format_line(&self, now: Millis, commands: &CommandCatalogue) -> Vec<u8> {
         let seconds = |since: i64| now.0.saturating_sub(since).max(0) / 1000;
         let names = self.names.lock().clone();
         let letters = self.format_flags();
-        let capa = if self.knows_redirect() { "r" } else { "" };
-        let command = commands.name_of(self.last_command.load(Ordering::Relaxed));
+        let capa = if self.supports_redirect() { "r" } else { "" };
+        let command = commands.name_at(self.last_command.load(Ordering::Relaxed));
         let input = self.input_bytes.load(Ordering::Relaxed);
         let (unsent, output) =
             (self.unsent_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
         // Redis counts output that exceeds the client's buffer as a list of reply blocks. A replica has no such buffer:
         // its list holds the unsent part of the replication stream.
         let is_list_only = self.kind() == ClientKind::Replica || self.uses_reply_list.load(Ordering::Relaxed);
-        let buffer = if is_list_only { 0 } else { REPLY_BUFFER };
+        let buffer = if is_list_only { 0 } else { REPLY_BUFFER_BYTES };
         let (buffered, listed) = (unsent.min(buffer), output.saturating_sub(buffer));
-        let (nodes, events) = (listed.div_ceil(REPLY_BUFFER), if unsent > 0 { "rw" } else { "r" });
+        let (nodes, events) = (listed.div_ceil(REPLY_BUFFER_BYTES), if unsent > 0 { "rw" } else { "r" });
         let mut line = format!(
             "id={} addr={} laddr={} fd={} name=",
             self.id, self.connection.address, self.connection.local_address, self.connection.descriptor
@@ -607,11 +609,11 @@ impl Client {
             seconds(self.connected_at.0),
             seconds(self.last_active.load(Ordering::Relaxed)),
             self.db.load(Ordering::Relaxed),
-            self.channels.load(Ordering::Relaxed),
-            self.patterns.load(Ordering::Relaxed),
-            self.shard_channels.load(Ordering::Relaxed),
+            self.channel_count.load(Ordering::Relaxed),
+            self.pattern_count.load(Ordering::Relaxed),
+            self.shard_channel_count.load(Ordering::Relaxed),
             self.queued_commands.load(Ordering::Relaxed),
-            self.watched_keys.load(Ordering::Relaxed),
+            self.watched_key_count.load(Ordering::Relaxed),
             self.spare_input_bytes.load(Ordering::Relaxed),
             self.queued_bytes.load(Ordering::Relaxed),
             self.memory_bytes(),
@@ -619,7 +621,7 @@ impl Client {
         );
         line.extend_from_slice(middle.as_bytes());
         line.extend_from_slice(&self.user.lock());
-        let resp = if self.resp3.load(Ordering::Relaxed) { 3 } else { 2 };
+        let resp = if self.uses_resp3.load(Ordering::Relaxed) { 3 } else { 2 };
         line.extend_from_slice(format!(" redir={} resp={resp} lib-name=", self.redirect_target()).as_bytes());
         line.extend_from_slice(truncate_at_nul(&names.library));
         line.extend_from_slice(b" lib-ver=");
@@ -644,8 +646,8 @@ impl Client {
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
             " tot-net-in={} tot-net-out={} tot-cmds={} tot-usec={} background={}",
-            total(&self.net_input),
-            total(&self.net_output),
+            total(&self.net_input_bytes),
+            total(&self.net_output_bytes),
             total(&self.commands_processed),
             total(&self.worker_nanos) / 1000,
             u8::from(self.is_in_background())
@@ -653,7 +655,7 @@ impl Client {
     }
 
     pub(crate) fn set_protocol(&self, protocol: Protocol) {
-        self.resp3.store(protocol == Protocol::Resp3, Ordering::Relaxed);
+        self.uses_resp3.store(protocol == Protocol::Resp3, Ordering::Relaxed);
     }
 }
 
@@ -662,7 +664,7 @@ impl Client {
 pub struct Clients {
     by_id: RwLock<BTreeMap<u64, Arc<Client>>>,
     next_id: AtomicU64,
-    memory: ClientsMemory,
+    memory: ClientMemoryTotals,
     use_reply_lists: AtomicBool,
 }
 
@@ -671,7 +673,7 @@ impl Default for Clients {
         Self {
             by_id: RwLock::default(),
             next_id: AtomicU64::new(1),
-            memory: ClientsMemory::default(),
+            memory: ClientMemoryTotals::default(),
             use_reply_lists: AtomicBool::new(false),
         }
     }
@@ -680,10 +682,10 @@ impl Default for Clients {
 impl Clients {
     /// Registers a connection until [`Clients::disconnect`].
     #[must_use]
-    pub fn connect(&self, link: ConnectionInfo, now: Millis, wake: WakeCallback) -> Arc<Client> {
+    pub fn connect(&self, connection: ConnectionInfo, now: Millis, wake: WakeCallback) -> Arc<Client> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let unix_socket = link.unix_socket;
-        let client = Arc::new(Client::new(id, link, now, wake));
+        let unix_socket = connection.unix_socket;
+        let client = Arc::new(Client::new(id, connection, now, wake));
         client.set_flag(ClientFlags::UNIX_SOCKET, unix_socket);
         let mut by_id = self.by_id.write();
         client.uses_reply_list.store(self.use_reply_lists.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -693,10 +695,10 @@ impl Clients {
     }
 
     /// Sets whether CLIENT LIST shows all pending output as reply list, for connected clients and for new ones.
-    pub fn use_reply_lists(&self, on: bool) {
+    pub fn use_reply_lists(&self, enabled: bool) {
         let by_id = self.by_id.write();
-        self.use_reply_lists.store(on, Ordering::Relaxed);
-        by_id.values().for_each(|client| client.uses_reply_list.store(on, Ordering::Relaxed));
+        self.use_reply_lists.store(enabled, Ordering::Relaxed);
+        by_id.values().for_each(|client| client.uses_reply_list.store(enabled, Ordering::Relaxed));
     }
 
     /// Removes a connection and its memory from all sums.
@@ -744,8 +746,8 @@ mod tests {
         client.set_blocked(true);
         assert!(client.unblock(UnblockReason::Error));
         assert!(!client.unblock(UnblockReason::Timeout), "only once");
-        assert_eq!(client.take_unblock(), Some(UnblockReason::Error));
-        assert_eq!(client.take_unblock(), None);
+        assert_eq!(client.take_unblock_reason(), Some(UnblockReason::Error));
+        assert_eq!(client.take_unblock_reason(), None);
         assert!(!client.flags().contains(ClientFlags::BLOCKED));
         clients.disconnect(client.id);
         assert!(clients.is_empty());
@@ -758,7 +760,7 @@ mod tests {
         let shown = |client: &Client| {
             client.unsent_bytes.store(100, Ordering::Relaxed);
             client.output_bytes.store(100, Ordering::Relaxed);
-            let line = client.describe(Millis(0), &CommandCatalogue::default());
+            let line = client.format_line(Millis(0), &CommandCatalogue::default());
             let line = String::from_utf8(line).expect("plain text");
             let is_output = |word: &&str| ["obl=", "oll=", "omem="].iter().any(|name| word.starts_with(name));
             line.split(' ').filter(is_output).collect::<Vec<_>>().join(" ")

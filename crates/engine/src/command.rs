@@ -27,7 +27,7 @@ use crate::outcome::CommandOutcome;
 use crate::scripting::ScriptCall;
 use crate::shell_commands::{NodeCommand, ShellCommand};
 pub(crate) use caller::Caller;
-pub use commands::Commands;
+pub use commands::CommandSet;
 pub use context::Context;
 pub use context::names::MAX_KEYS_LOCKED_TOGETHER;
 pub use context::pinned::PinnedValues;
@@ -215,7 +215,7 @@ pub enum LockScope {
 
 /// Which arguments are channel names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Channels {
+pub enum ChannelArguments {
     /// No argument is a channel.
     None,
     /// The first argument is a channel.
@@ -228,15 +228,15 @@ pub enum Channels {
 
 /// Which databases a command accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Databases {
+pub enum DatabaseAccess {
     /// The selected database, if the command has keys.
-    OfSession,
+    Current,
     /// Only the databases at these argument positions.
-    Only(&'static [usize]),
+    OnlyAt(&'static [usize]),
     /// The database in the first argument, which the client selects.
-    Selected,
+    SelectedByArgument,
     /// The selected database and the one at this argument position.
-    Also(usize),
+    CurrentAndAt(usize),
 }
 
 /// A row of the command table: a command or subcommand.
@@ -264,19 +264,19 @@ pub struct Command {
     /// prefetching.
     pub element_offset: Option<u8>,
     /// Channels that the user needs permission for.
-    pub channels: Channels,
+    pub channels: ChannelArguments,
     /// Databases that the user needs permission for.
-    pub databases: Databases,
+    pub databases: DatabaseAccess,
     /// Command tips for clients and proxies.
     pub tips: &'static [&'static str],
     /// The component that runs the command.
-    pub run: CommandRunner,
+    pub runner: CommandRunner,
     /// The slots that the command locks.
     pub lock_scope: LockScope,
     /// The subcommands, if the command is a container.
     pub subcommands: &'static [Command],
     /// Determines from the arguments how a key with [`KeyFlags::VARIABLE_FLAGS`] is used.
-    key_use: Option<KeyUse>,
+    key_use: Option<KeyUseFn>,
     /// Estimates the duration of a request, for commands that may be slow.
     pub(crate) estimate: Option<EstimateFn>,
     /// Decides whether a long request releases its slot locks early.
@@ -284,7 +284,7 @@ pub struct Command {
 }
 
 /// Returns how a request uses its key.
-pub(crate) type KeyUse = fn(Args<'_>) -> KeyFlags;
+pub(crate) type KeyUseFn = fn(Args<'_>) -> KeyFlags;
 
 impl Command {
     /// Creates a row without keys, flags or handler, to be filled in by the builder methods.
@@ -307,10 +307,10 @@ impl Command {
             keys: &[],
             parse_keys: None,
             element_offset: None,
-            channels: Channels::None,
-            databases: Databases::OfSession,
+            channels: ChannelArguments::None,
+            databases: DatabaseAccess::Current,
             tips: &[],
-            run: CommandRunner::Container,
+            runner: CommandRunner::Container,
             lock_scope: LockScope::Keys,
             subcommands: &[],
             key_use: None,
@@ -355,21 +355,21 @@ impl Command {
 
     /// Declares that the word at this offset from the key names an element of its value.
     #[must_use]
-    pub const fn names_element_at(mut self, behind: u8) -> Self {
-        self.element_offset = Some(behind);
+    pub const fn names_element_at(mut self, offset: u8) -> Self {
+        self.element_offset = Some(offset);
         self
     }
 
     /// Sets which arguments are channels.
     #[must_use]
-    pub const fn channels(mut self, channels: Channels) -> Self {
+    pub const fn channels(mut self, channels: ChannelArguments) -> Self {
         self.channels = channels;
         self
     }
 
     /// Sets which databases the command accesses.
     #[must_use]
-    pub const fn databases(mut self, databases: Databases) -> Self {
+    pub const fn databases(mut self, databases: DatabaseAccess) -> Self {
         self.databases = databases;
         self
     }
@@ -391,41 +391,41 @@ impl Command {
     /// Sets the handler, run by the engine.
     #[must_use]
     pub const fn run(mut self, handler: Handler) -> Self {
-        self.run = CommandRunner::Engine(handler);
+        self.runner = CommandRunner::Engine(handler);
         self
     }
 
     /// Declares that the command visits any slots, one at a time.
     #[must_use]
-    pub const fn each_slot(mut self) -> Self {
+    pub const fn visits_each_slot(mut self) -> Self {
         self.lock_scope = LockScope::EachSlot;
         self
     }
 
     /// Declares that the log entry is ordered by the slot of the first argument.
     #[must_use]
-    pub const fn first_argument(mut self) -> Self {
+    pub const fn locks_first_argument(mut self) -> Self {
         self.lock_scope = LockScope::FirstArgument;
         self
     }
 
     /// Declares that the command locks the slot whose number is the second argument.
     #[must_use]
-    pub const fn named_slot(mut self) -> Self {
+    pub const fn locks_named_slot(mut self) -> Self {
         self.lock_scope = LockScope::NamedSlot;
         self
     }
 
     /// Declares that the command locks all slots.
     #[must_use]
-    pub const fn all_slots(mut self) -> Self {
+    pub const fn locks_all_slots(mut self) -> Self {
         self.lock_scope = LockScope::AllSlots;
         self
     }
 
     /// Declares that the command accesses keys that match patterns in its arguments.
     #[must_use]
-    pub const fn patterns(mut self) -> Self {
+    pub const fn with_key_patterns(mut self) -> Self {
         self.lock_scope = LockScope::Patterns;
         self
     }
@@ -438,28 +438,28 @@ impl Command {
     /// Declares that the command runs the client's queued commands.
     #[must_use]
     pub const fn exec(mut self) -> Self {
-        self.run = CommandRunner::Exec;
+        self.runner = CommandRunner::Exec;
         self
     }
 
     /// Declares that the server process runs the command, immediately.
     #[must_use]
     pub const fn shell(mut self, command: ShellCommand) -> Self {
-        self.run = CommandRunner::Shell(command);
+        self.runner = CommandRunner::Shell(command);
         self
     }
 
     /// Declares that the client's connection runs the command.
     #[must_use]
     pub const fn node(mut self, command: NodeCommand) -> Self {
-        self.run = CommandRunner::Node(command);
+        self.runner = CommandRunner::Node(command);
         self
     }
 
     /// Sets a handler that may decide that its command must run on another worker.
     #[must_use]
     pub const fn may_offload(mut self, handler: BlockingHandler) -> Self {
-        self.run = CommandRunner::MayBlock(handler);
+        self.runner = CommandRunner::MayBlock(handler);
         self
     }
 
@@ -467,14 +467,14 @@ impl Command {
     #[must_use]
     pub const fn may_block(mut self, handler: BlockingHandler) -> Self {
         self.flags = self.flags.union(Flags::BLOCKING);
-        self.run = CommandRunner::MayBlock(handler);
+        self.runner = CommandRunner::MayBlock(handler);
         self
     }
 
     /// Sets a handler that finds a script to run.
     #[must_use]
     pub const fn script(mut self, handler: ScriptHandler) -> Self {
-        self.run = CommandRunner::Script(handler);
+        self.runner = CommandRunner::Script(handler);
         self
     }
 
@@ -487,29 +487,29 @@ impl Command {
 
     /// Sets a function that determines the key's use from the arguments.
     #[must_use]
-    pub const fn key_use(mut self, key_use: KeyUse) -> Self {
+    pub const fn key_use(mut self, key_use: KeyUseFn) -> Self {
         self.key_use = Some(key_use);
         self
     }
 
     /// Sets the estimate; requests estimated as long run on a background worker.
     #[must_use]
-    pub const fn long(mut self, estimate: EstimateFn) -> Self {
+    pub const fn with_estimate(mut self, estimate: EstimateFn) -> Self {
         self.estimate = Some(estimate);
         self
     }
 
-    /// Like [`Command::long`], for commands that release their slot locks and then read [pinned](Context::pin) values,
+    /// Like [`Command::with_estimate`], for commands that release their slot locks and then read [pinned](Context::pin) values,
     /// so that other commands do not wait for the slots.
     #[must_use]
-    pub const fn long_with_pinned_reads(self, estimate: EstimateFn) -> Self {
-        self.long(estimate).releases_locks(|_| true)
+    pub const fn with_estimate_and_pinned_reads(self, estimate: EstimateFn) -> Self {
+        self.with_estimate(estimate).releases_locks(|_| true)
     }
 
     /// Sets which long requests release their slot locks early.
     #[must_use]
-    pub const fn releases_locks(mut self, does: fn(Args<'_>) -> bool) -> Self {
-        self.releases_locks = Some(does);
+    pub const fn releases_locks(mut self, predicate: fn(Args<'_>) -> bool) -> Self {
+        self.releases_locks = Some(predicate);
         self
     }
 
@@ -546,39 +546,39 @@ impl Command {
     }
 
     /// Returns the databases that a request names. Invalid numbers are skipped, since the command will refuse them.
-    pub(crate) fn named_databases(&self, args: Args<'_>, databases: u16) -> SmallVec<[u16; 2]> {
+    pub(crate) fn named_databases(&self, args: Args<'_>, database_count: u16) -> SmallVec<[u16; 2]> {
         let number = |place: &usize| args.get(*place).and_then(resp::parse_i64);
         let named: SmallVec<[Option<i64>; 2]> = match self.databases {
-            Databases::OfSession => {
+            DatabaseAccess::Current => {
                 let parsed = self.parse_keys.map(|parse| parse(args)).unwrap_or_default();
                 parsed.named_databases().iter().copied().map(Some).collect()
             }
-            Databases::Only(places) => places.iter().map(number).collect(),
-            Databases::Selected => std::iter::once(number(&1)).collect(),
-            Databases::Also(place) => std::iter::once(number(&place)).collect(),
+            DatabaseAccess::OnlyAt(places) => places.iter().map(number).collect(),
+            DatabaseAccess::SelectedByArgument => std::iter::once(number(&1)).collect(),
+            DatabaseAccess::CurrentAndAt(place) => std::iter::once(number(&place)).collect(),
         };
-        let valid = |number: &Option<i64>| u16::try_from((*number)?).ok().filter(|db| *db < databases);
+        let valid = |number: &Option<i64>| u16::try_from((*number)?).ok().filter(|db| *db < database_count);
         let valid: Option<_> = named.iter().map(valid).collect();
         valid.unwrap_or_default()
     }
 
     /// Returns the database that a request selects for the commands after it.
-    pub(crate) fn selected_database(&self, args: Args<'_>, databases: u16) -> Option<u16> {
-        let selected = self.databases == Databases::Selected;
-        selected.then(|| self.named_databases(args, databases).first().copied()).flatten()
+    pub(crate) fn selected_database(&self, args: Args<'_>, database_count: u16) -> Option<u16> {
+        let selected = self.databases == DatabaseAccess::SelectedByArgument;
+        selected.then(|| self.named_databases(args, database_count).first().copied()).flatten()
     }
 
     /// Returns whether a request that runs in `db` moves or copies a key to another database. MOVE always counts, and
     /// so does COPY to a database whose number is malformed.
     pub(crate) fn crosses_databases(&self, args: Args<'_>, db: u16) -> bool {
         let crosses = |parse: ParseKeys| parse(args).names_other_database(db);
-        matches!(self.databases, Databases::Also(_)) || self.parse_keys.is_some_and(crosses)
+        matches!(self.databases, DatabaseAccess::CurrentAndAt(_)) || self.parse_keys.is_some_and(crosses)
     }
 
     /// Returns whether a request with this number of words fits the arity.
     #[must_use]
-    pub fn accepts(&self, words: usize) -> bool {
-        self.allowed_word_counts().contains(&words)
+    pub fn accepts_word_count(&self, word_count: usize) -> bool {
+        self.allowed_word_counts().contains(&word_count)
     }
 
     /// Returns the allowed number of words, including the name.

@@ -18,7 +18,7 @@ const MAX_ARGS: usize = 32;
 const MAX_ARG_LEN: usize = 128;
 /// Text that replaces secret arguments.
 const REDACTED: &[u8] = b"(redacted)";
-const DISABLED: u64 = u64::MAX;
+const DISABLED_THRESHOLD: u64 = u64::MAX;
 /// Configuration parameters with secret values.
 const SECRET_PARAMETERS: &[&str] = &[
     "requirepass",
@@ -35,20 +35,20 @@ const SECRET_PARAMETERS: &[&str] = &[
 #[derive(Debug, Default)]
 pub struct CommandLogs {
     /// Commands over the execution time threshold, in microseconds.
-    pub slow: CommandLog,
+    pub slow_commands: CommandLog,
     /// Commands over the request size threshold, in bytes.
-    pub large_request: CommandLog,
+    pub large_requests: CommandLog,
     /// Commands over the reply size threshold, in bytes.
-    pub large_reply: CommandLog,
+    pub large_replies: CommandLog,
 }
 
 impl CommandLogs {
     /// Finds a log by its name in COMMANDLOG: `slow`, `large-request` or `large-reply`.
     pub fn log_by_name(&self, name: &[u8]) -> Option<&CommandLog> {
         let logs = [
-            ("slow", &self.slow),
-            ("large-request", &self.large_request),
-            ("large-reply", &self.large_reply),
+            ("slow", &self.slow_commands),
+            ("large-request", &self.large_requests),
+            ("large-reply", &self.large_replies),
         ];
         logs.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes())).map(|(_, log)| log)
     }
@@ -81,16 +81,20 @@ pub struct CommandLogEntry {
     /// The arguments with the command's name first, shortened and with secrets redacted.
     pub args: Vec<Vec<u8>>,
     /// The client's address.
-    pub address: String,
+    pub client_address: String,
     /// The client's name as set by CLIENT SETNAME.
-    pub name: Vec<u8>,
+    pub client_name: Vec<u8>,
     /// Whether the command ran on a background worker.
     pub in_background: bool,
 }
 
 impl Default for CommandLog {
     fn default() -> Self {
-        Self { threshold: AtomicU64::new(DISABLED), max_len: AtomicUsize::new(128), state: Mutex::default() }
+        Self {
+            threshold: AtomicU64::new(DISABLED_THRESHOLD),
+            max_len: AtomicUsize::new(128),
+            state: Mutex::default(),
+        }
     }
 }
 
@@ -98,35 +102,35 @@ impl CommandLog {
     /// Sets the threshold and the maximum number of entries. Commands whose value is at least the threshold are logged;
     /// a negative threshold disables the log.
     pub fn configure(&self, threshold: i64, max_len: usize) {
-        self.threshold.store(u64::try_from(threshold).unwrap_or(DISABLED), Ordering::Relaxed);
+        self.threshold.store(u64::try_from(threshold).unwrap_or(DISABLED_THRESHOLD), Ordering::Relaxed);
         self.max_len.store(max_len, Ordering::Relaxed);
     }
 
     /// Returns whether the log is enabled and `value` is at least its threshold.
     #[inline]
-    pub(crate) fn reaches_threshold(&self, measure: u64) -> bool {
-        measure >= self.threshold.load(Ordering::Relaxed)
+    pub(crate) fn reaches_threshold(&self, value: u64) -> bool {
+        value >= self.threshold.load(Ordering::Relaxed)
     }
 
     #[cold]
-    pub(crate) fn add(&self, client: &Client, now: Millis, measure: u64, args: Args<'_>) {
+    pub(crate) fn add(&self, client: &Client, now: Millis, value: u64, args: Args<'_>) {
         let mut kept = self.state.lock();
         let id = kept.next_id;
         kept.next_id += 1;
         kept.entries.push_front(CommandLogEntry {
             id,
             time: now,
-            value: measure,
+            value,
             args: shorten_args(args),
-            address: client.connection.address.clone(),
-            name: client.names.lock().name.clone(),
+            client_address: client.connection.address.clone(),
+            client_name: client.names.lock().name.clone(),
             in_background: client.is_in_background(),
         });
         kept.entries.truncate(self.max_len.load(Ordering::Relaxed));
     }
 
     /// Returns up to `count` entries, newest first.
-    pub fn newest(&self, count: usize) -> Vec<CommandLogEntry> {
+    pub fn newest_entries(&self, count: usize) -> Vec<CommandLogEntry> {
         self.state.lock().entries.iter().take(count).cloned().collect()
     }
 

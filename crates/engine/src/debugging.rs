@@ -13,13 +13,13 @@ use clock::Millis;
 use resp::{Batch, ParseLimits, Parser, Request};
 use scripting::DebugConsole;
 
-use crate::command::Commands;
+use crate::command::CommandSet;
 use crate::dispatch::PipelinedRequests;
 use crate::engine::Engine;
 use crate::session::{DebugMode, Session};
 
 /// The message that ends a debugging session whose script did not run.
-const END_OF_SESSION: &[u8] = b"*1\r\n+<endsession>\r\n";
+const END_OF_SESSION_REPLY: &[u8] = b"*1\r\n+<endsession>\r\n";
 
 /// A script to debug, with the state that its thread needs.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct DebuggedScript {
 impl DebuggedScript {
     /// Prepares the EVAL that `session` sent after SCRIPT DEBUG.
     pub fn new(session: &mut Session, request: Request, console: Box<dyn DebugConsole + Send>) -> Self {
-        let mode = session.take_debug_mode().unwrap_or(DebugMode::Discarded);
+        let mode = session.take_debug_mode().unwrap_or(DebugMode::CopiedData);
         let own = session.for_debugger();
         Self { session: own, mode, request, console }
     }
@@ -43,23 +43,29 @@ impl DebuggedScript {
     pub fn run(
         mut self,
         engine: &Arc<Engine>,
-        commands: &Commands,
+        commands: &CommandSet,
         now: Millis,
         nanos: fn() -> u64,
     ) -> Vec<u8> {
         match self.mode {
-            DebugMode::Kept => self.run_on(engine, commands, now, nanos),
-            DebugMode::Discarded => {
+            DebugMode::RealData => self.run_on_engine(engine, commands, now, nanos),
+            DebugMode::CopiedData => {
                 let staged = engine.copy_on_access_view(self.session.users_version());
-                self.run_on(&staged, commands, now, nanos)
+                self.run_on_engine(&staged, commands, now, nanos)
             }
         }
     }
 
-    fn run_on(&mut self, engine: &Engine, commands: &Commands, now: Millis, nanos: fn() -> u64) -> Vec<u8> {
+    fn run_on_engine(
+        &mut self,
+        engine: &Engine,
+        commands: &CommandSet,
+        now: Millis,
+        nanos: fn() -> u64,
+    ) -> Vec<u8> {
         let (said, console) =
             RecordingConsole::wrap(std::mem::replace(&mut self.console, Box::new(NullConsole)));
-        let mut worker = engine.worker(nanos);
+        let mut worker = engine.new_worker(nanos);
         worker.scripting.console = Some(console);
         let (mut wire, mut batch, mut out) = (Vec::new(), Batch::default(), Vec::new());
         resp::encode_request(&mut wire, self.request.args().iter());
@@ -68,7 +74,7 @@ impl DebuggedScript {
         let requests = PipelinedRequests { buffer: &wire, batch: &batch, first_pending: 0 };
         commands.dispatcher(engine).run(&mut worker, &mut self.session, now, requests, &mut out);
         if !said.load(Ordering::Relaxed) {
-            out.splice(0..0, END_OF_SESSION.iter().copied());
+            out.splice(0..0, END_OF_SESSION_REPLY.iter().copied());
         }
         engine.remove_worker(&worker);
         out

@@ -28,7 +28,7 @@ use resp::{Args, Batch, Writer};
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use crate::command::{CommandRunner, Commands, Context, Flags, LockScope, RegisteredCommand};
+use crate::command::{CommandRunner, CommandSet, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::outcome::{CommandOutcome, OffloadReason};
@@ -37,7 +37,7 @@ use crate::settings::{Measurements, NodeFlags};
 use crate::shell_commands::NodeCommand;
 use crate::stats::{WorkerStats, add};
 use crate::waiting::Waiter;
-use admission::is_cross_protocol;
+use admission::is_cross_protocol_attack;
 use background::MIN_RECORDED_NANOS;
 use execution::{HandlerResult, LockedCommand, execute};
 use pipeline::Pipeline;
@@ -47,7 +47,7 @@ pub use waiting::WaitEnd;
 const PREFETCH_BATCH: usize = 32;
 /// If a batch has more bytes of requests than this, no slot stays locked between prefetching and execution: the earlier
 /// requests would hold the lock too long.
-const MAX_BYTES_LOCKED_AHEAD: usize = 64 << 10;
+const MAX_BATCH_BYTES_WITH_PREFETCH_LOCKS: usize = 64 << 10;
 
 /// Why [`Dispatcher::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,10 +122,10 @@ impl PrefetchedRequest<'_> {
 }
 
 /// Slots that stay locked between prefetching and execution, by index of the prefetched request.
-type LockedAhead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; PREFETCH_BATCH]>;
+type PrefetchedSlots<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; PREFETCH_BATCH]>;
 
 /// Signals that a command must start again with permission to lock undeclared slots ([`CommandOutcome::Restart`]).
-struct MustRestart;
+struct RestartRequired;
 
 /// An element of a large value that a request will access.
 struct ElementHint<'a> {
@@ -139,10 +139,10 @@ struct ElementHint<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Dispatcher<'a> {
     engine: &'a Engine,
-    commands: &'a Commands,
+    commands: &'a CommandSet,
 }
 
-impl Commands {
+impl CommandSet {
     /// Creates a dispatcher for an engine's state.
     #[must_use]
     pub fn dispatcher<'a>(&'a self, engine: &'a Engine) -> Dispatcher<'a> {
@@ -183,7 +183,7 @@ impl Dispatcher<'_> {
         now: Millis,
         out: &mut Vec<u8>,
     ) -> DispatchStatus {
-        let Some(waiter) = session.runs_again().cloned() else { return DispatchStatus::Done };
+        let Some(waiter) = session.waiter_to_retry().cloned() else { return DispatchStatus::Done };
         self.begin_batch(session, out);
         let status = if self.engine.check_session(session) {
             self.run_waiter(worker, session, now, &waiter, out)
@@ -191,7 +191,7 @@ impl Dispatcher<'_> {
             DispatchStatus::Close
         };
         if !status.is_deferred() {
-            session.end_again();
+            session.end_retry();
         }
         self.end_batch(session);
         status
@@ -199,7 +199,7 @@ impl Dispatcher<'_> {
 
     #[inline]
     fn begin_batch(self, session: &mut Session, out: &[u8]) {
-        session.begin_turn();
+        session.begin_requests();
         session.begin_replies(out.len());
     }
 
@@ -231,7 +231,7 @@ impl Dispatcher<'_> {
         let stopped = engine.run_prepared(&mut pipeline, &prepared, 0);
         let status = stopped.map_or(DispatchStatus::Done, |(_, status)| status);
         if status != DispatchStatus::Close {
-            publish(pipeline.context.session, now, last_command(&prepared));
+            publish_session(pipeline.context.session, now, last_command(&prepared));
         }
         status
     }
@@ -256,26 +256,26 @@ impl Dispatcher<'_> {
             let mut pipeline = Pipeline::new(context);
             if next > from && pipeline.is_time_slice_over() {
                 drop(pipeline);
-                publish(session, now, last);
+                publish_session(session, now, last);
                 return (next, DispatchStatus::TimeSliceOver);
             }
             engine.prepare(&mut pipeline, batch.requests(next..end, buffer), &mut prepared);
-            if buffer.len() > MAX_BYTES_LOCKED_AHEAD {
-                pipeline.locked_ahead.clear();
+            if buffer.len() > MAX_BATCH_BYTES_WITH_PREFETCH_LOCKS {
+                pipeline.prefetched_slots.clear();
             }
             match engine.run_prepared(&mut pipeline, &prepared, next) {
                 None => {}
                 Some((stopped, DispatchStatus::Close)) => return (stopped, DispatchStatus::Close),
                 Some((stopped, flow)) => {
                     let session = &*pipeline.context.session;
-                    publish(session, now, last_command(&prepared[..=stopped - next]).or(last));
+                    publish_session(session, now, last_command(&prepared[..=stopped - next]).or(last));
                     return (stopped, flow);
                 }
             }
             last = last_command(&prepared).or(last);
             next = end;
         }
-        publish(session, now, last);
+        publish_session(session, now, last);
         (next, DispatchStatus::Done)
     }
 }
@@ -305,7 +305,7 @@ impl Engine {
             // Keep the slot locked if the next command also uses it.
             let same = |next: &PrefetchedRequest<'_>| next.slot().is_some() && next.slot() == request.slot();
             if !prepared.get(index + 1).is_some_and(same) {
-                pipeline.release_or_keep_slots();
+                pipeline.release_or_retain_slots();
             }
             if !plain || request.key.is_none() {
                 pipeline.context.free_garbage();
@@ -374,14 +374,14 @@ impl Engine {
             let db = pipeline.context.session.db();
             let prefetch_index =
                 |request: &PrefetchedRequest<'_>| self.keyspace.prefetch_index(db, &request.key?.1);
-            pipeline.locked_ahead.extend(prepared.iter().map(prefetch_index));
-            for (touched, request) in pipeline.locked_ahead.iter_mut().zip(prepared.iter()) {
+            pipeline.prefetched_slots.extend(prepared.iter().map(prefetch_index));
+            for (touched, request) in pipeline.prefetched_slots.iter_mut().zip(prepared.iter()) {
                 if let (Some(touched), Some((_, key))) = (touched, &request.key) {
                     touched.prefetch_entry(db, key);
                 }
             }
             if parts {
-                self.prefetch_elements(db, prepared, &pipeline.locked_ahead);
+                self.prefetch_elements(db, prepared, &pipeline.prefetched_slots);
             }
         }
     }
@@ -389,14 +389,19 @@ impl Engine {
     /// Returns the only declared key of a script, if the command is one.
     #[inline]
     fn single_script_key<'p>(&self, entry: &RegisteredCommand, args: Args<'p>) -> Option<Key<'p>> {
-        if !matches!(entry.command.run, CommandRunner::Script(_)) || args.get(2) != Some(b"1") {
+        if !matches!(entry.command.runner, CommandRunner::Script(_)) || args.get(2) != Some(b"1") {
             return None;
         }
         args.get(3).map(|key| self.keyspace.key(key))
     }
 
     /// Prefetches the elements of large values that requests will access.
-    fn prefetch_elements(&self, db: u16, prepared: &[PrefetchedRequest<'_>], ahead: &LockedAhead<'_>) {
+    fn prefetch_elements(
+        &self,
+        db: u16,
+        prepared: &[PrefetchedRequest<'_>],
+        prefetched_slots: &PrefetchedSlots<'_>,
+    ) {
         let mut parts: SmallVec<[ElementHint<'_>; PREFETCH_BATCH]> = SmallVec::new();
         for request in prepared {
             let (Some(entry), Some((_, key))) = (request.command, request.key) else { continue };
@@ -405,7 +410,7 @@ impl Engine {
             let same =
                 parts.last().filter(|last| last.key.slot() == key.slot()).map(|last| last.holder_index);
             let holds = |other: &PrefetchedRequest<'_>| {
-                other.slot() == Some(key.slot()) && ahead[other.index].is_some()
+                other.slot() == Some(key.slot()) && prefetched_slots[other.index].is_some()
             };
             if let Some(holder) = same.or_else(|| prepared.iter().position(holds)) {
                 parts.push(ElementHint {
@@ -420,13 +425,13 @@ impl Engine {
         };
         let mut large = false;
         for some in parts.chunk_by(of_one) {
-            if let Some(touched) = &ahead[some[0].holder_index] {
+            if let Some(touched) = &prefetched_slots[some[0].holder_index] {
                 large |=
                     touched.prefetch_element_indexes(db, &some[0].key, some.iter().map(|part| part.hash));
             }
         }
         for some in parts.chunk_by(of_one).filter(|_| large) {
-            if let Some(touched) = &ahead[some[0].holder_index] {
+            if let Some(touched) = &prefetched_slots[some[0].holder_index] {
                 touched.prefetch_elements(db, &some[0].key, some.iter().map(|part| part.hash));
             }
         }
@@ -439,18 +444,18 @@ impl Engine {
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
-        plain: bool,
+        is_plain: bool,
     ) -> DispatchStatus {
         if self.budget.is_checked_per_command() && !self.evict_keys_if_needed(pipeline) {
             return DispatchStatus::Close;
         }
-        if plain
+        if is_plain
             && let Some(entry) = request.command
             && let Some(handler) = entry.unrestricted_handler(request.args)
             && self.settings.node_flags().is_empty()
         {
             // Handlers of this type never request a restart.
-            let performed = self.perform(pipeline, request, entry, handler, false);
+            let performed = self.lock_and_run(pipeline, request, entry, handler, false);
             return performed.unwrap_or(DispatchStatus::Done);
         }
         pipeline.release_all();
@@ -492,12 +497,12 @@ impl Engine {
     /// Returns whether this client stays connected.
     fn evict_clients_if_needed(&self, pipeline: &mut Pipeline<'_>) -> bool {
         let Context { session, reply, .. } = &pipeline.context;
-        let replies = reply.len().saturating_sub(session.replies_begin());
-        session.client().memory_share.replies.store(replies, Ordering::Relaxed);
+        let replies = reply.len().saturating_sub(session.replies_start());
+        session.client().counted_memory.reply_bytes.store(replies, Ordering::Relaxed);
         self.clients.update_memory(session.client());
         if self.clients.is_over_limit() {
             pipeline.release_all();
-            self.clients.evict();
+            self.clients.evict_over_limit();
         }
         !pipeline.context.session.client().is_evicted()
     }
@@ -507,7 +512,7 @@ impl Engine {
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
     ) -> DispatchStatus {
-        pipeline.is_shown = false;
+        pipeline.was_fed_to_monitors = false;
         // ASKING applies to one command, or to the transaction that starts with it.
         let asked = pipeline.context.session.take_asking();
         let here = pipeline.context.session.background().is_on_slow_worker();
@@ -529,27 +534,27 @@ impl Engine {
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
         entry: &'static RegisteredCommand,
-        asked: bool,
+        asking: bool,
     ) -> DispatchStatus {
-        match entry.command.run {
+        match entry.command.runner {
             CommandRunner::Script(_)
                 if pipeline.context.session.is_debugging() && entry.command.name == "eval" =>
             {
                 DispatchStatus::Node(NodeCommand::DebugScript)
             }
             CommandRunner::Exec => {
-                let (start, begun) = (pipeline.context.reply.len(), pipeline.last_finish);
+                let (start, begun) = (pipeline.context.reply.len(), pipeline.last_finish_nanos);
                 let counted = self.charged_slot_of_exec(&pipeline.context);
-                let done = self.exec(&mut pipeline.context, asked);
+                let done = self.exec(&mut pipeline.context, asking);
                 // As in Redis, EXEC is added to the command logs after the commands of its transaction.
                 if !done.as_ref().is_ok_and(|flow| flow.is_deferred()) {
-                    pipeline.context.show_to_monitors(entry, request.args, false);
+                    pipeline.context.feed_to_monitors(entry, request.args, false);
                 }
                 match done {
                     Ok(DispatchStatus::Done) => {
                         let flow = self.complete(pipeline, entry, request.args, start);
                         if let Some(slot) = counted {
-                            let nanos = pipeline.last_finish.saturating_sub(begun);
+                            let nanos = pipeline.last_finish_nanos.saturating_sub(begun);
                             self.charge_exec(&mut pipeline.context, (slot, request.args), start, nanos);
                         }
                         flow
@@ -565,9 +570,9 @@ impl Engine {
             | CommandRunner::Node(_)
             | CommandRunner::Container => loop {
                 let run = |context: &mut Context<'r>| context.invoke(entry);
-                match self.perform(pipeline, request, entry, run, asked) {
+                match self.lock_and_run(pipeline, request, entry, run, asking) {
                     Ok(status) => return status,
-                    Err(MustRestart) => pipeline.context.slots.release(),
+                    Err(RestartRequired) => pipeline.context.slots.release(),
                 }
             },
         }
@@ -578,23 +583,23 @@ impl Engine {
     /// admission. The thread that starts one locks each slot once; after that, no command admitted earlier is still
     /// running.
     #[inline]
-    fn perform<'r, E: HandlerResult>(
+    fn lock_and_run<'r, E: HandlerResult>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
         entry: &'static RegisteredCommand,
         handler: impl FnOnce(&mut Context<'r>) -> Result<E, CommandError>,
         asked: bool,
-    ) -> Result<DispatchStatus, MustRestart> {
+    ) -> Result<DispatchStatus, RestartRequired> {
         let start = pipeline.context.reply.len();
         let call =
             |session: &Session| Invocation { entry, args: request.args, asking: asked, db: session.db() };
         let brief = entry.command.flags.intersects(Flags::LINEAR_IN_ARGS.union(Flags::FAST));
         if !brief {
-            pipeline.locked_ahead.clear();
+            pipeline.prefetched_slots.clear();
             pipeline.release_completed();
         }
-        if let Err(outcome) = self.lock(pipeline, request, entry, asked) {
+        if let Err(outcome) = self.lock_command_slots(pipeline, request, entry, asked) {
             let call = call(pipeline.context.session);
             return self.finish_without_reply(pipeline, call, start, outcome);
         }
@@ -604,7 +609,7 @@ impl Engine {
         }
         let is_logged = pipeline.context.session.origin().is_logged();
         if gate.contains(NodeFlags::MONITORED) && !is_logged {
-            pipeline.context.show_to_monitors(entry, request.args, false);
+            pipeline.context.feed_to_monitors(entry, request.args, false);
         }
         if !gate.is_empty()
             && is_logged
@@ -616,7 +621,7 @@ impl Engine {
         let context = &mut pipeline.context;
         // Check while the slots are locked: the log only gets readers while all slots are locked, so whether it has
         // readers cannot change now.
-        context.worker.effects.begin(is_logged && self.is_logged_under(gate));
+        context.worker.effects.begin(is_logged && self.are_changes_logged(gate));
         let holds_all = entry.command.lock_scope == LockScope::AllSlots;
         let locked = LockedCommand {
             entry,
@@ -628,10 +633,10 @@ impl Engine {
         context.global_lock = None;
         if context.worker.effects.has_begun() {
             context.finish_effects();
-            pipeline.holds_changed_slots |= context.worker.effects.completed_len() > 0;
+            pipeline.has_changed_slots |= context.worker.effects.completed_len() > 0;
             if !context.worker.ready_keys.is_empty() {
                 pipeline.release_completed();
-                pipeline.locked_ahead.clear();
+                pipeline.prefetched_slots.clear();
                 self.serve_waiters(&mut pipeline.context);
             }
         }
@@ -650,14 +655,14 @@ impl Engine {
         &'r self,
         pipeline: &mut Pipeline<'r>,
         call: Invocation<'_>,
-        start: usize,
+        reply_start: usize,
         outcome: CommandOutcome,
-    ) -> Result<DispatchStatus, MustRestart> {
+    ) -> Result<DispatchStatus, RestartRequired> {
         match outcome {
-            CommandOutcome::Restart => return Err(MustRestart),
+            CommandOutcome::Restart => return Err(RestartRequired),
             CommandOutcome::Pause => return Ok(DispatchStatus::Paused),
             CommandOutcome::Offload(reason) => {
-                pipeline.context.reply.truncate(start);
+                pipeline.context.reply.truncate(reply_start);
                 return Ok(DispatchStatus::Offload(reason));
             }
             CommandOutcome::Defer(command) => return Ok(DispatchStatus::Node(command)),
@@ -665,12 +670,12 @@ impl Engine {
                 return Ok(self.block_client(&mut pipeline.context, call, wait));
             }
             CommandOutcome::Fail(error) => {
-                return Ok(self.complete_failed(pipeline, call.entry, call.args, start, &error));
+                return Ok(self.complete_failed(pipeline, call.entry, call.args, reply_start, &error));
             }
             CommandOutcome::Block(wait) => (wait.timeout_reply)(&mut pipeline.context.reply),
             CommandOutcome::Done => {}
         }
-        Ok(self.complete(pipeline, call.entry, call.args, start))
+        Ok(self.complete(pipeline, call.entry, call.args, reply_start))
     }
 
     /// Repeats the admission check of a client's command while its slots are locked, and feeds the command to MONITOR
@@ -681,18 +686,18 @@ impl Engine {
         pipeline: &mut Pipeline<'_>,
         request: &PrefetchedRequest<'_>,
         entry: &'static RegisteredCommand,
-        gate: NodeFlags,
+        node_flags: NodeFlags,
     ) -> Result<(), CommandOutcome> {
         let context = &mut pipeline.context;
-        if gate.contains(NodeFlags::BACKGROUND)
-            && self.must_move_to_background(context, entry, request.args, gate)
+        if node_flags.contains(NodeFlags::BACKGROUND)
+            && self.must_move_to_background(context, entry, request.args, node_flags)
         {
             return Err(CommandOutcome::Offload(OffloadReason::SlowCommand));
         }
         let nature = self.effective_flags(context.worker, entry, request.args);
-        self.check_under_locks(context.session, gate, nature, &mut context.slots)?;
-        if !std::mem::replace(&mut pipeline.is_shown, true) {
-            context.show_to_monitors(entry, request.args, false);
+        self.recheck_admission(context.session, node_flags, nature, &mut context.slots)?;
+        if !std::mem::replace(&mut pipeline.was_fed_to_monitors, true) {
+            context.feed_to_monitors(entry, request.args, false);
         }
         Ok(())
     }
@@ -704,15 +709,20 @@ impl Engine {
         pipeline: &mut Pipeline<'_>,
         entry: &'static RegisteredCommand,
         args: Args<'_>,
-        start: usize,
+        reply_start: usize,
     ) -> DispatchStatus {
-        let nanos = pipeline.lap_nanos();
-        let measures = self.record_call(&mut pipeline.context, (entry, args), start, nanos);
+        let nanos = pipeline.nanos_since_last_command();
+        let measures = self.record_call(&mut pipeline.context, (entry, args), reply_start, nanos);
         if measures.contains(Measurements::SLOTS) {
-            self.charge_command(&mut pipeline.context, (entry, args), start, nanos);
+            self.charge_command(&mut pipeline.context, (entry, args), reply_start, nanos);
         }
         if nanos >= MIN_RECORDED_NANOS {
-            self.record_script_time(pipeline.context.worker, (entry, args), pipeline.last_finish, nanos);
+            self.record_script_time(
+                pipeline.context.worker,
+                (entry, args),
+                pipeline.last_finish_nanos,
+                nanos,
+            );
         }
         DispatchStatus::Done
     }
@@ -723,19 +733,19 @@ impl Engine {
         pipeline: &mut Pipeline<'_>,
         entry: &'static RegisteredCommand,
         args: Args<'_>,
-        start: usize,
+        reply_start: usize,
         error: &CommandError,
     ) -> DispatchStatus {
-        let nanos = pipeline.lap_nanos();
+        let nanos = pipeline.nanos_since_last_command();
         if error.is_refusal() {
             // The command was not executed, so count neither a call nor its execution time.
-            pipeline.context.reply_failure(entry, start, error);
+            pipeline.context.reply_failure(entry, reply_start, error);
             return DispatchStatus::Done;
         }
-        let measures = self.record_call(&mut pipeline.context, (entry, args), start, nanos);
-        pipeline.context.reply_failure(entry, start, error);
+        let measures = self.record_call(&mut pipeline.context, (entry, args), reply_start, nanos);
+        pipeline.context.reply_failure(entry, reply_start, error);
         if measures.contains(Measurements::SLOTS) {
-            self.charge_command(&mut pipeline.context, (entry, args), start, nanos);
+            self.charge_command(&mut pipeline.context, (entry, args), reply_start, nanos);
         }
         DispatchStatus::Done
     }
@@ -746,14 +756,14 @@ impl Engine {
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
-        asked: bool,
+        asking: bool,
     ) -> Result<&'static RegisteredCommand, DispatchStatus> {
-        if is_cross_protocol(request) {
+        if is_cross_protocol_attack(request) {
             pipeline.context.session.close_after_reply();
             return Err(DispatchStatus::Close);
         }
         if pipeline.context.session.in_transaction()
-            && let Some(queued) = self.queue_command(pipeline, request, asked)
+            && let Some(queued) = self.queue_command(pipeline, request, asking)
         {
             match queued {
                 Ok(()) => {
@@ -767,7 +777,7 @@ impl Engine {
                 }
                 Err(CommandOutcome::Pause) => return Err(DispatchStatus::Paused),
                 Err(CommandOutcome::Offload(reason)) => return Err(DispatchStatus::Offload(reason)),
-                Err(outcome) => pipeline.context.reject(request.command, &outcome.into_error()),
+                Err(outcome) => pipeline.context.reply_rejection(request.command, &outcome.into_error()),
             }
             return Err(DispatchStatus::Done);
         }
@@ -777,7 +787,7 @@ impl Engine {
             Err(outcome) => {
                 let error = outcome.into_error();
                 let error = self.refuse_exec(pipeline.context.session, request, error);
-                pipeline.context.reject(request.command, &error);
+                pipeline.context.reply_rejection(request.command, &error);
                 Err(DispatchStatus::Done)
             }
         }
@@ -791,36 +801,36 @@ impl Engine {
         stats: &WorkerStats,
         session: &Session,
         now: Millis,
-        ran: &ExecutedCommand<'_>,
+        executed: &ExecutedCommand<'_>,
     ) -> Measurements {
-        let command = &stats.commands[ran.entry.index];
+        let command = &stats.commands[executed.entry.index];
         add(&command.calls, 1);
-        add(&command.nanos, ran.nanos);
+        add(&command.nanos, executed.nanos);
         session.client().count_command();
         let measured = self.settings.measurements();
         if measured.contains(Measurements::LATENCY) {
-            command.latency.count(ran.nanos);
+            command.latency.count(executed.nanos);
         }
-        let flags = ran.entry.command.flags;
-        if self.latency.reaches_threshold(ran.nanos) {
+        let flags = executed.entry.command.flags;
+        if self.latency.reaches_threshold(executed.nanos) {
             let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
-            self.latency.sample(event, now, ran.nanos);
+            self.latency.record_if_slow(event, now, executed.nanos);
             if let BackgroundMode::Offloaded(_) = session.background() {
-                self.latency.sample("background-command", now, ran.nanos);
+                self.latency.record_if_slow("background-command", now, executed.nanos);
             }
         }
         let measures = [
-            (&self.command_logs.slow, ran.nanos / 1000),
-            (&self.command_logs.large_request, ran.args.span_len() as u64),
-            (&self.command_logs.large_reply, ran.reply_len as u64),
+            (&self.command_logs.slow_commands, executed.nanos / 1000),
+            (&self.command_logs.large_requests, executed.args.span_len() as u64),
+            (&self.command_logs.large_replies, executed.reply_len as u64),
         ];
         for (log, measure) in measures {
             if log.reaches_threshold(measure) && !flags.contains(Flags::SKIP_COMMANDLOG) {
-                log.add(session.client(), now, measure, ran.args);
+                log.add(session.client(), now, measure, executed.args);
             }
         }
         if measured.contains(Measurements::KEYS) && session.origin() == CommandOrigin::Client {
-            self.charge_keys(session.db(), now, ran);
+            self.charge_keys(session.db(), now, executed);
         }
         measured
     }
@@ -832,25 +842,25 @@ impl Session {
     fn finish_request(
         &mut self,
         command: Option<&'static RegisteredCommand>,
-        flow: DispatchStatus,
+        status: DispatchStatus,
         out: &mut Vec<u8>,
     ) -> DispatchStatus {
-        if self.tracks_reads() && flow == DispatchStatus::Done {
+        if self.tracks_reads() && status == DispatchStatus::Done {
             self.end_caching_exception(command);
         }
         self.take_short_messages(out);
-        if self.is_closing() && flow == DispatchStatus::Done { DispatchStatus::Close } else { flow }
+        if self.is_closing() && status == DispatchStatus::Done { DispatchStatus::Close } else { status }
     }
 
     /// Ends the effect of CLIENT CACHING, which applies to the next command or to the transaction that starts with it.
     #[cold]
-    fn end_caching_exception(&self, ran: Option<&'static RegisteredCommand>) {
-        let is_client = ran.is_some_and(|entry| entry.full_name.starts_with("client|"));
+    fn end_caching_exception(&self, executed: Option<&'static RegisteredCommand>) {
+        let is_client = executed.is_some_and(|entry| entry.full_name.starts_with("client|"));
         if !self.in_transaction()
             && !is_client
             && let Some(tracking) = &mut *self.client().tracking.lock()
         {
-            tracking.caching = false;
+            tracking.caching_exception = false;
         }
     }
 }
@@ -862,7 +872,7 @@ fn find_by_original_name(context: &Context<'_>, args: Args<'_>) -> Option<&'stat
 }
 
 /// Detects HTTP requests by the same words as Redis.
-fn is_http(name: &[u8]) -> bool {
+fn is_http_word(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
@@ -870,8 +880,8 @@ fn last_command(prepared: &[PrefetchedRequest<'_>]) -> Option<&'static Registere
     prepared.iter().rev().find_map(|request| request.command)
 }
 
-fn publish(session: &Session, now: Millis, last: Option<&'static RegisteredCommand>) {
-    if let Some(entry) = last {
+fn publish_session(session: &Session, now: Millis, command: Option<&'static RegisteredCommand>) {
+    if let Some(entry) = command {
         session.publish(now, entry.index);
     }
 }

@@ -18,7 +18,7 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
 
     /// Appends effects like [`EffectLog::append`]. In the append-only file, other commands replace some ranges of
     /// `commands`.
-    fn append_with_file_versions(&self, db: u16, commands: &[u8], versions: &[FileEffects]) -> ReplOffset {
+    fn append_with_aof_versions(&self, db: u16, commands: &[u8], versions: &[AofEffects]) -> ReplOffset {
         let _ = versions;
         self.append(db, commands)
     }
@@ -32,7 +32,7 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
     fn update_unsent_output(&self) {}
 
     /// Returns the number of replicas that receive the log.
-    fn replicas(&self) -> usize {
+    fn replica_count(&self) -> usize {
         0
     }
 }
@@ -53,7 +53,7 @@ impl EffectLog for NoLog {
 
 /// Effects that the append-only file records in a different version than the replication stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileEffects {
+pub struct AofEffects {
     /// The range of the appended commands that is omitted from the file; never empty.
     pub range: Range<usize>,
     /// The commands that the file gets instead of the range; may be empty.
@@ -61,7 +61,7 @@ pub struct FileEffects {
 }
 
 /// Maximum capacity in bytes that an empty effect buffer retains.
-const MAX_KEPT_WIRE: usize = 1 << 20;
+const MAX_RETAINED_WIRE_BYTES: usize = 1 << 20;
 
 /// A PING for the replicas when a group has no other effect for them. It gives the group's commands in the append-only
 /// file an offset, for which replies can wait.
@@ -72,10 +72,10 @@ const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 struct TargetedEffects {
     targets: ReplicationTargets,
     /// Offset in [`Effects::wire`] at which the effects begin.
-    begin: usize,
-    count: usize,
+    start: usize,
+    effect_count: usize,
     /// Whether there are effects other than SELECT.
-    any: bool,
+    has_commands: bool,
 }
 
 /// Effects that are not appended to the log yet: those of completed commands, followed by those of the running command.
@@ -89,13 +89,13 @@ pub(crate) struct Effects {
     /// Length in bytes of the effects of the last completed command, including those that were logged together with it.
     last_len: usize,
     /// Number of effects of the running command.
-    count: usize,
+    effect_count: usize,
     pub(crate) has_readers: bool,
     /// Number of changes of the running command. If it is above zero, the command is logged as sent unless the handler
     /// replaced it.
-    pub(crate) changes: u64,
+    pub(crate) change_count: u64,
     /// Number of changes of all commands since [`Effects::begin`].
-    total_changes: u64,
+    total_change_count: u64,
     /// Whether any queued effect changes data.
     changes_data: bool,
     /// Whether there are effects other than SELECT.
@@ -105,16 +105,16 @@ pub(crate) struct Effects {
     /// The targets of a script's next effects (`redis.set_repl`).
     targets: ReplicationTargets,
     /// The effects of the running group by target, once there are different targets; otherwise empty.
-    parts: Vec<TargetedEffects>,
+    effects_by_target: Vec<TargetedEffects>,
     /// The completed effects that the append-only file records in a different version.
-    file_effects: Vec<FileEffects>,
+    aof_effects: Vec<AofEffects>,
 }
 
 impl Effects {
     /// Starts a command, or a group that is logged as one; `has_readers` says whether the log has readers.
-    pub(crate) fn begin(&mut self, wanted: bool) {
+    pub(crate) fn begin(&mut self, has_readers: bool) {
         debug_assert!(!self.has_begun(), "what a command did is sealed when it ends");
-        self.has_readers = wanted;
+        self.has_readers = has_readers;
         self.targets = ReplicationTargets::All;
     }
 
@@ -122,35 +122,45 @@ impl Effects {
     pub(crate) fn set_targets(&mut self, targets: ReplicationTargets) {
         self.targets = targets;
         let is_split = matches!(targets, ReplicationTargets::AppendOnlyFile | ReplicationTargets::Replicas);
-        if self.parts.is_empty() && is_split {
-            let (begin, count, any) = (self.completed_len, self.count, self.has_commands);
-            self.parts.push(TargetedEffects { targets: ReplicationTargets::All, begin, count, any });
+        if self.effects_by_target.is_empty() && is_split {
+            let (begin, count, any) = (self.completed_len, self.effect_count, self.has_commands);
+            self.effects_by_target.push(TargetedEffects {
+                targets: ReplicationTargets::All,
+                start: begin,
+                effect_count: count,
+                has_commands: any,
+            });
         }
     }
 
     /// Records an effect that was just encoded, starting at offset `start`.
-    fn note(&mut self, targets: ReplicationTargets, begin: usize, is_select: bool) {
-        self.count += 1;
+    fn record_effect(&mut self, targets: ReplicationTargets, start: usize, is_select: bool) {
+        self.effect_count += 1;
         self.has_commands |= !is_select;
-        if self.parts.is_empty() {
+        if self.effects_by_target.is_empty() {
             return;
         }
-        match self.parts.last_mut() {
+        match self.effects_by_target.last_mut() {
             Some(last) if last.targets == targets => {
-                last.count += 1;
-                last.any |= !is_select;
+                last.effect_count += 1;
+                last.has_commands |= !is_select;
             }
-            _ => self.parts.push(TargetedEffects { targets, begin, count: 1, any: !is_select }),
+            _ => self.effects_by_target.push(TargetedEffects {
+                targets,
+                start,
+                effect_count: 1,
+                has_commands: !is_select,
+            }),
         }
     }
 
-    fn is_wanted(&self) -> bool {
+    fn is_recorded(&self) -> bool {
         self.has_readers && self.targets != ReplicationTargets::Nowhere
     }
 
     /// Returns whether anything was changed or queued since [`Effects::begin`].
     pub(crate) fn has_begun(&self) -> bool {
-        self.total_changes != 0 || self.count != 0
+        self.total_change_count != 0 || self.effect_count != 0
     }
 
     /// Returns the size in bytes of the effects of completed commands that are not appended yet.
@@ -159,7 +169,7 @@ impl Effects {
     }
 
     /// Returns the bytes logged by commands completed since the last call.
-    pub(crate) fn take_last_len(&mut self) -> usize {
+    pub(crate) fn take_last_effects_len(&mut self) -> usize {
         std::mem::take(&mut self.last_len)
     }
 
@@ -168,23 +178,23 @@ impl Effects {
         I: IntoIterator<Item = &'a [u8]>,
         I::IntoIter: ExactSizeIterator,
     {
-        if self.is_wanted() {
+        if self.is_recorded() {
             let begin = self.wire.len();
             resp::encode_request(&mut self.wire, args);
-            self.note(self.targets, begin, false);
+            self.record_effect(self.targets, begin, false);
         }
     }
 
     /// Adds the request itself. If its original bytes are in canonical form, they are copied.
     pub(crate) fn push_request(&mut self, args: Args<'_>) {
-        if !self.is_wanted() {
+        if !self.is_recorded() {
             return;
         }
         match args.wire_bytes() {
             Some(wire) => {
                 let begin = self.wire.len();
                 self.wire.extend_from_slice(wire);
-                self.note(self.targets, begin, false);
+                self.record_effect(self.targets, begin, false);
             }
             None => self.push(args.iter()),
         }
@@ -193,11 +203,11 @@ impl Effects {
     /// Completes a command: if it changed something and the handler logged nothing else, logs the request as sent.
     #[inline]
     pub(crate) fn end_command(&mut self, args: Args<'_>) {
-        if self.changes > 0 && !self.is_rewritten {
+        if self.change_count > 0 && !self.is_rewritten {
             self.push_request(args);
         }
-        self.total_changes += self.changes;
-        self.changes = 0;
+        self.total_change_count += self.change_count;
+        self.change_count = 0;
         self.is_rewritten = false;
     }
 
@@ -206,7 +216,7 @@ impl Effects {
         if self.has_readers {
             let begin = self.wire.len();
             resp::encode_request(&mut self.wire, [&b"SELECT"[..], itoa::Buffer::new().format(db).as_bytes()]);
-            self.note(ReplicationTargets::All, begin, true);
+            self.record_effect(ReplicationTargets::All, begin, true);
         }
     }
 
@@ -214,18 +224,18 @@ impl Effects {
     /// all or none. Returns the number of changes.
     #[inline]
     pub(crate) fn finish_group(&mut self) -> u64 {
-        if self.count > 0 {
+        if self.effect_count > 0 {
             self.wrap_in_multi();
         }
-        self.finish_unwrapped()
+        self.finish_without_multi()
     }
 
     fn wrap_in_multi(&mut self) {
-        if !self.parts.is_empty() {
-            self.split();
+        if !self.effects_by_target.is_empty() {
+            self.split_by_target();
         } else if !self.has_commands {
             self.wire.truncate(self.completed_len);
-        } else if self.count > 1 {
+        } else if self.effect_count > 1 {
             let effects = self.wire.split_off(self.completed_len);
             wrap_transaction(&mut self.wire, &effects);
         }
@@ -233,16 +243,16 @@ impl Effects {
 
     /// Replaces a group with different targets by the effects for replicas, and stores those for the append-only file.
     #[cold]
-    fn split(&mut self) {
-        let (parts, begin) = (std::mem::take(&mut self.parts), self.completed_len);
+    fn split_by_target(&mut self) {
+        let (parts, begin) = (std::mem::take(&mut self.effects_by_target), self.completed_len);
         let effects = self.wire.split_off(begin);
         let version = |target: ReplicationTargets| {
             let (mut out, mut count, mut any) = (Vec::new(), 0, false);
             for (number, part) in parts.iter().enumerate() {
                 if part.targets == ReplicationTargets::All || part.targets == target {
-                    let end = parts.get(number + 1).map_or(effects.len(), |next| next.begin - begin);
-                    out.extend_from_slice(&effects[part.begin - begin..end]);
-                    (count, any) = (count + part.count, any | part.any);
+                    let end = parts.get(number + 1).map_or(effects.len(), |next| next.start - begin);
+                    out.extend_from_slice(&effects[part.start - begin..end]);
+                    (count, any) = (count + part.effect_count, any | part.has_commands);
                 }
             }
             let mut wrapped = Vec::new();
@@ -261,20 +271,20 @@ impl Effects {
             (false, _) => self.wire.extend_from_slice(&stream),
         }
         if stream != commands {
-            self.file_effects.push(FileEffects { range: begin..self.wire.len(), commands: commands.into() });
+            self.aof_effects.push(AofEffects { range: begin..self.wire.len(), commands: commands.into() });
         }
     }
 
     /// Completes a group of effects that need not be atomic.
     #[inline]
-    pub(crate) fn finish_unwrapped(&mut self) -> u64 {
+    pub(crate) fn finish_without_multi(&mut self) -> u64 {
         self.last_len = self.wire.len() - self.completed_len;
         self.completed_len = self.wire.len();
-        self.count = 0;
+        self.effect_count = 0;
         self.has_commands = false;
-        self.parts.clear();
-        self.changes_data |= self.total_changes > 0;
-        std::mem::take(&mut self.total_changes)
+        self.effects_by_target.clear();
+        self.changes_data |= self.total_change_count > 0;
+        std::mem::take(&mut self.total_change_count)
     }
 
     /// Returns whether the queued effects change data, rather than only notify replicas (PUBLISH). Called before they
@@ -289,14 +299,14 @@ impl Effects {
             return None;
         }
         let commands = &self.wire[..self.completed_len];
-        let end = if self.file_effects.is_empty() {
+        let end = if self.aof_effects.is_empty() {
             log.append(db, commands)
         } else {
-            let versions = std::mem::take(&mut self.file_effects);
-            log.append_with_file_versions(db, commands, &versions)
+            let versions = std::mem::take(&mut self.aof_effects);
+            log.append_with_aof_versions(db, commands, &versions)
         };
         self.wire.drain(..self.completed_len);
-        if self.wire.is_empty() && self.wire.capacity() > MAX_KEPT_WIRE {
+        if self.wire.is_empty() && self.wire.capacity() > MAX_RETAINED_WIRE_BYTES {
             self.wire = Vec::new();
         }
         self.completed_len = 0;
@@ -319,22 +329,22 @@ mod tests {
 
     /// Collects the replication stream and the append-only file, as a log that supports different versions of effects.
     #[derive(Debug, Default)]
-    struct TwoLogs(Mutex<(Vec<u8>, Vec<u8>)>);
+    struct StreamAndAofLog(Mutex<(Vec<u8>, Vec<u8>)>);
 
-    impl EffectLog for TwoLogs {
+    impl EffectLog for StreamAndAofLog {
         fn has_readers(&self) -> bool {
             true
         }
 
         fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
-            self.append_with_file_versions(db, commands, &[])
+            self.append_with_aof_versions(db, commands, &[])
         }
 
-        fn append_with_file_versions(&self, _: u16, commands: &[u8], versions: &[FileEffects]) -> ReplOffset {
+        fn append_with_aof_versions(&self, _: u16, commands: &[u8], versions: &[AofEffects]) -> ReplOffset {
             let (stream, file) = &mut *self.0.lock();
             stream.extend_from_slice(commands);
             let mut from = 0;
-            for FileEffects { range, commands: own } in versions {
+            for AofEffects { range, commands: own } in versions {
                 file.extend_from_slice(&commands[from..range.start]);
                 file.extend_from_slice(own);
                 from = range.end;
@@ -346,8 +356,8 @@ mod tests {
 
     /// Runs groups of words, one group per text. `+aof`, `+replicas`, `+all` and `+none` set the targets, a number
     /// selects a database, and other words are effects. Returns the stream and the file as words.
-    fn logged(groups: &[&str]) -> [String; 2] {
-        let (mut effects, log) = (Effects::default(), TwoLogs::default());
+    fn log_groups(groups: &[&str]) -> [String; 2] {
+        let (mut effects, log) = (Effects::default(), StreamAndAofLog::default());
         for group in groups {
             effects.begin(true);
             for word in group.split(' ') {
@@ -394,7 +404,7 @@ mod tests {
             (&["+aof 2 a 0"], "PING", "MULTI SELECT 2 a SELECT 0 EXEC"),
             (&["+aof 2 +none a 0", "b"], "b", "b"),
         ] {
-            assert_eq!(logged(groups), [stream, file], "{groups:?}");
+            assert_eq!(log_groups(groups), [stream, file], "{groups:?}");
         }
     }
 }

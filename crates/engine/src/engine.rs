@@ -44,7 +44,7 @@ use crate::notifications::AbsentKeys;
 use crate::pause::Pauses;
 use crate::pubsub::PubSub;
 use crate::random::Random;
-use crate::scripting::{ScriptHooks, Scripting};
+use crate::scripting::{ScriptHooks, ThreadScripting};
 use crate::settings::Settings;
 use crate::slot_costs::{SlotCost, SlotCostBaseline};
 use crate::slot_waits::SlotWaits;
@@ -55,7 +55,7 @@ use crate::waiting::{ReadyKey, WaitQueues};
 use crate::watch::WatchTable;
 use expiry::ExpiryCursor;
 use lease::Lease;
-use local_expiry::LocalExpiry;
+use local_expiry::LocalExpiries;
 use revocation::Revocations;
 pub use routing::TopologyChange;
 pub(crate) use staged::CopyOnAccess;
@@ -109,14 +109,14 @@ pub struct Engine {
     /// Callbacks from scripts into the server process.
     pub script_hooks: ScriptHooks,
     expiry_cursor: ExpiryCursor,
-    local_expiry: LocalExpiry,
+    local_expiry: LocalExpiries,
     usage_kind: UsageKind,
     /// Clients that run MONITOR.
     pub monitors: Monitors,
     pub(crate) watch_table: WatchTable,
     pub(crate) wait_queues: WaitQueues,
     /// Wall clock minus the workers' monotonic clock, in microseconds; 0 while unknown.
-    pub(crate) wall_base: AtomicI64,
+    pub(crate) wall_clock_offset_micros: AtomicI64,
     /// The source of the keys if this engine belongs to a script debugging session; otherwise `None`.
     pub(crate) copy_on_access: Option<CopyOnAccess>,
     /// Numbers and names of the commands, for access control and statistics.
@@ -155,13 +155,13 @@ pub struct Worker {
     pub(crate) reported_allocations: ReportedAllocations,
     pub(crate) evictor: Evictor,
     /// Tables emptied by a command, dropped after the slot locks are released.
-    pub(crate) garbage: Vec<Table>,
+    pub(crate) removed_tables: Vec<Table>,
     /// Push messages of a command whose reply is suppressed (CLIENT REPLY).
     pub(crate) push_messages: Vec<u8>,
     /// Clients that a command closed or whose permissions it changed, handled after the slot locks are released.
     pub(crate) revoked_clients: Vec<Arc<Client>>,
     /// The scripts and the interpreter of this thread.
-    pub(crate) scripting: Scripting,
+    pub(crate) scripting: ThreadScripting,
     /// Wall clock in microseconds, frozen for the running transaction or script when first read.
     pub(crate) frozen_wall_micros: Option<i64>,
     /// Index of the current request in its batch, or of the last request if none is running.
@@ -203,12 +203,12 @@ impl Engine {
             scripts: Scripts::default(),
             script_hooks: ScriptHooks::default(),
             expiry_cursor: ExpiryCursor::default(),
-            local_expiry: LocalExpiry::default(),
+            local_expiry: LocalExpiries::default(),
             usage_kind: UsageKind::default(),
             monitors: Monitors::default(),
             watch_table: WatchTable::default(),
             wait_queues: WaitQueues::default(),
-            wall_base: AtomicI64::new(0),
+            wall_clock_offset_micros: AtomicI64::new(0),
             users: RwLock::new(Users::new(catalogue.clone())),
             acl_log: Mutex::default(),
             // A session starts with version 0, so it loads its user's rules before its first command.
@@ -237,7 +237,7 @@ impl Engine {
 
     /// Creates the state of one more worker thread. `nanos` reads a monotonic clock.
     #[must_use]
-    pub fn worker(&self, nanos: fn() -> u64) -> Worker {
+    pub fn new_worker(&self, nanos: fn() -> u64) -> Worker {
         let stats = Arc::new(WorkerStats::new(self.catalogue.len(), self.error_codes.clone()));
         let mut workers = self.workers.lock();
         workers.push(stats.clone());
@@ -254,10 +254,10 @@ impl Engine {
             absent_keys: AbsentKeys::default(),
             reported_allocations: ReportedAllocations::without_allocator(),
             evictor: Evictor::default(),
-            garbage: Vec::new(),
+            removed_tables: Vec::new(),
             push_messages: Vec::new(),
             revoked_clients: Vec::new(),
-            scripting: Scripting::default(),
+            scripting: ThreadScripting::default(),
             frozen_wall_micros: None,
             request_index: 0,
             failures: Vec::new(),
@@ -269,18 +269,18 @@ impl Engine {
     pub(crate) fn remove_worker(&self, worker: &Worker) {
         let mut workers = self.workers.lock();
         workers.retain(|stats| !Arc::ptr_eq(stats, &worker.stats));
-        self.slot_cost_baseline.keep_ended_worker(&worker.stats.slots);
+        self.slot_cost_baseline.retain_ended_worker_costs(&worker.stats.slot_costs);
     }
 
     /// Relates the wall clock to the workers' monotonic clock: the latter showed `nanos` at `micros` since the Unix
     /// epoch. Called periodically, because the wall clock may be adjusted.
     pub fn set_wall_clock(&self, nanos: u64, micros: i64) {
-        self.wall_base.store(micros - (nanos / 1000) as i64, Ordering::Relaxed);
+        self.wall_clock_offset_micros.store(micros - (nanos / 1000) as i64, Ordering::Relaxed);
     }
 
     /// Returns whether this is a cluster node with database 0 only, as in Redis (`cluster-databases` allows more).
-    pub fn is_cluster_of_one_database(&self) -> bool {
-        self.topology.is_some() && self.keyspace.databases() == 1
+    pub fn is_cluster_with_one_database(&self) -> bool {
+        self.topology.is_some() && self.keyspace.database_count() == 1
     }
 
     /// Returns the counters of all threads.
@@ -302,13 +302,13 @@ impl Engine {
     /// Returns the costs of the given slots, summed over all threads.
     pub fn slot_costs(&self, slots: &[Slot]) -> Vec<SlotCost> {
         let workers = self.workers.lock();
-        self.slot_cost_baseline.costs(&workers.iter().map(|worker| &worker.slots), slots)
+        self.slot_cost_baseline.costs(&workers.iter().map(|worker| &worker.slot_costs), slots)
     }
 
     /// Resets the cost counters of the given slots.
     pub fn reset_slot_costs(&self, slots: impl Iterator<Item = Slot>) {
         let workers = self.workers.lock();
-        self.slot_cost_baseline.reset(&workers.iter().map(|worker| &worker.slots), slots);
+        self.slot_cost_baseline.reset(&workers.iter().map(|worker| &worker.slot_costs), slots);
     }
 
     /// Locks and releases each slot once. After it returns, all commands admitted under earlier flags have finished and
@@ -328,8 +328,8 @@ impl Worker {
 
     /// Lets the worker report the general allocator's memory that its thread allocates and frees.
     #[must_use]
-    pub fn with_allocator_stats(mut self, heap: AllocatorStats) -> Self {
-        self.reported_allocations.allocator = heap;
+    pub fn with_allocator_stats(mut self, allocator_stats: AllocatorStats) -> Self {
+        self.reported_allocations.allocator = allocator_stats;
         self
     }
 }

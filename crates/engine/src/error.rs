@@ -7,7 +7,7 @@ use slot_routing::Slot;
 
 /// Error code for commands that a replica does not apply from the stream, because only each node's operator decides
 /// about them.
-const NO_EFFECT: &str = "NOEFFECT";
+const NO_EFFECT_CODE: &str = "NOEFFECT";
 
 /// An error of a command. Its [`fmt::Display`] is the only place that produces the texts known from Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl CommandError {
 
     /// Returns whether the error is a redirection or reports that the slots are not served.
     #[must_use]
-    pub fn is_about_cluster(&self) -> bool {
+    pub fn is_cluster_error(&self) -> bool {
         self.is_refusal() || matches!(self, Self::ClusterDown | Self::ClusterDownReadsOnly)
     }
 }
@@ -160,7 +160,7 @@ const EMPTY_MASTER: &str =
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            Self::UnknownCommand { name, args } => return unknown_command(f, name, args),
+            Self::UnknownCommand { name, args } => return write_unknown_command(f, name, args),
             Self::UnknownSubcommand { container, name } => {
                 let name = quote(name, MAX_QUOTED_BYTES);
                 return write!(f, "ERR unknown subcommand '{name}'. Try {} HELP.", container.to_uppercase());
@@ -168,16 +168,16 @@ impl fmt::Display for CommandError {
             Self::WrongArity(name) => {
                 return write!(f, "ERR wrong number of arguments for '{name}' command");
             }
-            Self::NotAllowed { command, option } => return not_allowed(f, command, option),
+            Self::NotAllowed { command, option } => return write_not_allowed(f, command, option),
             Self::NoEffect(name) => {
                 return write!(
                     f,
-                    "{NO_EFFECT} A master's word changes data: '{name}' is for this node's own clients"
+                    "{NO_EFFECT_CODE} A master's word changes data: '{name}' is for this node's own clients"
                 );
             }
             Self::InvalidExpire(name) => return write!(f, "ERR invalid expire time in '{name}' command"),
             Self::Redirect { ask, slot, host, port } => {
-                return slot_routing::Redirect { ask: *ask, slot: *slot, host, port: *port }.fmt(f);
+                return slot_routing::Redirect { is_ask: *ask, slot: *slot, host, port: *port }.fmt(f);
             }
             Self::UndeclaredKey(name) => {
                 return write!(f, "ERR internal error: '{name}' asked for a key that it did not declare");
@@ -219,8 +219,8 @@ impl fmt::Display for CommandError {
 impl std::error::Error for CommandError {}
 
 /// Formats client input for an error text: at most `max_bytes`, and only up to the first NUL.
-pub fn quote(bytes: &[u8], most: usize) -> Cow<'_, str> {
-    String::from_utf8_lossy(truncate_at_nul(&bytes[..bytes.len().min(most)]))
+pub fn quote(bytes: &[u8], max_bytes: usize) -> Cow<'_, str> {
+    String::from_utf8_lossy(truncate_at_nul(&bytes[..bytes.len().min(max_bytes)]))
 }
 
 /// Truncates at the first NUL, as Redis does where it formats C strings.
@@ -237,7 +237,7 @@ pub fn wrong_subcommand_arguments(container: &str, subcommand: &[u8]) -> Command
     CommandError::Text(text.into())
 }
 
-fn not_allowed(f: &mut fmt::Formatter<'_>, command: &str, option: &str) -> fmt::Result {
+fn write_not_allowed(f: &mut fmt::Formatter<'_>, command: &str, option: &str) -> fmt::Result {
     write!(
         f,
         "ERR {command} command not allowed. If the {option} option is set to \"local\", you can run it from a \
@@ -246,7 +246,7 @@ fn not_allowed(f: &mut fmt::Formatter<'_>, command: &str, option: &str) -> fmt::
     )
 }
 
-fn unknown_command(f: &mut fmt::Formatter<'_>, name: &[u8], args: &[Vec<u8>]) -> fmt::Result {
+fn write_unknown_command(f: &mut fmt::Formatter<'_>, name: &[u8], args: &[Vec<u8>]) -> fmt::Result {
     let name = quote(name, MAX_QUOTED_BYTES);
     write!(f, "ERR unknown command '{name}', with args beginning with: ")?;
     let mut room = MAX_QUOTED_BYTES;

@@ -17,9 +17,9 @@ const SLOT_COUNT: usize = 16384;
 /// Number of slots whose key counts are summed in one block.
 const SLOTS_PER_BLOCK: usize = 128;
 /// Number of times that a slot is chosen before the key counts are refreshed.
-const CHOICES_PER_COUNT: usize = 2048;
+const CHOICES_PER_REFRESH: usize = 2048;
 /// Maximum eviction time per command in microseconds, at the default `maxmemory-eviction-tenacity`.
-const DEFAULT_MICROS: f64 = 500.0;
+const DEFAULT_TIME_LIMIT_MICROS: f64 = 500.0;
 
 /// The order in which a policy evicts keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct EvictionRule {
     /// The order of eviction; `None` if the policy is `noeviction`.
     pub order: Option<EvictionOrder>,
     /// Whether only keys with an expiry are evicted.
-    pub volatile: bool,
+    pub volatile_only: bool,
 }
 
 impl EvictionRule {
@@ -67,17 +67,23 @@ impl EvictionRule {
 }
 
 /// All policies by their configuration values.
-pub(crate) const POLICIES: [(EvictionPolicy, EvictionRule); 10] = [
-    (EvictionPolicy::NoEviction, EvictionRule { order: None, volatile: false }),
-    (EvictionPolicy::AllKeysLru, EvictionRule { order: Some(EvictionOrder::Lru), volatile: false }),
-    (EvictionPolicy::AllKeysLrm, EvictionRule { order: Some(EvictionOrder::Lrm), volatile: false }),
-    (EvictionPolicy::AllKeysLfu, EvictionRule { order: Some(EvictionOrder::Lfu), volatile: false }),
-    (EvictionPolicy::AllKeysRandom, EvictionRule { order: Some(EvictionOrder::Random), volatile: false }),
-    (EvictionPolicy::VolatileLru, EvictionRule { order: Some(EvictionOrder::Lru), volatile: true }),
-    (EvictionPolicy::VolatileLrm, EvictionRule { order: Some(EvictionOrder::Lrm), volatile: true }),
-    (EvictionPolicy::VolatileLfu, EvictionRule { order: Some(EvictionOrder::Lfu), volatile: true }),
-    (EvictionPolicy::VolatileRandom, EvictionRule { order: Some(EvictionOrder::Random), volatile: true }),
-    (EvictionPolicy::VolatileTtl, EvictionRule { order: Some(EvictionOrder::Ttl), volatile: true }),
+pub(crate) const EVICTION_POLICIES: [(EvictionPolicy, EvictionRule); 10] = [
+    (EvictionPolicy::NoEviction, EvictionRule { order: None, volatile_only: false }),
+    (EvictionPolicy::AllKeysLru, EvictionRule { order: Some(EvictionOrder::Lru), volatile_only: false }),
+    (EvictionPolicy::AllKeysLrm, EvictionRule { order: Some(EvictionOrder::Lrm), volatile_only: false }),
+    (EvictionPolicy::AllKeysLfu, EvictionRule { order: Some(EvictionOrder::Lfu), volatile_only: false }),
+    (
+        EvictionPolicy::AllKeysRandom,
+        EvictionRule { order: Some(EvictionOrder::Random), volatile_only: false },
+    ),
+    (EvictionPolicy::VolatileLru, EvictionRule { order: Some(EvictionOrder::Lru), volatile_only: true }),
+    (EvictionPolicy::VolatileLrm, EvictionRule { order: Some(EvictionOrder::Lrm), volatile_only: true }),
+    (EvictionPolicy::VolatileLfu, EvictionRule { order: Some(EvictionOrder::Lfu), volatile_only: true }),
+    (
+        EvictionPolicy::VolatileRandom,
+        EvictionRule { order: Some(EvictionOrder::Random), volatile_only: true },
+    ),
+    (EvictionPolicy::VolatileTtl, EvictionRule { order: Some(EvictionOrder::Ttl), volatile_only: true }),
 ];
 
 /// Memory state relative to `maxmemory`.
@@ -107,7 +113,7 @@ pub(crate) struct Evictor {
     /// The candidate pool, in ascending order of rank.
     candidates: Vec<Candidate>,
     policy: Option<EvictionRule>,
-    slots: SlotSampler,
+    slot_sampler: SlotSampler,
 }
 
 /// Samples slots in proportion to their key counts. The cached counts take only one kilobyte, because every worker has
@@ -116,22 +122,22 @@ pub(crate) struct Evictor {
 struct SlotSampler {
     /// Cumulative key counts by block of slots.
     block_sums: [u64; SLOT_COUNT / SLOTS_PER_BLOCK],
-    choices_made: usize,
+    choice_count: usize,
 }
 
 impl Default for SlotSampler {
     fn default() -> Self {
-        Self { block_sums: [0; SLOT_COUNT / SLOTS_PER_BLOCK], choices_made: 0 }
+        Self { block_sums: [0; SLOT_COUNT / SLOTS_PER_BLOCK], choice_count: 0 }
     }
 }
 
 impl SlotSampler {
     /// Chooses a slot at random, weighted by its keys; `None` if all slots are empty.
-    fn choose_slot(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
+    fn choose_slot(&mut self, keyspace: &Keyspace, volatile_only: bool, random: u64) -> Option<Slot> {
         let keys_in = |number: usize| {
-            Slot::new(number as u16).map_or(0, |slot| key_count(keyspace, slot, volatile) as u64)
+            Slot::new(number as u16).map_or(0, |slot| key_count(keyspace, slot, volatile_only) as u64)
         };
-        if self.choices_made == 0 {
+        if self.choice_count == 0 {
             let mut sum = 0;
             for (block, sums) in self.block_sums.iter_mut().enumerate() {
                 sum += (block * SLOTS_PER_BLOCK..(block + 1) * SLOTS_PER_BLOCK).map(keys_in).sum::<u64>();
@@ -140,7 +146,7 @@ impl SlotSampler {
         }
         // While there are no keys, the next call refreshes the counts again, since keys may appear at any moment.
         let at = random.checked_rem(*self.block_sums.last()?)?;
-        self.choices_made = (self.choices_made + 1) % CHOICES_PER_COUNT;
+        self.choice_count = (self.choice_count + 1) % CHOICES_PER_REFRESH;
         let block = self.block_sums.partition_point(|sum| *sum <= at);
         let mut left = at - block.checked_sub(1).map_or(0, |before| self.block_sums[before]);
         let slots = block * SLOTS_PER_BLOCK..(block + 1) * SLOTS_PER_BLOCK;
@@ -156,8 +162,8 @@ impl SlotSampler {
     }
 }
 
-fn key_count(keyspace: &Keyspace, slot: Slot, volatile: bool) -> usize {
-    if volatile { keyspace.volatile_in_slot(slot) } else { keyspace.keys_in_slot(slot) }
+fn key_count(keyspace: &Keyspace, slot: Slot, volatile_only: bool) -> usize {
+    if volatile_only { keyspace.volatile_keys_in_slot(slot) } else { keyspace.keys_in_slot(slot) }
 }
 
 impl Evictor {
@@ -165,7 +171,7 @@ impl Evictor {
     pub(crate) fn set_policy(&mut self, policy: EvictionRule) {
         if self.policy.replace(policy) != Some(policy) {
             self.candidates.clear();
-            self.slots = SlotSampler::default();
+            self.slot_sampler = SlotSampler::default();
         }
     }
 
@@ -185,37 +191,42 @@ impl Evictor {
     }
 
     /// Chooses a slot at random, weighted by its evictable keys; `None` if there are none.
-    pub(crate) fn choose_slot(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
-        self.slots.choose_slot(keyspace, volatile, random)
+    pub(crate) fn choose_slot(
+        &mut self,
+        keyspace: &Keyspace,
+        volatile_only: bool,
+        random: u64,
+    ) -> Option<Slot> {
+        self.slot_sampler.choose_slot(keyspace, volatile_only, random)
     }
 
     /// Discards the cached key counts, so that the next choice of a slot refreshes them.
     pub(crate) fn invalidate_counts(&mut self) {
-        self.slots.choices_made = 0;
+        self.slot_sampler.choice_count = 0;
     }
 
     /// Adds a key to the candidate pool if it ranks high enough.
-    pub(crate) fn add_candidate(&mut self, merit: u64, slot: Slot, db: u16, key: &[u8]) {
+    pub(crate) fn add_candidate(&mut self, rank: u64, slot: Slot, db: u16, key: &[u8]) {
         let candidates = &mut self.candidates;
         let is_same = |known: &Candidate| (known.slot, known.db) == (slot, db) && known.key == key;
         if let Some(known) = candidates.iter().position(is_same) {
             candidates.remove(known);
         } else if candidates.len() == POOL_SIZE {
-            if candidates[0].rank >= merit {
+            if candidates[0].rank >= rank {
                 return;
             }
             candidates.remove(0);
         }
-        let place = candidates.partition_point(|known| known.rank < merit);
-        candidates.insert(place, Candidate { rank: merit, slot, db, key: key.to_vec() });
+        let place = candidates.partition_point(|known| known.rank < rank);
+        candidates.insert(place, Candidate { rank, slot, db, key: key.to_vec() });
     }
 }
 
 /// Returns the maximum eviction time per command at this tenacity (0 to 100), in nanoseconds.
-pub(crate) fn time_limit(tenacity: u32) -> u64 {
+pub(crate) fn time_limit_nanos(tenacity: u32) -> u64 {
     let micros = match tenacity {
-        0..=10 => DEFAULT_MICROS / 10.0 * f64::from(tenacity),
-        11..100 => DEFAULT_MICROS * 1.15f64.powi(tenacity as i32 - 10),
+        0..=10 => DEFAULT_TIME_LIMIT_MICROS / 10.0 * f64::from(tenacity),
+        11..100 => DEFAULT_TIME_LIMIT_MICROS * 1.15f64.powi(tenacity as i32 - 10),
         _ => return u64::MAX,
     };
     (micros * 1000.0) as u64
@@ -227,8 +238,8 @@ mod tests {
 
     #[test]
     fn eviction_time_limit_grows_with_tenacity() {
-        assert_eq!([0, 5, 10].map(time_limit), [0, 250_000, 500_000]);
-        assert!((120_000_000_000..130_000_000_000).contains(&time_limit(99)), "two minutes");
-        assert_eq!(time_limit(100), u64::MAX);
+        assert_eq!([0, 5, 10].map(time_limit_nanos), [0, 250_000, 500_000]);
+        assert!((120_000_000_000..130_000_000_000).contains(&time_limit_nanos(99)), "two minutes");
+        assert_eq!(time_limit_nanos(100), u64::MAX);
     }
 }

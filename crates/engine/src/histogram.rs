@@ -12,7 +12,7 @@ use crate::counter::add;
 const SUB_BUCKET_BITS: u32 = 4;
 /// Number of powers of two: enough to distinguish times up to about a minute.
 const POWERS_OF_TWO: usize = 36;
-const BUCKETS: usize = (POWERS_OF_TWO - SUB_BUCKET_BITS as usize + 1) << SUB_BUCKET_BITS;
+const BUCKET_COUNT: usize = (POWERS_OF_TWO - SUB_BUCKET_BITS as usize + 1) << SUB_BUCKET_BITS;
 
 /// Execution times of one command on one thread, which is the only writer.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub struct Histogram(OnceLock<Box<[AtomicU64]>>);
 impl Histogram {
     #[inline]
     pub(crate) fn count(&self, nanos: u64) {
-        let buckets = self.0.get_or_init(|| (0..BUCKETS).map(|_| AtomicU64::new(0)).collect());
+        let buckets = self.0.get_or_init(|| (0..BUCKET_COUNT).map(|_| AtomicU64::new(0)).collect());
         add(&buckets[bucket_index(nanos)], 1);
     }
 
@@ -40,7 +40,7 @@ impl Distribution {
     /// Adds the counts of one thread.
     pub fn add(&mut self, histogram: &Histogram) {
         let Some(buckets) = histogram.0.get() else { return };
-        self.0.resize(BUCKETS, 0);
+        self.0.resize(BUCKET_COUNT, 0);
         for (sum, bucket) in self.0.iter_mut().zip(buckets) {
             *sum += bucket.load(Ordering::Relaxed);
         }
@@ -69,7 +69,7 @@ impl Distribution {
     /// Returns cumulative counts of calls that took at most 1, 2, 4, ... microseconds. Entries whose count equals that
     /// of the previous entry are omitted.
     #[must_use]
-    pub fn cumulative(&self) -> Vec<(u64, u64)> {
+    pub fn cumulative_counts(&self) -> Vec<(u64, u64)> {
         let mut points: Vec<(u64, u64)> = Vec::new();
         let mut seen = 0;
         for (index, count) in self.0.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -92,7 +92,7 @@ fn bucket_index(nanos: u64) -> usize {
     let power = nanos.ilog2();
     let index = ((power - SUB_BUCKET_BITS + 1) as usize) << SUB_BUCKET_BITS
         | (nanos >> (power - SUB_BUCKET_BITS)) as usize & ((1 << SUB_BUCKET_BITS) - 1);
-    index.min(BUCKETS - 1)
+    index.min(BUCKET_COUNT - 1)
 }
 
 /// Returns the largest time in nanoseconds of a bucket.
@@ -116,7 +116,7 @@ mod tests {
             assert!(last >= nanos && last - nanos <= nanos / 16, "{nanos}: {last}");
             assert!(nanos == 0 || bucket_upper_bound(bucket_index(nanos - 1)) <= last);
         }
-        assert_eq!(bucket_index(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_index(u64::MAX), BUCKET_COUNT - 1);
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         let histogram = Histogram::default();
         let mut all = Distribution::default();
         all.add(&histogram);
-        assert_eq!((all.calls(), all.percentile(50.0), all.cumulative()), (0, 0, vec![]));
+        assert_eq!((all.calls(), all.percentile(50.0), all.cumulative_counts()), (0, 0, vec![]));
         for micros in 1..=100 {
             histogram.count(micros * 1000 - 100);
         }
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(all.calls(), 100);
         assert!((48_000..53_000).contains(&all.percentile(50.0)), "{}", all.percentile(50.0));
         assert!(all.percentile(100.0) >= 99_900);
-        assert_eq!(all.cumulative().last(), Some(&(128, 100)));
+        assert_eq!(all.cumulative_counts().last(), Some(&(128, 100)));
         histogram.reset();
         let mut none = Distribution::default();
         none.add(&histogram);

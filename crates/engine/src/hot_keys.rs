@@ -31,8 +31,8 @@ struct SpaceSaving<K> {
 }
 
 impl<K: Clone + Eq + Ord + std::hash::Hash> SpaceSaving<K> {
-    fn new(top: usize) -> Self {
-        let room = top.saturating_mul(CAPACITY_FACTOR).max(MIN_CAPACITY);
+    fn new(top_k: usize) -> Self {
+        let room = top_k.saturating_mul(CAPACITY_FACTOR).max(MIN_CAPACITY);
         Self { capacity: room, by_key: HashMap::new(), by_count: BTreeSet::new() }
     }
 
@@ -66,13 +66,13 @@ impl<K: Clone + Eq + Ord + std::hash::Hash> SpaceSaving<K> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotKeysRequest {
     /// Whether execution time is measured (METRICS CPU).
-    pub cpu: bool,
+    pub measures_cpu: bool,
     /// Whether the bytes of requests and replies are measured (METRICS NET).
-    pub net: bool,
+    pub measures_net: bool,
     /// Number of keys to report.
     pub top_k: usize,
     /// Duration in seconds; 0 means unlimited.
-    pub seconds: u64,
+    pub duration_secs: u64,
     /// Sampling ratio: one in this many commands is sampled.
     pub sample_ratio: u64,
     /// Slots whose keys are counted; an empty list means all slots.
@@ -104,12 +104,12 @@ struct HotKeysSession {
     request: HotKeysRequest,
     started_at: Millis,
     ended_at: Option<Millis>,
-    by_nanos: SpaceSaving<KeyName>,
-    by_bytes: SpaceSaving<KeyName>,
+    top_by_nanos: SpaceSaving<KeyName>,
+    top_by_bytes: SpaceSaving<KeyName>,
     commands_seen: u64,
-    total: KeyCost,
-    selected: KeyCost,
-    sampled: KeyCost,
+    total_cost: KeyCost,
+    selected_cost: KeyCost,
+    sampled_cost: KeyCost,
 }
 
 /// The results of a session for HOTKEYS GET.
@@ -124,48 +124,49 @@ pub struct HotKeysReport {
     /// Time for which the session has been running or ran, in milliseconds.
     pub duration_millis: u64,
     /// Cost of all commands that ran during the session.
-    pub total: KeyCost,
+    pub total_cost: KeyCost,
     /// Cost of commands with keys in the selected slots.
-    pub selected: KeyCost,
+    pub selected_cost: KeyCost,
     /// Cost of the sampled commands.
-    pub sampled: KeyCost,
+    pub sampled_cost: KeyCost,
     /// Keys in descending order of execution time, with that time in nanoseconds.
-    pub by_nanos: Vec<(Arc<[u8]>, u64)>,
+    pub top_by_nanos: Vec<(Arc<[u8]>, u64)>,
     /// Keys in descending order of bytes, with their bytes.
-    pub by_bytes: Vec<(Arc<[u8]>, u64)>,
+    pub top_by_bytes: Vec<(Arc<[u8]>, u64)>,
 }
 
 impl HotKeysSession {
     /// Ends the session if its duration is over.
-    fn expire(&mut self, now: Millis) {
-        let until = self.started_at.0.saturating_add_unsigned(self.request.seconds.saturating_mul(1000));
-        if self.ended_at.is_none() && self.request.seconds > 0 && until <= now.0 {
+    fn end_if_expired(&mut self, now: Millis) {
+        let until =
+            self.started_at.0.saturating_add_unsigned(self.request.duration_secs.saturating_mul(1000));
+        if self.ended_at.is_none() && self.request.duration_secs > 0 && until <= now.0 {
             self.ended_at = Some(Millis(until));
         }
     }
 
     fn count(&mut self, keys: &[&[u8]], cost: KeyCost) {
-        self.total.add(cost);
+        self.total_cost.add(cost);
         let slots = &self.request.slots;
         let is_selected = |key: &&&[u8]| slots.is_empty() || slots.contains(&Slot::of_key(key));
         let selected: Vec<_> = keys.iter().filter(is_selected).collect();
         if selected.is_empty() {
             return;
         }
-        self.selected.add(cost);
+        self.selected_cost.add(cost);
         self.commands_seen = self.commands_seen.wrapping_add(1);
         if !self.commands_seen.is_multiple_of(self.request.sample_ratio) {
             return;
         }
-        self.sampled.add(cost);
+        self.sampled_cost.add(cost);
         let shares = keys.len() as u64;
         for key in selected {
             let name = KeyName::from(*key);
-            if self.request.cpu {
-                self.by_nanos.add(name.clone(), cost.nanos / shares);
+            if self.request.measures_cpu {
+                self.top_by_nanos.add(name.clone(), cost.nanos / shares);
             }
-            if self.request.net {
-                self.by_bytes.add(name, cost.bytes / shares);
+            if self.request.measures_net {
+                self.top_by_bytes.add(name, cost.bytes / shares);
             }
         }
     }
@@ -177,34 +178,34 @@ impl HotKeysSession {
             is_active: self.ended_at.is_none(),
             started_at: self.started_at,
             duration_millis: end.0.saturating_sub(self.started_at.0).max(0).unsigned_abs(),
-            total: self.total,
-            selected: self.selected,
-            sampled: self.sampled,
-            by_nanos: self.by_nanos.largest(self.request.top_k),
-            by_bytes: self.by_bytes.largest(self.request.top_k),
+            total_cost: self.total_cost,
+            selected_cost: self.selected_cost,
+            sampled_cost: self.sampled_cost,
+            top_by_nanos: self.top_by_nanos.largest(self.request.top_k),
+            top_by_bytes: self.top_by_bytes.largest(self.request.top_k),
         }
     }
 }
 
 /// Parameters of the time windows of Valkey's HOTKEYS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HotKeyWindows {
+pub struct HotKeyWindowSettings {
     /// Number of keys to report (`hotkeys-top-k`); 0 disables the windows.
     pub top_k: usize,
     /// Percentage of accesses that are sampled (`hotkeys-sampling-percentage`).
-    pub percent: u64,
+    pub sampling_percent: u64,
     /// Length of a window in seconds (`hotkeys-window-seconds`).
-    pub seconds: u64,
+    pub window_secs: u64,
 }
 
 /// The current window and the last complete one.
 #[derive(Debug, Default)]
 struct HotKeyWindowState {
-    settings: HotKeyWindows,
+    settings: HotKeyWindowSettings,
     started_at: Millis,
     commands_seen: u64,
-    current: SpaceSaving<(u16, KeyName)>,
-    samples: u64,
+    current_window: SpaceSaving<(u16, KeyName)>,
+    sample_count: u64,
     last_complete: Option<HotKeyWindow>,
 }
 
@@ -212,21 +213,21 @@ struct HotKeyWindowState {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HotKeyWindow {
     /// Number of sampled accesses in the window.
-    pub samples: u64,
+    pub sample_count: u64,
     /// Length of the window in milliseconds.
-    pub millis: u64,
+    pub duration_millis: u64,
     /// Database, key and accesses per second, the most frequently used key first.
     pub keys: Vec<(u16, Arc<[u8]>, u64)>,
 }
 
 impl HotKeyWindowState {
-    fn new(settings: HotKeyWindows) -> Self {
-        Self { settings, current: SpaceSaving::new(settings.top_k), ..Self::default() }
+    fn new(settings: HotKeyWindowSettings) -> Self {
+        Self { settings, current_window: SpaceSaving::new(settings.top_k), ..Self::default() }
     }
 
     /// Completes the current window if it is over. If it ended more than one window length ago, it is discarded.
     fn rotate(&mut self, now: Millis) {
-        let length = self.settings.seconds.saturating_mul(1000).max(1);
+        let length = self.settings.window_secs.saturating_mul(1000).max(1);
         if self.started_at == Millis::default() {
             self.started_at = now;
         }
@@ -236,19 +237,19 @@ impl HotKeyWindowState {
         }
         self.last_complete =
             Some(if passed < 2 * length { self.completed_window(length) } else { HotKeyWindow::default() });
-        self.current = SpaceSaving::new(self.settings.top_k);
-        self.samples = 0;
+        self.current_window = SpaceSaving::new(self.settings.top_k);
+        self.sample_count = 0;
         self.started_at = Millis(self.started_at.0.saturating_add_unsigned(passed / length * length));
     }
 
     fn completed_window(&self, millis: u64) -> HotKeyWindow {
         let a_second = |count: u64| {
             let scaled = u128::from(count) * 100 * 1000;
-            (scaled / u128::from((self.settings.percent * millis).max(1))) as u64
+            (scaled / u128::from((self.settings.sampling_percent * millis).max(1))) as u64
         };
-        let top = self.current.largest(self.settings.top_k).into_iter();
+        let top = self.current_window.largest(self.settings.top_k).into_iter();
         let keys = top.map(|((db, key), count)| (db, key, a_second(count))).collect();
-        HotKeyWindow { samples: self.samples, millis, keys }
+        HotKeyWindow { sample_count: self.sample_count, duration_millis: millis, keys }
     }
 
     fn count(&mut self, db: u16, keys: &[&[u8]], now: Millis) {
@@ -256,9 +257,11 @@ impl HotKeyWindowState {
         for key in keys {
             self.commands_seen = self.commands_seen.wrapping_add(1);
             // Sample at even intervals, which needs no random numbers.
-            if (self.commands_seen % 100) * self.settings.percent % 100 < self.settings.percent {
-                self.samples += 1;
-                self.current.add((db, KeyName::from(*key)), 1);
+            if (self.commands_seen % 100) * self.settings.sampling_percent % 100
+                < self.settings.sampling_percent
+            {
+                self.sample_count += 1;
+                self.current_window.add((db, KeyName::from(*key)), 1);
             }
         }
     }
@@ -275,14 +278,14 @@ pub struct HotKeys {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HotKeysError {
     /// A session is already running.
-    Active,
+    SessionActive,
 }
 
 impl HotKeys {
     /// Starts a session.
     ///
     /// # Errors
-    /// [`HotKeysError::Active`] if a session is already running.
+    /// [`HotKeysError::SessionActive`] if a session is already running.
     pub fn start(
         &self,
         settings: &Settings,
@@ -291,19 +294,19 @@ impl HotKeys {
     ) -> Result<(), HotKeysError> {
         let mut session = self.session.lock();
         if is_active(&mut session, now) {
-            return Err(HotKeysError::Active);
+            return Err(HotKeysError::SessionActive);
         }
         let top = request.top_k;
         *session = Some(HotKeysSession {
             request,
             started_at: now,
             ended_at: None,
-            by_nanos: SpaceSaving::new(top),
-            by_bytes: SpaceSaving::new(top),
+            top_by_nanos: SpaceSaving::new(top),
+            top_by_bytes: SpaceSaving::new(top),
             commands_seen: 0,
-            total: KeyCost::default(),
-            selected: KeyCost::default(),
-            sampled: KeyCost::default(),
+            total_cost: KeyCost::default(),
+            selected_cost: KeyCost::default(),
+            sampled_cost: KeyCost::default(),
         });
         settings.set_measurements(Measurements::KEYS, true);
         Ok(())
@@ -328,11 +331,11 @@ impl HotKeys {
     /// Discards the counts of the session and of the windows.
     ///
     /// # Errors
-    /// [`HotKeysError::Active`] while a session is running.
+    /// [`HotKeysError::SessionActive`] while a session is running.
     pub fn reset(&self, now: Millis) -> Result<(), HotKeysError> {
         let mut session = self.session.lock();
         if is_active(&mut session, now) {
-            return Err(HotKeysError::Active);
+            return Err(HotKeysError::SessionActive);
         }
         *session = None;
         self.discard_windows();
@@ -353,7 +356,7 @@ impl HotKeys {
     }
 
     /// Returns the last complete window, if windows are enabled.
-    pub fn window(&self, now: Millis) -> Option<HotKeyWindow> {
+    pub fn last_window(&self, now: Millis) -> Option<HotKeyWindow> {
         let mut windows = self.windows.lock();
         if windows.settings.top_k == 0 {
             return None;
@@ -363,15 +366,15 @@ impl HotKeys {
     }
 
     /// Applies the windows' parameters; a change restarts the current window.
-    pub fn configure(&self, settings: &Settings, wanted: HotKeyWindows) {
+    pub fn configure(&self, settings: &Settings, window_settings: HotKeyWindowSettings) {
         let session = self.session.lock();
         let mut windows = self.windows.lock();
-        if windows.settings != wanted {
-            let last = windows.last_complete.take().filter(|_| wanted.top_k > 0);
-            *windows = HotKeyWindowState { last_complete: last, ..HotKeyWindowState::new(wanted) };
+        if windows.settings != window_settings {
+            let last = windows.last_complete.take().filter(|_| window_settings.top_k > 0);
+            *windows = HotKeyWindowState { last_complete: last, ..HotKeyWindowState::new(window_settings) };
         }
         let is_active = session.as_ref().is_some_and(|session| session.ended_at.is_none());
-        settings.set_measurements(Measurements::KEYS, is_active || wanted.top_k > 0);
+        settings.set_measurements(Measurements::KEYS, is_active || window_settings.top_k > 0);
     }
 
     /// Counts a client's command with these keys. `is_access` is false for commands that only inspect a key's encoding,
@@ -394,7 +397,7 @@ impl HotKeys {
 /// Returns whether a session is running, after ending it if its duration is over.
 fn is_active(session: &mut Option<HotKeysSession>, now: Millis) -> bool {
     session.as_mut().is_some_and(|session| {
-        session.expire(now);
+        session.end_if_expired(now);
         session.ended_at.is_none()
     })
 }
@@ -417,7 +420,8 @@ mod tests {
 
     #[test]
     fn last_complete_window_is_reported() {
-        let mut windows = HotKeyWindowState::new(HotKeyWindows { top_k: 2, percent: 100, seconds: 2 });
+        let mut windows =
+            HotKeyWindowState::new(HotKeyWindowSettings { top_k: 2, sampling_percent: 100, window_secs: 2 });
         for _ in 0..10 {
             windows.count(3, &[b"a", b"b", b"a"], Millis(1000));
         }
@@ -425,9 +429,15 @@ mod tests {
         assert_eq!(windows.last_complete, None);
         windows.rotate(Millis(3000));
         let keys = vec![(3, Arc::from(&b"a"[..]), 10), (3, Arc::from(&b"b"[..]), 5)];
-        assert_eq!(windows.last_complete, Some(HotKeyWindow { samples: 30, millis: 2000, keys }));
+        assert_eq!(
+            windows.last_complete,
+            Some(HotKeyWindow { sample_count: 30, duration_millis: 2000, keys })
+        );
         windows.rotate(Millis(5000));
-        assert_eq!(windows.last_complete, Some(HotKeyWindow { samples: 0, millis: 2000, keys: Vec::new() }));
+        assert_eq!(
+            windows.last_complete,
+            Some(HotKeyWindow { sample_count: 0, duration_millis: 2000, keys: Vec::new() })
+        );
         windows.count(0, &[b"a"], Millis(5001));
         // No client requested the complete window in time, so a newer window has replaced it.
         windows.rotate(Millis(9000));
@@ -437,11 +447,15 @@ mod tests {
     #[test]
     fn sampling_percentage_is_applied() {
         for percent in [1, 7, 50, 99, 100] {
-            let mut windows = HotKeyWindowState::new(HotKeyWindows { top_k: 2, percent, seconds: 1 });
+            let mut windows = HotKeyWindowState::new(HotKeyWindowSettings {
+                top_k: 2,
+                sampling_percent: percent,
+                window_secs: 1,
+            });
             for _ in 0..1000 {
                 windows.count(0, &[b"a"], Millis(1));
             }
-            assert_eq!(windows.samples, percent * 10, "{percent}");
+            assert_eq!(windows.sample_count, percent * 10, "{percent}");
         }
     }
 }

@@ -46,7 +46,7 @@ pub enum BeginSearch {
         /// The keyword, such as `STREAMS`.
         word: &'static str,
         /// Argument index from which the keyword is searched; negative counts from the end.
-        from: i8,
+        search_from: i8,
     },
     /// COMMAND INFO cannot express the positions: the command's own parser finds the keys ([`ParseKeys`]), or they are
     /// known only during execution.
@@ -60,7 +60,7 @@ pub enum FindKeys {
     /// to the first 1/limit of the remaining arguments.
     Range {
         /// Position of the last key relative to the first; negative counts from the end of the arguments.
-        last: i8,
+        last_key_position: i8,
         /// Distance from one key to the next, in arguments.
         step: u8,
         /// With a negative `last_key_position`, the divisor of the remaining arguments.
@@ -69,9 +69,9 @@ pub enum FindKeys {
     /// The number of keys is itself an argument.
     KeyNum {
         /// Position of the count, relative to the start.
-        count_at: u8,
+        count_position: u8,
         /// Position of the first key, relative to the start.
-        first: u8,
+        first_key_position: u8,
         /// Distance from one key to the next, in arguments.
         step: u8,
     },
@@ -83,7 +83,7 @@ pub struct KeySpec {
     /// Where the search for the keys starts.
     pub search_start: BeginSearch,
     /// Which arguments after the start are keys.
-    pub find: FindKeys,
+    pub find_keys: FindKeys,
     /// How the command uses these keys.
     pub flags: KeyFlags,
 }
@@ -92,15 +92,15 @@ impl KeySpec {
     /// Specifies a single key at argument `index`.
     #[must_use]
     pub const fn single_key(index: u8, flags: KeyFlags) -> Self {
-        Self::range(index, 0, 1, flags)
+        Self::key_range(index, 0, 1, flags)
     }
 
     /// Specifies every `step`-th argument from `index` to `last` after it.
     #[must_use]
-    pub const fn range(index: u8, last: i8, step: u8, flags: KeyFlags) -> Self {
+    pub const fn key_range(index: u8, last: i8, step: u8, flags: KeyFlags) -> Self {
         Self {
             search_start: BeginSearch::Index(index),
-            find: FindKeys::Range { last, step, limit: 0 },
+            find_keys: FindKeys::Range { last_key_position: last, step, limit: 0 },
             flags,
         }
     }
@@ -110,7 +110,7 @@ impl KeySpec {
     pub const fn counted_keys(index: u8, flags: KeyFlags) -> Self {
         Self {
             search_start: BeginSearch::Index(index),
-            find: FindKeys::KeyNum { count_at: 0, first: 1, step: 1 },
+            find_keys: FindKeys::KeyNum { count_position: 0, first_key_position: 1, step: 1 },
             flags,
         }
     }
@@ -119,8 +119,8 @@ impl KeySpec {
     #[must_use]
     pub const fn key_after(word: &'static str, from: i8, flags: KeyFlags) -> Self {
         Self {
-            search_start: BeginSearch::Keyword { word, from },
-            find: FindKeys::Range { last: 0, step: 1, limit: 0 },
+            search_start: BeginSearch::Keyword { word, search_from: from },
+            find_keys: FindKeys::Range { last_key_position: 0, step: 1, limit: 0 },
             flags,
         }
     }
@@ -129,8 +129,8 @@ impl KeySpec {
     #[must_use]
     pub const fn keys_after(word: &'static str, from: i8, limit: u8, flags: KeyFlags) -> Self {
         Self {
-            search_start: BeginSearch::Keyword { word, from },
-            find: FindKeys::Range { last: -1, step: 1, limit },
+            search_start: BeginSearch::Keyword { word, search_from: from },
+            find_keys: FindKeys::Range { last_key_position: -1, step: 1, limit },
             flags,
         }
     }
@@ -138,8 +138,8 @@ impl KeySpec {
     /// Returns the argument index if this is a single key at a fixed position.
     #[must_use]
     pub const fn fixed_position(&self) -> Option<usize> {
-        match (self.search_start, self.find) {
-            (BeginSearch::Index(index), FindKeys::Range { last: 0, .. }) => Some(index as usize),
+        match (self.search_start, self.find_keys) {
+            (BeginSearch::Index(index), FindKeys::Range { last_key_position: 0, .. }) => Some(index as usize),
             _ => None,
         }
     }
@@ -148,8 +148,8 @@ impl KeySpec {
     /// the handler will refuse the command.
     pub fn visit_keys(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
         let Some(begin) = self.first_index(args) else { return };
-        let (first, count, step) = match self.find {
-            FindKeys::Range { last, step, limit } => {
+        let (first, count, step) = match self.find_keys {
+            FindKeys::Range { last_key_position: last, step, limit } => {
                 let left = args.len().saturating_sub(begin);
                 let end = match (last, limit) {
                     (0.., _) => begin + last as usize,
@@ -162,7 +162,7 @@ impl KeySpec {
                 let step = usize::from(step);
                 ((begin), (end + 1).saturating_sub(begin).div_ceil(step), step)
             }
-            FindKeys::KeyNum { count_at, first, step } => {
+            FindKeys::KeyNum { count_position: count_at, first_key_position: first, step } => {
                 let Some(count) = args.get(begin + usize::from(count_at)) else { return };
                 // MSETEX is the only command with another step, and the only one that checks the count in Valkey.
                 let count = if step == 1 { leading_integer(count) } else { resp::parse_i64(count) };
@@ -191,7 +191,7 @@ impl KeySpec {
         match self.search_start {
             BeginSearch::Unknown => None,
             BeginSearch::Index(index) => Some(usize::from(index)),
-            BeginSearch::Keyword { word, from } => {
+            BeginSearch::Keyword { word, search_from: from } => {
                 let is_word = |index: &usize| args[*index].eq_ignore_ascii_case(word.as_bytes());
                 let found = if from >= 0 {
                     (from as usize..args.len()).find(is_word)
@@ -238,8 +238,8 @@ impl RequestKeys {
 
     /// Adds the keys at these argument indexes.
     #[must_use]
-    pub fn keys(mut self, places: impl IntoIterator<Item = usize>, flags: KeyFlags) -> Self {
-        self.keys.extend(places.into_iter().map(|index| (index, flags)));
+    pub fn keys(mut self, indexes: impl IntoIterator<Item = usize>, flags: KeyFlags) -> Self {
+        self.keys.extend(indexes.into_iter().map(|index| (index, flags)));
         self
     }
 
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_key_spec_finds_keys() {
-        let range = |last, step| KeySpec::range(1, last, step, KeyFlags::RO);
+        let range = |last, step| KeySpec::key_range(1, last, step, KeyFlags::RO);
         let streams = |limit| KeySpec::keys_after("STREAMS", 1, limit, KeyFlags::RO);
         let numkeys = KeySpec::counted_keys(1, KeyFlags::RO);
         let migrate = KeySpec::keys_after("KEYS", -2, 0, KeyFlags::RW);

@@ -26,9 +26,9 @@ pub struct LatencyEvent {
     /// Time in seconds since the epoch and duration in milliseconds, oldest first.
     pub samples: VecDeque<(i64, u64)>,
     /// Maximum duration in milliseconds.
-    pub max: u64,
+    pub max_millis: u64,
     /// Sum of all durations in milliseconds.
-    pub sum: u64,
+    pub total_millis: u64,
     /// Number of events.
     pub count: u64,
 }
@@ -41,13 +41,17 @@ impl Default for LatencyMonitor {
 
 impl LatencyMonitor {
     /// Sets the threshold in milliseconds; 0 disables the monitor.
-    pub fn configure(&self, threshold: u64) {
-        let nanos = if threshold == 0 { u64::MAX } else { threshold.saturating_mul(NANOS_PER_MILLISECOND) };
+    pub fn configure(&self, threshold_millis: u64) {
+        let nanos = if threshold_millis == 0 {
+            u64::MAX
+        } else {
+            threshold_millis.saturating_mul(NANOS_PER_MILLISECOND)
+        };
         self.threshold.store(nanos, Ordering::Relaxed);
     }
 
     /// Returns whether the monitor is enabled.
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.threshold.load(Ordering::Relaxed) != u64::MAX
     }
 
@@ -58,7 +62,7 @@ impl LatencyMonitor {
 
     /// Records an event if it reaches the threshold.
     #[inline]
-    pub fn sample(&self, event: &'static str, now: Millis, nanos: u64) {
+    pub fn record_if_slow(&self, event: &'static str, now: Millis, nanos: u64) {
         if self.reaches_threshold(nanos) {
             self.record(event, now, nanos / NANOS_PER_MILLISECOND);
         }
@@ -68,8 +72,8 @@ impl LatencyMonitor {
     fn record(&self, event: &'static str, now: Millis, millis: u64) {
         let mut events = self.events.lock();
         let event = events.entry(event).or_default();
-        event.max = event.max.max(millis);
-        event.sum = event.sum.saturating_add(millis);
+        event.max_millis = event.max_millis.max(millis);
+        event.total_millis = event.total_millis.saturating_add(millis);
         event.count += 1;
         match event.samples.back_mut() {
             Some((second, worst)) if *second == now.secs() => *worst = (*worst).max(millis),
@@ -112,17 +116,17 @@ mod tests {
     #[test]
     fn worst_sample_per_second_is_kept() {
         let monitor = LatencyMonitor::default();
-        monitor.sample("command", Millis(1000), u64::MAX - 1);
-        assert!(!monitor.is_on() && monitor.events().is_empty());
+        monitor.record_if_slow("command", Millis(1000), u64::MAX - 1);
+        assert!(!monitor.is_enabled() && monitor.events().is_empty());
         monitor.configure(10);
         for (at, millis) in [(1000, 9), (1500, 10), (1900, 30), (1950, 20), (3000, 12)] {
-            monitor.sample("command", Millis(at), millis * NANOS_PER_MILLISECOND);
+            monitor.record_if_slow("command", Millis(at), millis * NANOS_PER_MILLISECOND);
         }
         let event = monitor.event(b"COMMAND").unwrap();
-        assert_eq!((Vec::from(event.samples), event.max), (vec![(1, 30), (3, 12)], 30));
-        assert_eq!((event.sum, event.count), (72, 4));
+        assert_eq!((Vec::from(event.samples), event.max_millis), (vec![(1, 30), (3, 12)], 30));
+        assert_eq!((event.total_millis, event.count), (72, 4));
         for second in 0..200 {
-            monitor.sample("fork", Millis(second * 1000), 10 * NANOS_PER_MILLISECOND);
+            monitor.record_if_slow("fork", Millis(second * 1000), 10 * NANOS_PER_MILLISECOND);
         }
         assert_eq!(monitor.event(b"fork").unwrap().samples.len(), MAX_SAMPLES);
         assert_eq!(monitor.reset(&[b"fork", b"nosuch"]), 1);

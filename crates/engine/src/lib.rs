@@ -52,23 +52,24 @@ mod watch;
 pub use access::AccessDenied;
 pub use budget::{AllocatorStats, Budget, ThreadAllocations};
 pub use clients::{
-    ChannelKind, Client, ClientFlags, ClientKind, ClientNames, Clients, ConnectionInfo, Tracking,
+    ChannelKind, Client, ClientFlags, ClientKind, ClientNames, ClientTracking, Clients, ConnectionInfo,
     TrackingMode, UnblockReason, WakeCallback,
 };
 pub use command::{
-    Categories, Channels, Command, CommandRunner, Commands, Context, Databases, EstimateInput, Flags, Group,
-    LockScope, MAX_KEYS_LOCKED_TOGETHER, PinnedValues, RegisteredCommand, Registry, RenameError, Shell,
+    Categories, ChannelArguments, Command, CommandRunner, CommandSet, Context, DatabaseAccess, EstimateInput,
+    Flags, Group, LockScope, MAX_KEYS_LOCKED_TOGETHER, PinnedValues, RegisteredCommand, Registry,
+    RenameError, Shell,
 };
 pub use command_log::{CommandLog, CommandLogEntry, CommandLogs};
 pub use debugging::DebuggedScript;
 pub use dispatch::{DispatchStatus, Dispatcher, ExecutedCommand, PipelinedRequests, WaitEnd};
-pub use effects::{EffectLog, FileEffects, NoLog};
+pub use effects::{AofEffects, EffectLog, NoLog};
 pub use engine::{CommandFailure, Engine, TopologyChange, Worker};
 pub use error::{CommandError, quote, truncate_at_nul, wrong_subcommand_arguments};
 pub use eviction::{EvictionOrder, EvictionRule, MemoryState};
 pub use histogram::Distribution;
 pub use hot_keys::{
-    HotKeyWindow, HotKeyWindows, HotKeys, HotKeysError, HotKeysReport, HotKeysRequest, KeyCost,
+    HotKeyWindow, HotKeyWindowSettings, HotKeys, HotKeysError, HotKeysReport, HotKeysRequest, KeyCost,
 };
 pub use keys::{BeginSearch, FindKeys, KeyFlags, KeySpec, ParseKeys, RequestKeys};
 pub use latency::{LatencyEvent, LatencyMonitor};
@@ -78,10 +79,10 @@ pub use monitors::Monitors;
 pub use notifications::EventClass;
 pub use outcome::{CommandOutcome, OffloadReason};
 pub use pause::{PauseMode, PausePurpose, Pauses};
-pub use pubsub::{Bus, PubSub};
+pub use pubsub::{ClusterBus, PubSub};
 pub use random::Random;
 pub use sampling::KeySample;
-pub use scripting::{Runnable, ScriptCall, ScriptHooks, sha_of};
+pub use scripting::{Runnable, ScriptCall, ScriptHooks, parse_sha1};
 pub use session::{BackgroundMode, CommandOrigin, DebugMode, ReplySuppression, Session};
 pub use settings::{
     ClientPermission, EvictionSettings, LazyFreeReason, Measurements, NodeFlags, SentinelState, Settings,

@@ -23,7 +23,7 @@ pub struct LongCommands {
 
 /// The slots of a running slow command; dropping this value unregisters them.
 #[derive(Debug)]
-pub(crate) struct LongSlots<'a> {
+pub(crate) struct LongCommandSlots<'a> {
     registry: &'a LongCommands,
     slots: Vec<Slot>,
 }
@@ -51,13 +51,13 @@ impl LongCommands {
     }
 
     /// Registers a slow command with its slots.
-    pub(crate) fn begin(&self, slots: Vec<Slot>) -> LongSlots<'_> {
+    pub(crate) fn register(&self, slots: Vec<Slot>) -> LongCommandSlots<'_> {
         if !slots.is_empty() {
             self.running_count.fetch_add(1, Ordering::Relaxed);
             let mut all = self.commands_by_slot.lock();
             slots.iter().for_each(|slot| *all.entry(*slot).or_default() += 1);
         }
-        LongSlots { registry: self, slots }
+        LongCommandSlots { registry: self, slots }
     }
 
     /// Returns whether a slow command uses one of these slots, or any slot if the list is empty.
@@ -70,7 +70,7 @@ impl LongCommands {
     }
 }
 
-impl Drop for LongSlots<'_> {
+impl Drop for LongCommandSlots<'_> {
     fn drop(&mut self) {
         if self.slots.is_empty() {
             return;
@@ -94,8 +94,8 @@ mod tests {
     fn slot_is_registered_while_slow_command_runs() {
         let (all, slot) = (LongCommands::default(), |number| Slot::new(number).unwrap());
         assert!(!all.uses_any_slot(&[slot(1)]) && !all.uses_any_slot(&[]));
-        let first = all.begin(vec![slot(1), slot(1), slot(2)]);
-        let second = all.begin(vec![slot(1)]);
+        let first = all.register(vec![slot(1), slot(1), slot(2)]);
+        let second = all.register(vec![slot(1)]);
         assert!(
             all.uses_any_slot(&[slot(3), slot(1)])
                 && !all.uses_any_slot(&[slot(3)])
@@ -105,6 +105,6 @@ mod tests {
         assert!(all.uses_any_slot(&[slot(1)]) && !all.uses_any_slot(&[slot(2)]));
         drop(second);
         assert!(!all.uses_any_slot(&[slot(1)]) && !all.uses_any_slot(&[]));
-        drop(all.begin(Vec::new()));
+        drop(all.register(Vec::new()));
     }
 }

@@ -91,7 +91,7 @@ impl Engine {
             }
             Ownership::Local | Ownership::Migrating | Ownership::Importing => Ok(()),
             other => {
-                let access = RouteRequest { keys: 1, ..RouteRequest::default() };
+                let access = RouteRequest { key_count: 1, ..RouteRequest::default() };
                 self.check_route(&topology.load(), slot, other, access, ClientTransport::default())
             }
         }
@@ -99,7 +99,7 @@ impl Engine {
 
     /// Captures a key; returns `None` if it does not exist.
     #[must_use]
-    pub fn capture(&self, db: u16, key: &[u8], now: Millis, dialect: Dialect) -> Option<CapturedKey> {
+    pub fn capture_key(&self, db: u16, key: &[u8], now: Millis, dialect: Dialect) -> Option<CapturedKey> {
         let slot = self.keyspace.key(key).slot();
         self.capture_locked(&mut self.keyspace.lock_many(&[slot]), db, key, now, dialect)
     }
@@ -108,7 +108,7 @@ impl Engine {
     ///
     /// # Errors
     /// The redirection error if another node serves the slot now.
-    pub fn release(
+    pub fn release_key(
         &self,
         worker: &Worker,
         db: u16,
@@ -132,7 +132,7 @@ impl Engine {
         let table = locked.slot_mut(handle.slot()).table(db);
         let KeyLookup::Live(place) = table.find(&handle, now) else { return Ok(ReleaseResult::Changed) };
         let dropped = table.remove(place, &handle);
-        add(&worker.stats.changes, 1);
+        add(&worker.stats.change_count, 1);
         let end = self.log_removed_key(db, handle.slot(), key, b"DEL");
         drop(locked);
         self.lazy_free.discard(dropped, true);
@@ -206,7 +206,8 @@ impl Engine {
     /// Deletes all keys of a slot without logging, because the master has logged the same deletion.
     pub fn clear_slot_unlogged(&self, slot: Slot) {
         let mut guard = self.keyspace.lock(slot);
-        let tables: Vec<_> = guard.databases().into_iter().filter_map(|db| guard.take(db).table).collect();
+        let tables: Vec<_> =
+            guard.databases().into_iter().filter_map(|db| guard.take_database(db).table).collect();
         drop(guard);
         drop(self.lazy_free.discard_tables(tables));
     }
@@ -217,7 +218,7 @@ impl Engine {
         for slot in Slot::all() {
             let mut guard = self.keyspace.lock(slot);
             for db in guard.databases() {
-                tables.extend(guard.take(db).table);
+                tables.extend(guard.take_database(db).table);
             }
         }
         drop(self.lazy_free.discard_tables(tables));

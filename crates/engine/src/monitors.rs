@@ -61,7 +61,7 @@ impl Monitors {
     }
 
     /// Returns the number of monitoring clients.
-    pub fn clients(&self) -> usize {
+    pub fn client_count(&self) -> usize {
         self.clients.read().len()
     }
 

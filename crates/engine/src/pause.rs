@@ -62,9 +62,9 @@ struct Pause {
 /// The active pauses.
 #[derive(Default)]
 pub struct Pauses {
-    active: Mutex<PausesByPurpose>,
+    active_pauses: Mutex<PausesByPurpose>,
     /// Number of slots with paused writes; the slots know which ones ([`keyspace::SlotData::has_paused_writes`]).
-    paused_slots: Mutex<usize>,
+    paused_slot_count: Mutex<usize>,
     ended_count: AtomicU64,
     /// Called each time a pause ends, after the flags were updated.
     end_callback: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -73,8 +73,8 @@ pub struct Pauses {
 impl fmt::Debug for Pauses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pauses")
-            .field("held", &self.active)
-            .field("slots", &self.paused_slots)
+            .field("held", &self.active_pauses)
+            .field("slots", &self.paused_slot_count)
             .finish_non_exhaustive()
     }
 }
@@ -82,7 +82,7 @@ impl fmt::Debug for Pauses {
 impl Pauses {
     /// Starts or replaces the pause for a purpose; a longer existing pause is not shortened.
     pub fn pause(&self, settings: &Settings, purpose: PausePurpose, mode: PauseMode, until: Millis) {
-        let mut held = self.active.lock();
+        let mut held = self.active_pauses.lock();
         let held_for = &mut held[purpose as usize];
         let weaker = held_for.is_some_and(|pause| pause.mode > mode);
         let until = held_for.map_or(until, |pause| pause.until.max(until));
@@ -96,7 +96,7 @@ impl Pauses {
 
     /// Ends the pause for this purpose; pauses for other purposes stay in force.
     pub fn unpause(&self, settings: &Settings, purpose: PausePurpose) {
-        let mut held = self.active.lock();
+        let mut held = self.active_pauses.lock();
         let ended = held[purpose as usize].take().is_some();
         update_node_flags(settings, &held);
         drop(held);
@@ -107,7 +107,7 @@ impl Pauses {
 
     /// Ends expired pauses. Returns when the next active one ends.
     pub fn end_expired(&self, settings: &Settings, now: Millis) -> Option<Millis> {
-        let mut held = self.active.lock();
+        let mut held = self.active_pauses.lock();
         let before = held.iter().flatten().count();
         for held_for in held.iter_mut() {
             *held_for = held_for.filter(|pause| pause.until > now);
@@ -132,8 +132,8 @@ impl Pauses {
     ///
     /// # Panics
     /// If called twice.
-    pub fn set_end_callback(&self, ring: impl Fn() + Send + Sync + 'static) {
-        assert!(self.end_callback.set(Box::new(ring)).is_ok(), "one shell lets commands wait");
+    pub fn set_end_callback(&self, callback: impl Fn() + Send + Sync + 'static) {
+        assert!(self.end_callback.set(Box::new(callback)).is_ok(), "one shell lets commands wait");
     }
 
     fn report_end(&self) {
@@ -146,14 +146,14 @@ impl Pauses {
     /// Increments the number of slots with paused writes. From now on, each thread that locks a slot for a write checks
     /// whether the slot is paused.
     pub(crate) fn count_paused_slot(&self, settings: &Settings) {
-        let mut slots = self.paused_slots.lock();
+        let mut slots = self.paused_slot_count.lock();
         *slots += 1;
         settings.set_node_flag(NodeFlags::SLOT_WRITES_PAUSED, true);
     }
 
     /// Decrements the number of slots with paused writes.
     pub(crate) fn uncount_paused_slot(&self, settings: &Settings) {
-        let mut slots = self.paused_slots.lock();
+        let mut slots = self.paused_slot_count.lock();
         *slots -= 1;
         settings.set_node_flag(NodeFlags::SLOT_WRITES_PAUSED, *slots > 0);
         drop(slots);
@@ -162,13 +162,13 @@ impl Pauses {
 
     /// Returns whether writes are paused on any slot.
     pub fn has_paused_slots(&self) -> bool {
-        *self.paused_slots.lock() > 0
+        *self.paused_slot_count.lock() > 0
     }
 
     /// Returns the purpose of the strictest active pause.
     #[must_use]
     pub fn strictest_purpose(&self) -> Option<PausePurpose> {
-        let held = self.active.lock();
+        let held = self.active_pauses.lock();
         let modes = PURPOSES.into_iter().filter_map(|purpose| Some((held[purpose as usize]?.mode, purpose)));
         modes.max_by_key(|(mode, _)| *mode).map(|(_, purpose)| purpose)
     }
@@ -176,21 +176,21 @@ impl Pauses {
     /// Returns whether a pause for this purpose is active at `now`.
     #[must_use]
     pub fn is_active(&self, purpose: PausePurpose, now: Millis) -> bool {
-        self.active.lock()[purpose as usize].is_some_and(|pause| pause.until > now)
+        self.active_pauses.lock()[purpose as usize].is_some_and(|pause| pause.until > now)
     }
 
     /// Returns the strictest mode and the latest end of the active pauses.
     #[must_use]
     pub fn strictest_pause(&self) -> Option<(PauseMode, Millis)> {
-        let held = self.active.lock();
+        let held = self.active_pauses.lock();
         let mode = held.iter().flatten().map(|pause| pause.mode).max()?;
         let until = held.iter().flatten().map(|pause| pause.until).max()?;
         Some((mode, until))
     }
 }
 
-fn update_node_flags(settings: &Settings, held: &PausesByPurpose) {
-    let holds = |mode| held.iter().flatten().any(|pause| pause.mode == mode);
+fn update_node_flags(settings: &Settings, pauses: &PausesByPurpose) {
+    let holds = |mode| pauses.iter().flatten().any(|pause| pause.mode == mode);
     settings.set_node_flag(NodeFlags::WRITES_PAUSED, holds(PauseMode::Writes));
     settings.set_node_flag(NodeFlags::ALL_PAUSED, holds(PauseMode::All));
 }

@@ -20,12 +20,12 @@ use slot_routing::Slot;
 use crate::clients::{ChannelKind, Client};
 
 /// Maximum length in bytes of a bulk string's header and final line break.
-const MAX_BULK_HEADER: usize = 24;
+const MAX_BULK_OVERHEAD_BYTES: usize = 24;
 
-const SHARDS: usize = 64;
+const SHARD_COUNT: usize = 64;
 
 /// Forwards messages to other cluster nodes; implemented by the server.
-pub trait Bus: Send + Sync + fmt::Debug {
+pub trait ClusterBus: Send + Sync + fmt::Debug {
     /// Sends a client's message to all nodes, or only to the nodes of this shard if `sharded`. Must not block.
     fn publish(&self, sharded: bool, channel: &[u8], message: &[u8]);
 
@@ -34,25 +34,28 @@ pub trait Bus: Send + Sync + fmt::Debug {
 }
 
 type Subscribers = BTreeMap<u64, Arc<Client>>;
-type Shard = RwLock<BTreeMap<Vec<u8>, Subscribers>>;
+type SubscriptionShard = RwLock<BTreeMap<Vec<u8>, Subscribers>>;
 
 /// Names of one kind with their subscribers.
 #[derive(Debug)]
 struct SubscriptionTable {
-    shards: Vec<Shard>,
+    shards: Vec<SubscriptionShard>,
     name_count: AtomicUsize,
 }
 
 impl SubscriptionTable {
-    fn new(shards: usize) -> Self {
-        Self { shards: (0..shards).map(|_| Shard::default()).collect(), name_count: AtomicUsize::new(0) }
+    fn new(shard_count: usize) -> Self {
+        Self {
+            shards: (0..shard_count).map(|_| SubscriptionShard::default()).collect(),
+            name_count: AtomicUsize::new(0),
+        }
     }
 
     fn len(&self) -> usize {
         self.name_count.load(Ordering::Relaxed)
     }
 
-    fn shard(&self, name: &[u8]) -> &Shard {
+    fn shard(&self, name: &[u8]) -> &SubscriptionShard {
         match self.shards.len() {
             1 => &self.shards[0],
             count => &self.shards[Slot::of_key(name).index() % count],
@@ -66,21 +69,21 @@ pub struct PubSub {
     channels: SubscriptionTable,
     patterns: SubscriptionTable,
     shard_channels: SubscriptionTable,
-    clients: AtomicUsize,
+    client_count: AtomicUsize,
     /// Maximum queued bytes per subscriber before it is closed; 0 means unlimited (`client-output-buffer-limit
     /// pubsub`).
     pub output_limit: AtomicUsize,
-    bus: OnceLock<Box<dyn Bus>>,
+    bus: OnceLock<Box<dyn ClusterBus>>,
 }
 
 impl Default for PubSub {
     fn default() -> Self {
         Self {
-            channels: SubscriptionTable::new(SHARDS),
+            channels: SubscriptionTable::new(SHARD_COUNT),
             // Patterns are not sharded, because every message is matched against all of them.
             patterns: SubscriptionTable::new(1),
-            shard_channels: SubscriptionTable::new(SHARDS),
-            clients: AtomicUsize::new(0),
+            shard_channels: SubscriptionTable::new(SHARD_COUNT),
+            client_count: AtomicUsize::new(0),
             output_limit: AtomicUsize::new(0),
             bus: OnceLock::new(),
         }
@@ -100,19 +103,19 @@ impl PubSub {
     ///
     /// # Panics
     /// If called twice.
-    pub fn set_bus(&self, bus: Box<dyn Bus>) {
+    pub fn set_bus(&self, bus: Box<dyn ClusterBus>) {
         assert!(self.bus.set(bus).is_ok(), "a node has one bus");
     }
 
     /// Returns whether the message fits into one packet of the cluster bus.
-    pub fn fits_bus(&self, channel: &[u8], message: &[u8]) -> bool {
+    pub fn fits_in_bus_packet(&self, channel: &[u8], message: &[u8]) -> bool {
         self.bus.get().is_none_or(|bus| channel.len() + message.len() <= bus.max_message_len())
     }
 
     /// Forwards a message to the other cluster nodes, if there are any.
-    pub fn forward(&self, sharded: bool, channel: &[u8], message: &[u8]) {
+    pub fn forward_to_bus(&self, is_sharded: bool, channel: &[u8], message: &[u8]) {
         if let Some(bus) = self.bus.get() {
-            bus.publish(sharded, channel, message);
+            bus.publish(is_sharded, channel, message);
         }
     }
 
@@ -125,8 +128,8 @@ impl PubSub {
             names.insert(name.to_vec(), Subscribers::new());
         }
         let subscribers = names.get_mut(name).expect("it was put in if it was missing");
-        if subscribers.insert(client.id, client.clone()).is_none() && client.subscribed_to(kind, name) {
-            self.clients.fetch_add(1, Ordering::Relaxed);
+        if subscribers.insert(client.id, client.clone()).is_none() && client.add_subscription(kind, name) {
+            self.client_count.fetch_add(1, Ordering::Relaxed);
         }
         client.subscription_count(kind)
     }
@@ -149,8 +152,8 @@ impl PubSub {
     }
 
     fn count_unsubscription(&self, kind: ChannelKind, name: &[u8], client: &Client) {
-        if client.unsubscribed_from(kind, name) {
-            self.clients.fetch_sub(1, Ordering::Relaxed);
+        if client.remove_subscription(kind, name) {
+            self.client_count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -163,9 +166,9 @@ impl PubSub {
     }
 
     /// Delivers a message to this node's subscribers; returns the number of deliveries.
-    pub fn deliver(&self, sharded: bool, channel: &[u8], message: &[u8]) -> usize {
-        let kind = if sharded { ChannelKind::ShardChannel } else { ChannelKind::Channel };
-        let word: &[u8] = if sharded { b"smessage" } else { b"message" };
+    pub fn deliver(&self, is_sharded: bool, channel: &[u8], message: &[u8]) -> usize {
+        let kind = if is_sharded { ChannelKind::ShardChannel } else { ChannelKind::Channel };
+        let word: &[u8] = if is_sharded { b"smessage" } else { b"message" };
         let mut receivers = 0;
         let table = self.table(kind);
         if table.len() > 0
@@ -173,7 +176,7 @@ impl PubSub {
         {
             receivers += self.push_to_subscribers(subscribers, &[word, channel, message]);
         }
-        if !sharded && self.patterns.len() > 0 {
+        if !is_sharded && self.patterns.len() > 0 {
             for (pattern, subscribers) in self.patterns.shards[0].read().iter() {
                 if glob::matches(pattern, channel) {
                     receivers +=
@@ -190,8 +193,8 @@ impl PubSub {
         for client in subscribers.values() {
             let protocol = client.protocol();
             let bytes = encoded[usize::from(protocol == Protocol::Resp3)].get_or_insert_with(|| {
-                let len = words.iter().map(|word| word.len() + MAX_BULK_HEADER).sum::<usize>();
-                let mut bytes = Vec::with_capacity(MAX_BULK_HEADER + len);
+                let len = words.iter().map(|word| word.len() + MAX_BULK_OVERHEAD_BYTES).sum::<usize>();
+                let mut bytes = Vec::with_capacity(MAX_BULK_OVERHEAD_BYTES + len);
                 let mut writer = Writer::new(&mut bytes, protocol);
                 writer.push(words.len());
                 words.iter().for_each(|word| writer.bulk(word));
@@ -203,14 +206,15 @@ impl PubSub {
     }
 
     /// Ends subscriptions to shard channels of slots that moved to another node, and notifies the subscribers.
-    pub fn unsubscribe_moved_slots(&self, left: impl Fn(Slot) -> bool) {
+    pub fn unsubscribe_moved_slots(&self, is_moved: impl Fn(Slot) -> bool) {
         if self.shard_channels.len() == 0 {
             return;
         }
         let limit = self.output_limit.load(Ordering::Relaxed);
         for shard in &self.shard_channels.shards {
             let mut names = shard.write();
-            let gone: Vec<Vec<u8>> = names.keys().filter(|name| left(Slot::of_key(name))).cloned().collect();
+            let gone: Vec<Vec<u8>> =
+                names.keys().filter(|name| is_moved(Slot::of_key(name))).cloned().collect();
             for name in gone {
                 let subscribers = names.remove(&name).unwrap_or_default();
                 self.shard_channels.name_count.fetch_sub(1, Ordering::Relaxed);
@@ -241,27 +245,27 @@ impl PubSub {
     }
 
     /// Returns the number of clients subscribed to a name of this kind.
-    pub fn subscribers(&self, kind: ChannelKind, name: &[u8]) -> usize {
+    pub fn subscriber_count(&self, kind: ChannelKind, name: &[u8]) -> usize {
         self.table(kind).shard(name).read().get(name).map_or(0, BTreeMap::len)
     }
 
     /// Returns the number of channels with subscribers.
-    pub fn channels(&self) -> usize {
+    pub fn channel_count(&self) -> usize {
         self.channels.len()
     }
 
     /// Returns the number of patterns with subscribers.
-    pub fn patterns(&self) -> usize {
+    pub fn pattern_count(&self) -> usize {
         self.patterns.len()
     }
 
     /// Returns the number of shard channels with subscribers.
-    pub fn shard_channels(&self) -> usize {
+    pub fn shard_channel_count(&self) -> usize {
         self.shard_channels.len()
     }
 
     /// Returns the number of clients with subscriptions.
-    pub fn clients(&self) -> usize {
-        self.clients.load(Ordering::Relaxed)
+    pub fn client_count(&self) -> usize {
+        self.client_count.load(Ordering::Relaxed)
     }
 }

@@ -21,9 +21,9 @@ pub(crate) struct KeySampler(Mutex<Option<KeySample>>);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeySample {
     /// Number of uses by key (possibly truncated) and slot.
-    pub keys: BTreeMap<(Vec<u8>, u16), u64>,
+    pub uses_by_key: BTreeMap<(Vec<u8>, u16), u64>,
     /// Number of uses of keys beyond the maximum of distinct keys.
-    pub other_keys: u64,
+    pub uses_of_other_keys: u64,
 }
 
 impl KeySampler {
@@ -44,12 +44,12 @@ impl KeySampler {
         let mut sample = self.0.lock();
         let Some(sample) = &mut *sample else { return };
         let key = &key[..key.len().min(MAX_KEY_BYTES)];
-        if sample.keys.len() < MAX_KEYS {
-            *sample.keys.entry((key.to_vec(), slot)).or_default() += 1;
-        } else if let Some(count) = sample.keys.get_mut(&(key.to_vec(), slot)) {
+        if sample.uses_by_key.len() < MAX_KEYS {
+            *sample.uses_by_key.entry((key.to_vec(), slot)).or_default() += 1;
+        } else if let Some(count) = sample.uses_by_key.get_mut(&(key.to_vec(), slot)) {
             *count += 1;
         } else {
-            sample.other_keys += 1;
+            sample.uses_of_other_keys += 1;
         }
     }
 }
@@ -68,9 +68,12 @@ mod tests {
         sampler.count_key(b"a", 1);
         sampler.count_key(&[b'x'; 1000], 2);
         let sample = sampler.finish();
-        assert_eq!(sample.keys.get(&(b"a".to_vec(), 1)), Some(&2));
-        assert_eq!(sample.keys.get(&(vec![b'x'; MAX_KEY_BYTES], 2)), Some(&1));
-        assert_eq!((sample.keys.len(), sample.other_keys, sampler.is_sampling()), (2, 0, false));
+        assert_eq!(sample.uses_by_key.get(&(b"a".to_vec(), 1)), Some(&2));
+        assert_eq!(sample.uses_by_key.get(&(vec![b'x'; MAX_KEY_BYTES], 2)), Some(&1));
+        assert_eq!(
+            (sample.uses_by_key.len(), sample.uses_of_other_keys, sampler.is_sampling()),
+            (2, 0, false)
+        );
     }
 
     #[test]
@@ -82,7 +85,7 @@ mod tests {
         }
         sampler.count_key(&0u32.to_le_bytes(), 0);
         let sample = sampler.finish();
-        assert_eq!((sample.keys.len(), sample.other_keys), (MAX_KEYS, 10));
-        assert_eq!(sample.keys.get(&(0u32.to_le_bytes().to_vec(), 0)), Some(&2));
+        assert_eq!((sample.uses_by_key.len(), sample.uses_of_other_keys), (MAX_KEYS, 10));
+        assert_eq!(sample.uses_by_key.get(&(0u32.to_le_bytes().to_vec(), 0)), Some(&2));
     }
 }

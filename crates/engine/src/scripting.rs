@@ -51,7 +51,7 @@ impl Runnable {
         }
     }
 
-    fn mean_counter(&self) -> &AtomicU64 {
+    fn mean_nanos_counter(&self) -> &AtomicU64 {
         match self {
             Self::Script(script) => &script.mean_nanos,
             Self::Function(library, place) => &library.functions[*place].mean_nanos,
@@ -60,7 +60,7 @@ impl Runnable {
 
     /// Returns the mean duration of the recent long runs; 0 if no run was long.
     pub(crate) fn mean_nanos(&self) -> u64 {
-        self.mean_counter().load(Ordering::Relaxed)
+        self.mean_nanos_counter().load(Ordering::Relaxed)
     }
 
     /// Records the duration of a long run.
@@ -69,13 +69,13 @@ impl Runnable {
             0 => nanos,
             before => before - before / 4 + nanos / 4,
         };
-        self.mean_counter().store(mean, Ordering::Relaxed);
+        self.mean_nanos_counter().store(mean, Ordering::Relaxed);
     }
 
     /// Decays the mean while the script runs in the background, so that a script that became fast leaves it again.
     pub(crate) fn decay_mean(&self) {
         let before = self.mean_nanos();
-        self.mean_counter().store(before - before / 8, Ordering::Relaxed);
+        self.mean_nanos_counter().store(before - before / 8, Ordering::Relaxed);
     }
 
     /// Returns the declared script flags.
@@ -93,13 +93,13 @@ pub struct ScriptCall {
     /// The script or function to run.
     pub runnable: Runnable,
     /// Number of declared keys; the first one is argument 3.
-    pub keys: usize,
+    pub declared_key_count: usize,
     /// Whether writes are refused even if the script does not declare `no-writes` (EVAL_RO, FCALL_RO).
     pub read_only: bool,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Scripting {
+pub(crate) struct ThreadScripting {
     /// The Lua interpreter, created on first use.
     interpreter: Option<Box<Interpreter>>,
     /// Whether the interpreter provides the deprecated `getfenv` and `setfenv`.
@@ -110,17 +110,17 @@ pub(crate) struct Scripting {
     /// The script or function of the next command, if it was already found while its slots were being locked.
     pub(crate) next_script: Option<Runnable>,
     /// Reused buffer for the replies of `redis.call`.
-    pub(crate) reply: Vec<u8>,
+    pub(crate) reply_buffer: Vec<u8>,
     /// The debugger's console if the next script runs in a debugging session.
     pub(crate) console: Option<Box<dyn DebugConsole + Send>>,
     /// Start time of the last script on the thread's monotonic clock.
     pub(crate) started_at: u64,
-    pub(crate) charged_slot: ScriptSlot,
+    pub(crate) charged_slot: ChargedSlot,
 }
 
 /// The slot to which a script is charged ([`crate::slot_costs`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum ScriptSlot {
+pub(crate) enum ChargedSlot {
     /// The slot of the declared keys, if there are any.
     #[default]
     Declared,
@@ -130,17 +130,17 @@ pub(crate) enum ScriptSlot {
     Several,
 }
 
-impl Scripting {
+impl ThreadScripting {
     /// Takes the interpreter for a run; the caller puts it back. Calls `create` if there is none, or if the existing
     /// one was created with another setting for the deprecated functions.
     pub(crate) fn take_interpreter(
         &mut self,
         deprecated_api: bool,
-        make: impl FnOnce() -> Box<Interpreter>,
+        create: impl FnOnce() -> Box<Interpreter>,
     ) -> Box<Interpreter> {
         let fits = deprecated_api == self.deprecated_api;
         self.deprecated_api = deprecated_api;
-        self.interpreter.take().filter(|_| fits).unwrap_or_else(make)
+        self.interpreter.take().filter(|_| fits).unwrap_or_else(create)
     }
 
     pub(crate) fn return_interpreter(&mut self, interpreter: Box<Interpreter>) {
@@ -149,15 +149,15 @@ impl Scripting {
 
     /// Drops compiled scripts and libraries that were flushed or replaced since the last call.
     #[inline]
-    pub(crate) fn drop_released(&mut self, releases: u64) {
-        if self.release_count != releases {
-            self.drop_stale(releases);
+    pub(crate) fn drop_released(&mut self, release_count: u64) {
+        if self.release_count != release_count {
+            self.drop_stale_scripts(release_count);
         }
     }
 
     #[cold]
-    fn drop_stale(&mut self, releases: u64) {
-        self.release_count = releases;
+    fn drop_stale_scripts(&mut self, release_count: u64) {
+        self.release_count = release_count;
         self.scripts_by_text.retain(|_, script| script.is_live());
         self.next_script = None;
         if let Some(interpreter) = &mut self.interpreter {
@@ -166,7 +166,7 @@ impl Scripting {
     }
 
     /// Finds a script by its text if this thread has cached it.
-    pub(crate) fn by_text(&self, hash: u64, text: &[u8]) -> Option<Arc<Script>> {
+    pub(crate) fn find_by_text(&self, hash: u64, text: &[u8]) -> Option<Arc<Script>> {
         self.scripts_by_text.get(&hash).filter(|script| *script.text == *text && script.is_live()).cloned()
     }
 
@@ -181,13 +181,13 @@ impl Scripting {
     }
 
     /// Finds a script by its SHA1 among those that this thread has compiled.
-    pub(crate) fn by_sha(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
+    pub(crate) fn find_by_sha(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
         self.interpreter.as_ref()?.find_compiled(sha)
     }
 }
 
 /// Parses a SHA1 of 40 hexadecimal digits and converts it to lower case; `None` if it is malformed.
-pub fn sha_of(word: &[u8]) -> Option<[u8; 40]> {
+pub fn parse_sha1(word: &[u8]) -> Option<[u8; 40]> {
     let sha: &[u8; 40] = word.try_into().ok()?;
     Some(sha.map(|digit| digit.to_ascii_lowercase()))
 }

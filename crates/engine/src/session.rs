@@ -23,9 +23,9 @@ use slot_routing::ReplOffset;
 
 use crate::clients::{Client, ClientFlags, ConnectionInfo};
 use crate::log_progress::LogProgress;
-use crate::transaction::Watching;
+use crate::transaction::WatchState;
 pub use protocol::ReplySuppression;
-use protocol::{ProtocolSettings, Pushes};
+use protocol::{ProtocolSettings, PushMode};
 use rights::Rights;
 pub use scheduling::BackgroundMode;
 use scheduling::Scheduling;
@@ -42,7 +42,7 @@ pub enum CommandOrigin {
     Master,
     /// The source of a slot import. Its commands apply like a master's, but this node logs them. They wait during
     /// pauses, and the import ends when this node is no longer a master.
-    Source,
+    SlotMigrationSource,
 }
 
 impl CommandOrigin {
@@ -51,14 +51,14 @@ impl CommandOrigin {
     pub fn is_stream(self) -> bool {
         match self {
             Self::Client => false,
-            Self::Master | Self::Source => true,
+            Self::Master | Self::SlotMigrationSource => true,
         }
     }
 
     /// Returns whether this node logs the changes as its own.
     pub(crate) fn is_logged(self) -> bool {
         match self {
-            Self::Client | Self::Source => true,
+            Self::Client | Self::SlotMigrationSource => true,
             Self::Master => false,
         }
     }
@@ -68,9 +68,9 @@ impl CommandOrigin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DebugMode {
     /// The script works on copied data, which is discarded at the end.
-    Discarded,
+    CopiedData,
     /// The script works on the real data (SYNC).
-    Kept,
+    RealData,
 }
 
 /// Who the client is. The id is also in [`Client`], but is copied here because every write reads it.
@@ -84,7 +84,7 @@ struct Identity {
 
 /// Settings that change only the next command.
 #[derive(Debug, Default)]
-struct NextCommand {
+struct NextCommandSettings {
     /// Set by ASKING: the next command may access a slot that is being imported.
     asking: bool,
     /// Set by SCRIPT DEBUG: the next EVAL runs in a debugging session.
@@ -96,14 +96,14 @@ struct BatchReplies {
     /// Maximum size of pending replies in bytes; beyond it the client is closed.
     limit: usize,
     /// Length of the reply buffer at the start of the batch, where the batch's replies begin.
-    from: usize,
+    start: usize,
 }
 
 /// What subscriptions and MONITOR forbid the client's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListenerState {
     /// Subscriptions and MONITOR forbid nothing.
-    Free,
+    Unrestricted,
     /// The client has subscriptions and speaks RESP2, in which messages look like other replies. Only commands about
     /// subscriptions are allowed.
     SubscriberOnly,
@@ -118,15 +118,15 @@ pub struct Session {
     rights: Rights,
     protocol: ProtocolSettings,
     state: SessionState,
-    next: NextCommand,
+    next_command: NextCommandSettings,
     /// Whether the connection closes after its pending replies.
-    closing: bool,
+    is_closing: bool,
     /// The selected database.
     db: u16,
-    replies: BatchReplies,
+    batch_replies: BatchReplies,
     scheduling: Scheduling,
     progress: LogProgress,
-    watching: Watching,
+    watch_state: WatchState,
 }
 
 impl Session {
@@ -134,32 +134,32 @@ impl Session {
     #[must_use]
     pub fn new(id: u64, origin: CommandOrigin, authenticated: bool) -> Self {
         let client = Client::new(id, ConnectionInfo::default(), Millis(0), Box::new(|| {}));
-        Self::of(Arc::new(client), origin, authenticated)
+        Self::for_client(Arc::new(client), origin, authenticated)
     }
 
     /// Creates the session of a registered client ([`crate::Clients::connect`]).
     #[must_use]
-    pub fn of(client: Arc<Client>, origin: CommandOrigin, authenticated: bool) -> Self {
+    pub fn for_client(client: Arc<Client>, origin: CommandOrigin, authenticated: bool) -> Self {
         client.set_flag(ClientFlags::MASTER, origin == CommandOrigin::Master);
         Self {
             identity: Identity { id: client.id, origin, client },
             rights: Rights::new(authenticated),
             protocol: ProtocolSettings::default(),
             state: SessionState::default(),
-            next: NextCommand::default(),
-            closing: false,
+            next_command: NextCommandSettings::default(),
+            is_closing: false,
             db: 0,
-            replies: BatchReplies { limit: usize::MAX, from: 0 },
+            batch_replies: BatchReplies { limit: usize::MAX, start: 0 },
             scheduling: Scheduling::default(),
             progress: LogProgress::default(),
-            watching: Watching::default(),
+            watch_state: WatchState::default(),
         }
     }
 
     /// Creates another session of the same client, with the same rights and READONLY mode, in which a debugged script
     /// runs.
     pub(crate) fn for_debugger(&self) -> Self {
-        let mut own = Self::of(self.client().clone(), CommandOrigin::Client, self.is_authenticated());
+        let mut own = Self::for_client(self.client().clone(), CommandOrigin::Client, self.is_authenticated());
         own.db = self.db;
         own.rights = self.rights.clone();
         own.protocol.version = self.protocol.version;
@@ -168,8 +168,8 @@ impl Session {
     }
 
     /// Sets the connection info that MONITOR shows, for sessions without a registered client.
-    pub fn show_as(&mut self, link: ConnectionInfo) {
-        self.identity.client = Arc::new(Client::new(self.id(), link, Millis(0), Box::new(|| {})));
+    pub fn set_connection_info(&mut self, connection: ConnectionInfo) {
+        self.identity.client = Arc::new(Client::new(self.id(), connection, Millis(0), Box::new(|| {})));
         self.client().set_flag(ClientFlags::MASTER, self.origin() == CommandOrigin::Master);
     }
 
@@ -208,7 +208,7 @@ impl Session {
     }
 
     /// Returns the database of the next command, taking a queued SELECT into account.
-    pub(crate) fn db_of_next(&self) -> u16 {
+    pub(crate) fn next_command_db(&self) -> u16 {
         self.transaction().map_or(self.db, |transaction| transaction.db)
     }
 
@@ -219,7 +219,7 @@ impl Session {
         }
     }
 
-    /// Appends the queued messages to `out` unless they are long; long ones are left for [`Self::queue_messages`].
+    /// Appends the queued messages to `out` unless they are long; long ones are left for [`Self::move_messages_to`].
     pub(crate) fn take_short_messages(&self, out: &mut Vec<u8>) {
         if self.receives_messages() {
             self.client().take_short_messages(out);
@@ -228,32 +228,32 @@ impl Session {
 
     /// Moves the queued messages to the end of `output`.
     #[inline]
-    pub fn queue_messages(&self, output: &mut ByteQueue) {
+    pub fn move_messages_to(&self, output: &mut ByteQueue) {
         if self.receives_messages() {
-            self.client().queue_messages(output);
+            self.client().move_messages_to(output);
         }
     }
 
     /// Returns whether messages may be queued: from the first subscription until RESET.
     #[inline]
     pub(crate) fn receives_messages(&self) -> bool {
-        self.protocol.pushes != Pushes::None
+        self.protocol.pushes != PushMode::None
     }
 
     /// Returns whether the keys that the client reads are recorded for tracking.
     #[inline(always)]
     pub(crate) fn tracks_reads(&self) -> bool {
-        self.protocol.pushes == Pushes::MessagesAndReadKeys
+        self.protocol.pushes == PushMode::MessagesAndReadKeys
     }
 
     /// Starts to receive messages: subscriptions or MONITOR.
-    pub(crate) fn start_messages(&mut self) {
+    pub(crate) fn start_receiving_messages(&mut self) {
         self.protocol.pushes = self.protocol.pushes.with_messages();
     }
 
     /// Sets whether the keys that the client reads are recorded. Messages that are queued already are still delivered.
-    pub(crate) fn set_tracks_reads(&mut self, tracks: bool) {
-        self.protocol.pushes = self.protocol.pushes.with_read_keys(tracks);
+    pub(crate) fn set_tracks_reads(&mut self, enabled: bool) {
+        self.protocol.pushes = self.protocol.pushes.with_read_keys(enabled);
     }
 
     /// Returns whether the session needs no special handling between commands. Commands with keys do not change this.
@@ -261,8 +261,8 @@ impl Session {
     pub(crate) fn is_plain(&self) -> bool {
         self.rights.is_unrestricted()
             && !self.background().is_on_slow_worker()
-            && !(self.next.asking || self.closing)
-            && self.protocol.pushes == Pushes::None
+            && !(self.next_command.asking || self.is_closing)
+            && self.protocol.pushes == PushMode::None
             && self.protocol.suppression == ReplySuppression::None
             && matches!(self.state, SessionState::Normal)
     }
@@ -275,7 +275,7 @@ impl Session {
         } else if self.client().flags().contains(ClientFlags::MONITOR) {
             ListenerState::Monitor
         } else {
-            ListenerState::Free
+            ListenerState::Unrestricted
         }
     }
 
@@ -289,7 +289,7 @@ impl Session {
 
     /// Returns whether reads do not update usage data (CLIENT NO-TOUCH).
     #[inline]
-    pub(crate) fn no_touch(&self) -> bool {
+    pub(crate) fn is_no_touch(&self) -> bool {
         self.client().flags().contains(ClientFlags::NO_TOUCH)
     }
 
@@ -297,76 +297,76 @@ impl Session {
     #[must_use]
     #[inline]
     pub fn is_closing(&self) -> bool {
-        self.closing
+        self.is_closing
     }
 
     /// Closes the connection after its pending replies.
     pub fn close_after_reply(&mut self) {
-        self.closing = true;
+        self.is_closing = true;
     }
 
     /// Returns the keys that the client watches.
-    pub(crate) fn watching(&self) -> &Watching {
-        &self.watching
+    pub(crate) fn watch_state(&self) -> &WatchState {
+        &self.watch_state
     }
 
     /// Returns the keys that the client watches, to change them.
-    pub(crate) fn watching_mut(&mut self) -> &mut Watching {
-        &mut self.watching
+    pub(crate) fn watch_state_mut(&mut self) -> &mut WatchState {
+        &mut self.watch_state
     }
 
     /// Returns whether ASKING preceded the command, and clears the flag.
     pub(crate) fn take_asking(&mut self) -> bool {
-        std::mem::take(&mut self.next.asking)
+        std::mem::take(&mut self.next_command.asking)
     }
 
     /// Returns whether the next command may access a slot that is being imported.
     pub(crate) fn is_asking(&self) -> bool {
-        self.next.asking
+        self.next_command.asking
     }
 
     /// Lets the next command access a slot that is being imported; called for ASKING.
     pub fn set_asking(&mut self) {
-        self.next.asking = true;
+        self.next_command.asking = true;
     }
 
     /// Sets the mode of SCRIPT DEBUG.
     pub fn set_debug_mode(&mut self, mode: Option<DebugMode>) {
-        self.next.debug_mode = mode;
+        self.next_command.debug_mode = mode;
     }
 
     /// Returns and clears the mode of SCRIPT DEBUG, which applies to one script.
     pub(crate) fn take_debug_mode(&mut self) -> Option<DebugMode> {
-        self.next.debug_mode.take()
+        self.next_command.debug_mode.take()
     }
 
     /// Returns whether the next EVAL runs in a debugging session.
     #[must_use]
     pub fn is_debugging(&self) -> bool {
-        self.next.debug_mode.is_some()
+        self.next_command.debug_mode.is_some()
     }
 
     /// Starts a batch whose replies begin at `start` in the reply buffer.
     #[inline]
-    pub(crate) fn begin_replies(&mut self, from: usize) {
-        self.replies.from = from;
+    pub(crate) fn begin_replies(&mut self, start: usize) {
+        self.batch_replies.start = start;
     }
 
     /// Returns where the replies of the running batch begin in the reply buffer.
-    pub(crate) fn replies_begin(&self) -> usize {
-        self.replies.from
+    pub(crate) fn replies_start(&self) -> usize {
+        self.batch_replies.start
     }
 
     /// Returns the maximum size of pending replies in bytes.
     #[inline]
     pub(crate) fn reply_limit(&self) -> usize {
-        self.replies.limit
+        self.batch_replies.limit
     }
 
     /// Sets the maximum size of pending replies in bytes; beyond it the client is closed.
     #[inline]
     pub fn set_reply_limit(&mut self, limit: usize) {
-        self.replies.limit = limit;
+        self.batch_replies.limit = limit;
     }
 
     /// Returns the replication offset after the client's last write, which WAIT waits for.
@@ -393,7 +393,7 @@ impl Session {
 
     /// Records a write that ends at this replication offset, and whether it changes data.
     #[inline]
-    pub fn note_write(&mut self, end: ReplOffset, changes_data: bool) {
+    pub fn record_write(&mut self, end: ReplOffset, changes_data: bool) {
         self.progress.last_write = end;
         if changes_data {
             self.progress.last_change = end;
@@ -418,7 +418,7 @@ impl Session {
 
     /// Marks the session's requests as running.
     #[inline]
-    pub(crate) fn begin_turn(&self) {
+    pub(crate) fn begin_requests(&self) {
         self.client().running_requests.begin();
     }
 
@@ -437,28 +437,28 @@ impl Session {
     }
 
     /// Excludes the client from client eviction, or includes it again (CLIENT NO-EVICT).
-    pub fn set_no_evict(&mut self, on: bool) {
-        self.client().set_flag(ClientFlags::NO_EVICT, on);
+    pub fn set_no_evict(&mut self, enabled: bool) {
+        self.client().set_flag(ClientFlags::NO_EVICT, enabled);
     }
 
     /// Sets whether the client's reads leave usage data unchanged (CLIENT NO-TOUCH).
-    pub fn set_no_touch(&mut self, on: bool) {
-        self.client().set_flag(ClientFlags::NO_TOUCH, on);
+    pub fn set_no_touch(&mut self, enabled: bool) {
+        self.client().set_flag(ClientFlags::NO_TOUCH, enabled);
     }
 
     /// Returns the session to its state after connecting (RESET), except for the transaction, the rights and the
     /// messages that are queued already.
     pub(crate) fn reset_settings(&mut self) {
-        self.protocol.pushes = Pushes::None;
+        self.protocol.pushes = PushMode::None;
         self.protocol.suppression = ReplySuppression::None;
         self.db = 0;
-        self.next.asking = false;
+        self.next_command.asking = false;
         self.set_readonly(false);
-        self.set_knows_redirect(false);
+        self.set_supports_redirect(false);
         self.set_protocol(Protocol::Resp2);
         self.set_no_evict(false);
         self.set_no_touch(false);
-        self.set_imports(false);
+        self.set_import_source(false);
         self.client().names.lock().name.clear();
     }
 }

@@ -16,7 +16,7 @@ use keyspace::{
 use slot_routing::EndpointType;
 
 use crate::clients::Client;
-use crate::eviction::{EvictionOrder, EvictionRule, POLICIES, time_limit};
+use crate::eviction::{EVICTION_POLICIES, EvictionOrder, EvictionRule, time_limit_nanos};
 use crate::notifications::EventClass;
 
 bitflags! {
@@ -102,10 +102,10 @@ impl ClientPermission {
 
     /// Returns whether a client has the permission. `is_local` says whether the client runs on this host.
     #[must_use]
-    pub fn allows(&self, local: bool) -> bool {
+    pub fn allows(&self, is_local: bool) -> bool {
         match self.0.load(Ordering::Relaxed) {
             ALL_CLIENTS => true,
-            LOCAL_CLIENTS => local,
+            LOCAL_CLIENTS => is_local,
             _ => false,
         }
     }
@@ -113,30 +113,33 @@ impl ClientPermission {
 
 /// [`ListpackBounds`] that several threads may read while one changes them.
 #[derive(Debug)]
-pub struct AtomicBounds {
-    entries: AtomicUsize,
-    value: AtomicUsize,
+pub struct AtomicListpackBounds {
+    max_entries: AtomicUsize,
+    max_value_bytes: AtomicUsize,
 }
 
-impl AtomicBounds {
+impl AtomicListpackBounds {
     #[must_use]
     #[inline]
     pub fn load(&self) -> ListpackBounds {
         ListpackBounds {
-            entries: self.entries.load(Ordering::Relaxed),
-            value: self.value.load(Ordering::Relaxed),
+            max_entries: self.max_entries.load(Ordering::Relaxed),
+            max_value_len: self.max_value_bytes.load(Ordering::Relaxed),
         }
     }
 
     fn store(&self, bounds: ListpackBounds) {
-        self.entries.store(bounds.entries, Ordering::Relaxed);
-        self.value.store(bounds.value, Ordering::Relaxed);
+        self.max_entries.store(bounds.max_entries, Ordering::Relaxed);
+        self.max_value_bytes.store(bounds.max_value_len, Ordering::Relaxed);
     }
 }
 
-impl From<ListpackBounds> for AtomicBounds {
+impl From<ListpackBounds> for AtomicListpackBounds {
     fn from(bounds: ListpackBounds) -> Self {
-        Self { entries: AtomicUsize::new(bounds.entries), value: AtomicUsize::new(bounds.value) }
+        Self {
+            max_entries: AtomicUsize::new(bounds.max_entries),
+            max_value_bytes: AtomicUsize::new(bounds.max_value_len),
+        }
     }
 }
 
@@ -145,11 +148,11 @@ impl From<ListpackBounds> for AtomicBounds {
 #[repr(u8)]
 pub(crate) enum UsageMeaning {
     /// Usage data is the time of the last access (LRU, and policies without usage data).
-    Accesses,
+    LastAccess,
     /// Usage data is the access frequency (LFU).
-    Counts,
+    AccessFrequency,
     /// Usage data is the time of the last write (LRM).
-    Changes,
+    LastWrite,
 }
 
 bitflags! {
@@ -187,11 +190,11 @@ pub struct EvictionSettings {
     /// Which keys are evicted first.
     pub policy: EvictionRule,
     /// Number of keys sampled per eviction (`maxmemory-samples`).
-    pub samples: usize,
+    pub sample_count: usize,
     /// Maximum eviction time per command in nanoseconds.
-    pub nanos: u64,
+    pub time_limit_nanos: u64,
     /// Whether a replica does not evict (`replica-ignore-maxmemory`).
-    pub replica_ignores: bool,
+    pub replica_ignores_maxmemory: bool,
 }
 
 /// Settings from the configuration and the server process, which may change at any time and are read without locks.
@@ -231,17 +234,17 @@ pub struct Settings {
     /// Minutes after which an unused LFU counter is decremented (`lfu-decay-time`).
     pub lfu_decay_minutes: AtomicU32,
     /// Maximum size of the `intset` encoding (`set-max-intset-entries`).
-    set_intset_entries: AtomicUsize,
+    max_intset_entries: AtomicUsize,
     /// Maximum size of the `listpack` encoding of sets.
-    set_bounds: AtomicBounds,
+    listpack_bounds_of_sets: AtomicListpackBounds,
     /// Maximum size of the `listpack` encoding of sorted sets.
-    pub sorted_set_bounds: AtomicBounds,
+    pub listpack_bounds_of_sorted_sets: AtomicListpackBounds,
     /// Maximum size of the `listpack` encoding of hashes.
-    pub hash_bounds: AtomicBounds,
+    pub listpack_bounds_of_hashes: AtomicListpackBounds,
     /// Maximum size of the `listpack` encoding of lists.
     list_limit: AtomicI32,
     /// Maximum size in bytes of the sparse HyperLogLog encoding (`hll-sparse-max-bytes`).
-    pub hll_sparse_bytes: AtomicUsize,
+    pub hll_sparse_max_bytes: AtomicUsize,
     /// Milliseconds after which a script blocks the server (`busy-reply-threshold`); 0 means never.
     pub busy_reply_threshold: AtomicI64,
     /// Whether scripts have `getfenv` and `setfenv` (`lua-enable-insecure-api`).
@@ -253,24 +256,24 @@ pub struct Settings {
     stream_node_entries: AtomicUsize,
     /// Default retention of producer ids in streams, in seconds and number: `stream-idmp-duration` and
     /// `stream-idmp-maxsize`; XCFGSET overrides them per stream.
-    stream_iid_seconds: AtomicU64,
-    stream_iids: AtomicU64,
+    stream_producer_id_seconds: AtomicU64,
+    stream_producer_id_limit: AtomicU64,
     /// Who may call DEBUG (`enable-debug-command`).
     pub debug_command: ClientPermission,
     /// Who may call MODULE LOAD and related commands (`enable-module-command`).
     pub module_command: ClientPermission,
     /// Who may change protected parameters with CONFIG SET (`enable-protected-configs`).
     pub protected_configs: ClientPermission,
-    /// Eviction parameters: the index in [`POLICIES`], `maxmemory-samples`, the time limit per command in nanoseconds,
+    /// Eviction parameters: the index in [`EVICTION_POLICIES`], `maxmemory-samples`, the time limit per command in nanoseconds,
     /// and `replica-ignore-maxmemory`.
-    policy: AtomicU8,
-    samples: AtomicUsize,
-    time_limit: AtomicU64,
-    replica_ignores: AtomicBool,
+    eviction_policy: AtomicU8,
+    sample_count: AtomicUsize,
+    eviction_time_limit_nanos: AtomicU64,
+    replica_ignores_maxmemory: AtomicBool,
     /// Reasons for freeing in the background, as bits of `LazyFreeReason`.
-    lazy_reasons: AtomicU8,
+    lazy_free_reasons: AtomicU8,
     /// Published event classes and channel kinds ([`EventClass`]).
-    notified: AtomicU32,
+    notified_events: AtomicU32,
     /// The reason why the AOF cannot be written, while [`NodeFlags::AOF_FAILED`] is set.
     pub aof_error: ArcSwap<String>,
     /// Number of FLUSHALL calls. A save that started before the last call is useless.
@@ -279,7 +282,7 @@ pub struct Settings {
     /// far is lost.
     pub cleared_databases: AtomicU64,
     /// Kind of address in redirections, as a number (`cluster-preferred-endpoint-type`).
-    endpoint: AtomicU8,
+    endpoint_type: AtomicU8,
     /// The master's `host:port`, while [`NodeFlags::REDIRECTS`] is set.
     pub redirect_to: ArcSwap<String>,
     /// Availability zone of this server, for clients that prefer nearby nodes; empty if unset.
@@ -291,7 +294,7 @@ pub struct Settings {
 /// Channel on which sentinels announce themselves to each other through their masters.
 const HELLO_CHANNEL: &[u8] = b"__sentinel__:hello";
 /// Prefix of the client names that sentinels use.
-const SENTINEL_NAME: &[u8] = b"sentinel-";
+const SENTINEL_NAME_PREFIX: &[u8] = b"sentinel-";
 
 /// State about the sentinels that monitor this server.
 #[derive(Debug, Default)]
@@ -300,7 +303,7 @@ pub struct SentinelState {
     pub hello_seen: AtomicBool,
     /// Whether PINGs of sentinels are answered with an error, so that the sentinels fail over from this node; set with
     /// [`NodeFlags::EMPTY_MASTER`].
-    pub hides_from_sentinels: AtomicBool,
+    pub rejects_sentinel_pings: AtomicBool,
     /// The last hello message, until the server process takes it.
     pub last_hello: ArcSwapOption<Vec<u8>>,
 }
@@ -310,13 +313,13 @@ impl SentinelState {
     #[inline]
     #[must_use]
     pub fn rejects_ping_of(&self, client: &Client) -> bool {
-        self.hides_from_sentinels.load(Ordering::Relaxed) && Self::is_sentinel(client)
+        self.rejects_sentinel_pings.load(Ordering::Relaxed) && Self::is_sentinel(client)
     }
 
     /// Returns whether the client is a sentinel by its name.
     #[must_use]
     pub fn is_sentinel(client: &Client) -> bool {
-        client.names.lock().name.starts_with(SENTINEL_NAME)
+        client.names.lock().name.starts_with(SENTINEL_NAME_PREFIX)
     }
 
     /// Stores a published message if it is a sentinel's hello message.
@@ -347,35 +350,35 @@ impl Default for Settings {
             cluster_allow_pubsubshard_when_down: AtomicBool::new(true),
             flush_async: AtomicBool::new(true),
             proto_max_bulk_len: AtomicI64::new(512 * 1024 * 1024),
-            usage_meaning: AtomicU8::new(UsageMeaning::Accesses as u8),
+            usage_meaning: AtomicU8::new(UsageMeaning::LastAccess as u8),
             lfu_log_factor: AtomicU32::new(10),
             lfu_decay_minutes: AtomicU32::new(1),
-            set_intset_entries: EncodingLimits::default().set.intset.into(),
-            set_bounds: EncodingLimits::default().set.listpack.into(),
-            sorted_set_bounds: EncodingLimits::default().sorted_set.into(),
-            hash_bounds: EncodingLimits::default().hash.into(),
+            max_intset_entries: EncodingLimits::default().set.max_intset_entries.into(),
+            listpack_bounds_of_sets: EncodingLimits::default().set.listpack.into(),
+            listpack_bounds_of_sorted_sets: EncodingLimits::default().sorted_set.into(),
+            listpack_bounds_of_hashes: EncodingLimits::default().hash.into(),
             list_limit: AtomicI32::new(EncodingLimits::default().list.0),
-            hll_sparse_bytes: AtomicUsize::new(3000),
+            hll_sparse_max_bytes: AtomicUsize::new(3000),
             busy_reply_threshold: AtomicI64::new(5000),
             lua_deprecated_api: AtomicBool::new(false),
             extended_redis_compatibility: AtomicBool::new(false),
-            stream_node_bytes: AtomicUsize::new(EncodingLimits::default().stream.bytes),
-            stream_node_entries: AtomicUsize::new(EncodingLimits::default().stream.entries),
-            stream_iid_seconds: AtomicU64::new(100),
-            stream_iids: AtomicU64::new(100),
+            stream_node_bytes: AtomicUsize::new(EncodingLimits::default().stream.max_bytes),
+            stream_node_entries: AtomicUsize::new(EncodingLimits::default().stream.max_entries),
+            stream_producer_id_seconds: AtomicU64::new(100),
+            stream_producer_id_limit: AtomicU64::new(100),
             debug_command: ClientPermission::default(),
             module_command: ClientPermission::default(),
             protected_configs: ClientPermission::default(),
-            policy: AtomicU8::new(0),
-            samples: AtomicUsize::new(5),
-            time_limit: AtomicU64::new(time_limit(10)),
-            replica_ignores: AtomicBool::new(true),
-            lazy_reasons: AtomicU8::new(LazyFreeReason::all().bits()),
-            notified: AtomicU32::new(0),
+            eviction_policy: AtomicU8::new(0),
+            sample_count: AtomicUsize::new(5),
+            eviction_time_limit_nanos: AtomicU64::new(time_limit_nanos(10)),
+            replica_ignores_maxmemory: AtomicBool::new(true),
+            lazy_free_reasons: AtomicU8::new(LazyFreeReason::all().bits()),
+            notified_events: AtomicU32::new(0),
             aof_error: ArcSwap::default(),
             flushall_count: AtomicU64::new(0),
             cleared_databases: AtomicU64::new(0),
-            endpoint: AtomicU8::new(EndpointType::Ip as u8),
+            endpoint_type: AtomicU8::new(EndpointType::Ip as u8),
             redirect_to: ArcSwap::default(),
             availability_zone: ArcSwap::default(),
             sentinel: SentinelState::default(),
@@ -386,21 +389,21 @@ impl Default for Settings {
 impl Settings {
     /// Returns the kind of address used in redirections.
     #[must_use]
-    pub fn endpoint(&self) -> EndpointType {
-        let kind = self.endpoint.load(Ordering::Relaxed);
+    pub fn endpoint_type(&self) -> EndpointType {
+        let kind = self.endpoint_type.load(Ordering::Relaxed);
         let kinds = [EndpointType::Ip, EndpointType::Hostname, EndpointType::Unknown];
         kinds.into_iter().find(|each| *each as u8 == kind).unwrap_or_default()
     }
 
     /// Sets the kind of address used in redirections.
-    pub fn set_endpoint(&self, kind: EndpointType) {
-        self.endpoint.store(kind as u8, Ordering::Relaxed);
+    pub fn set_endpoint_type(&self, kind: EndpointType) {
+        self.endpoint_type.store(kind as u8, Ordering::Relaxed);
     }
 
     /// Returns the LFU parameters if the policy is LFU.
     #[must_use]
     pub fn lfu(&self) -> Option<LfuSettings> {
-        (self.usage_meaning() == UsageMeaning::Counts).then(|| self.lfu_settings())
+        (self.usage_meaning() == UsageMeaning::AccessFrequency).then(|| self.lfu_settings())
     }
 
     pub(crate) fn lfu_settings(&self) -> LfuSettings {
@@ -414,9 +417,9 @@ impl Settings {
     #[inline(always)]
     pub(crate) fn usage_meaning(&self) -> UsageMeaning {
         match self.usage_meaning.load(Ordering::Relaxed) {
-            kind if kind == UsageMeaning::Counts as u8 => UsageMeaning::Counts,
-            kind if kind == UsageMeaning::Changes as u8 => UsageMeaning::Changes,
-            _ => UsageMeaning::Accesses,
+            kind if kind == UsageMeaning::AccessFrequency as u8 => UsageMeaning::AccessFrequency,
+            kind if kind == UsageMeaning::LastWrite as u8 => UsageMeaning::LastWrite,
+            _ => UsageMeaning::LastAccess,
         }
     }
 
@@ -433,28 +436,28 @@ impl Settings {
     }
 
     /// Enables the measurements in `measurements` if `enabled`, otherwise disables them.
-    pub fn set_measurements(&self, which: Measurements, taken: bool) {
-        match taken {
-            true => self.measurements.fetch_or(which.bits(), Ordering::Relaxed),
-            false => self.measurements.fetch_and(!which.bits(), Ordering::Relaxed),
+    pub fn set_measurements(&self, measurements: Measurements, enabled: bool) {
+        match enabled {
+            true => self.measurements.fetch_or(measurements.bits(), Ordering::Relaxed),
+            false => self.measurements.fetch_and(!measurements.bits(), Ordering::Relaxed),
         };
     }
 
     /// Sets the flag if `enabled`, otherwise clears it.
-    pub fn set_node_flag(&self, state: NodeFlags, holds: bool) {
-        if holds {
-            self.node_flags.fetch_or(state.bits(), Ordering::AcqRel);
+    pub fn set_node_flag(&self, flag: NodeFlags, enabled: bool) {
+        if enabled {
+            self.node_flags.fetch_or(flag.bits(), Ordering::AcqRel);
         } else {
-            self.node_flags.fetch_and(!state.bits(), Ordering::AcqRel);
+            self.node_flags.fetch_and(!flag.bits(), Ordering::AcqRel);
         }
     }
 
     /// Sets the flags in `mask` to their values in `values`, atomically.
-    pub fn set_node_flags(&self, among: NodeFlags, holding: NodeFlags) {
-        let holding = holding.intersection(among).bits();
+    pub fn set_node_flags(&self, mask: NodeFlags, values: NodeFlags) {
+        let holding = values.intersection(mask).bits();
         // `Err` means that the value is unchanged; it is not written then, to spare the caches of other cores.
         let _ = self.node_flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
-            let after = before & !among.bits() | holding;
+            let after = before & !mask.bits() | holding;
             (after != before).then_some(after)
         });
     }
@@ -462,23 +465,23 @@ impl Settings {
     /// Returns the published event classes.
     #[must_use]
     #[inline]
-    pub fn notified_classes(&self) -> EventClass {
-        EventClass::from_bits_retain(self.notified.load(Ordering::Relaxed))
+    pub fn notified_event_classes(&self) -> EventClass {
+        EventClass::from_bits_retain(self.notified_events.load(Ordering::Relaxed))
     }
 
     /// Sets the published event classes and channel kinds (`notify-keyspace-events`).
-    pub fn set_notified(&self, classes: EventClass) {
-        self.notified.store(classes.bits(), Ordering::Relaxed);
+    pub fn set_notified_event_classes(&self, classes: EventClass) {
+        self.notified_events.store(classes.bits(), Ordering::Relaxed);
     }
 
     /// Returns the eviction parameters.
     #[must_use]
     pub fn eviction_settings(&self) -> EvictionSettings {
         EvictionSettings {
-            policy: POLICIES[usize::from(self.policy.load(Ordering::Relaxed))].1,
-            samples: self.samples.load(Ordering::Relaxed).max(1),
-            nanos: self.time_limit.load(Ordering::Relaxed),
-            replica_ignores: self.replica_ignores.load(Ordering::Relaxed),
+            policy: EVICTION_POLICIES[usize::from(self.eviction_policy.load(Ordering::Relaxed))].1,
+            sample_count: self.sample_count.load(Ordering::Relaxed).max(1),
+            time_limit_nanos: self.eviction_time_limit_nanos.load(Ordering::Relaxed),
+            replica_ignores_maxmemory: self.replica_ignores_maxmemory.load(Ordering::Relaxed),
         }
     }
 
@@ -487,28 +490,28 @@ impl Settings {
     pub fn set_eviction_settings(
         &self,
         policy: EvictionPolicy,
-        samples: usize,
+        sample_count: usize,
         tenacity: u32,
-        replica_ignores: bool,
+        replica_ignores_maxmemory: bool,
     ) {
-        let place = POLICIES.iter().position(|(known, _)| *known == policy);
+        let place = EVICTION_POLICIES.iter().position(|(known, _)| *known == policy);
         let place = place.expect("all policies are there");
-        let kind = match POLICIES[place].1.order {
-            Some(EvictionOrder::Lfu) => UsageMeaning::Counts,
-            Some(EvictionOrder::Lrm) => UsageMeaning::Changes,
-            _ => UsageMeaning::Accesses,
+        let kind = match EVICTION_POLICIES[place].1.order {
+            Some(EvictionOrder::Lfu) => UsageMeaning::AccessFrequency,
+            Some(EvictionOrder::Lrm) => UsageMeaning::LastWrite,
+            _ => UsageMeaning::LastAccess,
         };
-        self.policy.store(place as u8, Ordering::Relaxed);
+        self.eviction_policy.store(place as u8, Ordering::Relaxed);
         self.usage_meaning.store(kind as u8, Ordering::Relaxed);
-        self.samples.store(samples, Ordering::Relaxed);
-        self.time_limit.store(time_limit(tenacity), Ordering::Relaxed);
-        self.replica_ignores.store(replica_ignores, Ordering::Relaxed);
+        self.sample_count.store(sample_count, Ordering::Relaxed);
+        self.eviction_time_limit_nanos.store(time_limit_nanos(tenacity), Ordering::Relaxed);
+        self.replica_ignores_maxmemory.store(replica_ignores_maxmemory, Ordering::Relaxed);
     }
 
     /// Returns whether large values removed for this reason are freed in the background.
     #[must_use]
     pub fn frees_lazily(&self, reason: LazyFreeReason) -> bool {
-        LazyFreeReason::from_bits_truncate(self.lazy_reasons.load(Ordering::Relaxed)).contains(reason)
+        LazyFreeReason::from_bits_truncate(self.lazy_free_reasons.load(Ordering::Relaxed)).contains(reason)
     }
 
     /// Returns the command that replicates a removal for this reason: UNLINK if values are freed in the background, so
@@ -520,7 +523,7 @@ impl Settings {
 
     /// Sets the reasons for which values are freed in the background.
     pub fn set_lazy_reasons(&self, reasons: LazyFreeReason) {
-        self.lazy_reasons.store(reasons.bits(), Ordering::Relaxed);
+        self.lazy_free_reasons.store(reasons.bits(), Ordering::Relaxed);
     }
 
     /// Returns whether this node is a replica.
@@ -539,17 +542,17 @@ impl Settings {
     /// Returns the maximum sizes of the `intset` and `listpack` encodings of sets.
     #[must_use]
     #[inline]
-    pub fn set_bounds(&self) -> SetBounds {
-        let intset = self.set_intset_entries.load(Ordering::Relaxed);
-        SetBounds { intset, listpack: self.set_bounds.load() }
+    pub fn bounds_of_sets(&self) -> SetBounds {
+        let intset = self.max_intset_entries.load(Ordering::Relaxed);
+        SetBounds { max_intset_entries: intset, listpack: self.listpack_bounds_of_sets.load() }
     }
 
     /// Returns the maximum size of a stream node.
     #[must_use]
-    pub fn node_bounds(&self) -> StreamNodeBounds {
+    pub fn stream_node_bounds(&self) -> StreamNodeBounds {
         StreamNodeBounds {
-            bytes: self.stream_node_bytes.load(Ordering::Relaxed),
-            entries: self.stream_node_entries.load(Ordering::Relaxed),
+            max_bytes: self.stream_node_bytes.load(Ordering::Relaxed),
+            max_entries: self.stream_node_entries.load(Ordering::Relaxed),
         }
     }
 
@@ -557,15 +560,15 @@ impl Settings {
     #[must_use]
     pub fn idempotence_bounds(&self) -> IdempotenceBounds {
         IdempotenceBounds {
-            duration: self.stream_iid_seconds.load(Ordering::Relaxed),
-            max_iids: self.stream_iids.load(Ordering::Relaxed),
+            duration_secs: self.stream_producer_id_seconds.load(Ordering::Relaxed),
+            max_iids: self.stream_producer_id_limit.load(Ordering::Relaxed),
         }
     }
 
     /// Sets the default retention of producer ids for new streams.
     pub(crate) fn set_idempotence_bounds(&self, bounds: IdempotenceBounds) {
-        self.stream_iid_seconds.store(bounds.duration, Ordering::Relaxed);
-        self.stream_iids.store(bounds.max_iids, Ordering::Relaxed);
+        self.stream_producer_id_seconds.store(bounds.duration_secs, Ordering::Relaxed);
+        self.stream_producer_id_limit.store(bounds.max_iids, Ordering::Relaxed);
     }
 
     /// Returns the maximum sizes of all compact encodings.
@@ -573,10 +576,10 @@ impl Settings {
     pub fn encoding_limits(&self) -> EncodingLimits {
         EncodingLimits {
             list: self.list_limit(),
-            set: self.set_bounds(),
-            sorted_set: self.sorted_set_bounds.load(),
-            hash: self.hash_bounds.load(),
-            stream: self.node_bounds(),
+            set: self.bounds_of_sets(),
+            sorted_set: self.listpack_bounds_of_sorted_sets.load(),
+            hash: self.listpack_bounds_of_hashes.load(),
+            stream: self.stream_node_bounds(),
         }
     }
 
@@ -584,11 +587,11 @@ impl Settings {
     pub fn set_encoding_limits(&self, limits: &EncodingLimits) {
         let EncodingLimits { list, set, sorted_set, hash, stream } = *limits;
         self.list_limit.store(list.0, Ordering::Relaxed);
-        self.set_intset_entries.store(set.intset, Ordering::Relaxed);
-        self.set_bounds.store(set.listpack);
-        self.sorted_set_bounds.store(sorted_set);
-        self.hash_bounds.store(hash);
-        self.stream_node_bytes.store(stream.bytes, Ordering::Relaxed);
-        self.stream_node_entries.store(stream.entries, Ordering::Relaxed);
+        self.max_intset_entries.store(set.max_intset_entries, Ordering::Relaxed);
+        self.listpack_bounds_of_sets.store(set.listpack);
+        self.listpack_bounds_of_sorted_sets.store(sorted_set);
+        self.listpack_bounds_of_hashes.store(hash);
+        self.stream_node_bytes.store(stream.max_bytes, Ordering::Relaxed);
+        self.stream_node_entries.store(stream.max_entries, Ordering::Relaxed);
     }
 }

@@ -23,7 +23,7 @@ use slot_routing::{SLOT_COUNT, Slot};
 use crate::counter::add;
 
 /// Request size of MULTI in bytes, charged together with its EXEC.
-pub(crate) const MULTI_LEN: u64 = 15;
+pub(crate) const MULTI_REQUEST_BYTES: u64 = 15;
 
 /// The accumulated cost of a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -63,9 +63,9 @@ struct SlotCounters {
 
 /// The counters of one worker, indexed by slot; allocated when the worker first counts a command.
 #[derive(Debug, Default)]
-pub(crate) struct CountedSlots(OnceLock<Box<[SlotCounters]>>);
+pub(crate) struct SlotCostCounters(OnceLock<Box<[SlotCounters]>>);
 
-impl CountedSlots {
+impl SlotCostCounters {
     /// Adds a cost; called only by the owning worker.
     pub(crate) fn add(&self, slot: Slot, cost: SlotCost) {
         let all = self.0.get_or_init(|| (0..SLOT_COUNT).map(|_| SlotCounters::default()).collect());
@@ -93,7 +93,7 @@ impl SlotCostBaseline {
     /// Returns the costs of these slots since their last reset.
     pub(crate) fn costs<'w>(
         &self,
-        workers: &(impl Iterator<Item = &'w CountedSlots> + Clone),
+        workers: &(impl Iterator<Item = &'w SlotCostCounters> + Clone),
         slots: &[Slot],
     ) -> Vec<SlotCost> {
         let taken_off = self.0.lock();
@@ -103,7 +103,7 @@ impl SlotCostBaseline {
 
     pub(crate) fn reset<'w>(
         &self,
-        workers: &(impl Iterator<Item = &'w CountedSlots> + Clone),
+        workers: &(impl Iterator<Item = &'w SlotCostCounters> + Clone),
         slots: impl Iterator<Item = Slot>,
     ) {
         let mut taken_off = self.0.lock();
@@ -116,19 +116,19 @@ impl SlotCostBaseline {
         }
     }
 
-    pub(crate) fn keep_ended_worker(&self, counted: &CountedSlots) {
-        if counted.0.get().is_none() {
+    pub(crate) fn retain_ended_worker_costs(&self, counters: &SlotCostCounters) {
+        if counters.0.get().is_none() {
             return;
         }
         let mut taken_off = self.0.lock();
         taken_off.resize(SLOT_COUNT, SlotCost::default());
         for (slot, off) in Slot::all().zip(taken_off.iter_mut()) {
-            *off = off.wrapping_sub(counted.cost_of(slot));
+            *off = off.wrapping_sub(counters.cost_of(slot));
         }
     }
 }
 
-fn sum_of_workers<'w>(workers: impl Iterator<Item = &'w CountedSlots>, slot: Slot) -> SlotCost {
+fn sum_of_workers<'w>(workers: impl Iterator<Item = &'w SlotCostCounters>, slot: Slot) -> SlotCost {
     workers.fold(SlotCost::default(), |sum, worker| sum.wrapping_add(worker.cost_of(slot)))
 }
 
@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn reset_and_ended_workers_keep_other_costs() {
-        let (one, two, off) = (CountedSlots::default(), CountedSlots::default(), SlotCostBaseline::default());
+        let (one, two, off) =
+            (SlotCostCounters::default(), SlotCostCounters::default(), SlotCostBaseline::default());
         let slots: Vec<Slot> = Slot::all().take(2).collect();
         one.add(slots[0], cost(1));
         two.add(slots[0], cost(2));
@@ -169,7 +170,7 @@ mod tests {
         off.reset(&both.into_iter(), [slots[0]].into_iter());
         assert_eq!(off.costs(&both.into_iter(), &slots), [cost(0), cost(4)]);
         two.add(slots[0], cost(8));
-        off.keep_ended_worker(&two);
+        off.retain_ended_worker_costs(&two);
         assert_eq!(off.costs(&[&one].into_iter(), &slots), [cost(8), cost(4)]);
         off.reset(&[&one].into_iter(), slots.iter().copied());
         assert_eq!(off.costs(&[&one].into_iter(), &slots), [cost(0), cost(0)]);

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 pub(crate) use crate::counter::add;
 use crate::histogram::Histogram;
-use crate::slot_costs::CountedSlots;
+use crate::slot_costs::SlotCostCounters;
 
 /// Number of error codes up to which a new code gets a counter of its own. As in Valkey, codes that scripts invent
 /// beyond it are counted together.
@@ -57,13 +57,13 @@ pub struct WorkerStats {
     /// Number of error replies sent.
     pub error_replies: AtomicU64,
     /// Number of replies per error code (`ERR`, `WRONGTYPE`).
-    errors: Mutex<BTreeMap<String, u64>>,
+    error_counts: Mutex<BTreeMap<String, u64>>,
     /// The error codes of all workers; shared because their total number is limited.
     error_codes: Arc<ErrorCodes>,
     /// Number of changes to the data set, as counted in `rdb_changes_since_last_save`.
-    pub changes: AtomicU64,
+    pub change_count: AtomicU64,
     /// Cost counters per slot.
-    pub(crate) slots: CountedSlots,
+    pub(crate) slot_costs: SlotCostCounters,
 }
 
 impl WorkerStats {
@@ -88,14 +88,14 @@ impl WorkerStats {
     /// Resets the latency distributions and the error codes.
     pub fn reset(&self) {
         self.commands.iter().for_each(|command| command.latency.reset());
-        self.errors.lock().clear();
+        self.error_counts.lock().clear();
         self.error_codes.lock().clear();
     }
 
     /// Counts an error reply.
     pub fn count_error(&self, text: &str) {
         add(&self.error_replies, 1);
-        let (code, mut errors) = (error_code(text.as_bytes()), self.errors.lock());
+        let (code, mut errors) = (error_code(text.as_bytes()), self.error_counts.lock());
         if !errors.contains_key(&*code) {
             self.error_codes.lock().insert(code.clone().into_owned());
         }
@@ -103,9 +103,9 @@ impl WorkerStats {
     }
 
     /// Counts an error that a script returned, whether the script created the error or passed it on.
-    pub fn count_scripts_error(&self, text: &[u8]) {
+    pub fn count_script_error(&self, text: &[u8]) {
         add(&self.error_replies, 1);
-        let (code, mut errors) = (error_code(text), self.errors.lock());
+        let (code, mut errors) = (error_code(text), self.error_counts.lock());
         let is_room = errors.contains_key(&*code) || {
             let mut codes = self.error_codes.lock();
             codes.contains(&*code) || codes.len() < MAX_ERROR_CODES && codes.insert(code.clone().into_owned())
@@ -116,23 +116,23 @@ impl WorkerStats {
 
     /// Returns the number of replies per error code.
     #[must_use]
-    pub fn errors(&self) -> BTreeMap<String, u64> {
-        self.errors.lock().clone()
+    pub fn error_counts(&self) -> BTreeMap<String, u64> {
+        self.error_counts.lock().clone()
     }
 
-    pub(crate) fn new(commands: usize, codes: Arc<ErrorCodes>) -> Self {
+    pub(crate) fn new(command_count: usize, error_codes: Arc<ErrorCodes>) -> Self {
         Self {
-            error_codes: codes,
-            commands: (0..commands).map(|_| CommandStats::default()).collect(),
+            error_codes,
+            commands: (0..command_count).map(|_| CommandStats::default()).collect(),
             keyspace_hits: AtomicU64::new(0),
             keyspace_misses: AtomicU64::new(0),
             expired_keys: AtomicU64::new(0),
             expired_fields: AtomicU64::new(0),
             evicted_keys: AtomicU64::new(0),
             error_replies: AtomicU64::new(0),
-            errors: Mutex::default(),
-            changes: AtomicU64::new(0),
-            slots: CountedSlots::default(),
+            error_counts: Mutex::default(),
+            change_count: AtomicU64::new(0),
+            slot_costs: SlotCostCounters::default(),
         }
     }
 }

@@ -18,30 +18,30 @@ use parking_lot::{Mutex, RwLock};
 use resp::{Protocol, SharedBytes, Writer};
 use slot_routing::Slot;
 
-use crate::clients::{Client, ClientFlags, Clients, Tracking, TrackingMode};
+use crate::clients::{Client, ClientFlags, ClientTracking, Clients, TrackingMode};
 
-const SHARDS: usize = 64;
+const SHARD_COUNT: usize = 64;
 /// The channel on which RESP2 clients receive invalidations.
-const CHANNEL: &[u8] = b"__redis__:invalidate";
+const INVALIDATION_CHANNEL: &[u8] = b"__redis__:invalidate";
 
 /// Changed keys, each with the client that changed it; `None` if several clients did.
 type PendingInvalidations = BTreeMap<Vec<u8>, Option<u64>>;
 
 /// The ids of clients that have read a key.
-type Readers = BTreeSet<u64>;
+type ReaderIds = BTreeSet<u64>;
 
 /// The keys and prefixes that clients track.
 #[derive(Debug)]
 pub struct TrackingTable {
-    clients: AtomicUsize,
-    shards: Vec<Mutex<BTreeMap<Vec<u8>, Readers>>>,
-    keys: AtomicUsize,
+    client_count: AtomicUsize,
+    shards: Vec<Mutex<BTreeMap<Vec<u8>, ReaderIds>>>,
+    key_count: AtomicUsize,
     item_count: AtomicUsize,
     /// Ids of the clients by prefix.
     prefixes: RwLock<BTreeMap<Vec<u8>, BTreeSet<u64>>>,
     /// Changed keys with tracked prefixes, not yet sent.
     pending: Mutex<PendingInvalidations>,
-    any_pending: AtomicBool,
+    has_pending: AtomicBool,
     /// Maximum number of recorded keys. Beyond it, keys are invalidated early to make room (`tracking-table-max-keys`).
     pub max_keys: AtomicUsize,
     /// Maximum bytes that may be queued for a client before it is closed; 0 means unlimited.
@@ -51,13 +51,13 @@ pub struct TrackingTable {
 impl Default for TrackingTable {
     fn default() -> Self {
         Self {
-            clients: AtomicUsize::new(0),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            keys: AtomicUsize::new(0),
+            client_count: AtomicUsize::new(0),
+            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
+            key_count: AtomicUsize::new(0),
             item_count: AtomicUsize::new(0),
             prefixes: RwLock::default(),
             pending: Mutex::default(),
-            any_pending: AtomicBool::new(false),
+            has_pending: AtomicBool::new(false),
             max_keys: AtomicUsize::new(1_000_000),
             output_limit: AtomicUsize::new(0),
         }
@@ -66,13 +66,13 @@ impl Default for TrackingTable {
 
 impl TrackingTable {
     /// Returns the number of tracking clients.
-    pub fn clients(&self) -> usize {
-        self.clients.load(Ordering::Relaxed)
+    pub fn client_count(&self) -> usize {
+        self.client_count.load(Ordering::Relaxed)
     }
 
     /// Returns the number of recorded keys.
-    pub fn keys(&self) -> usize {
-        self.keys.load(Ordering::Relaxed)
+    pub fn key_count(&self) -> usize {
+        self.key_count.load(Ordering::Relaxed)
     }
 
     /// Returns the number of recorded pairs of key and client.
@@ -81,12 +81,12 @@ impl TrackingTable {
     }
 
     /// Returns the number of tracked prefixes.
-    pub fn prefixes(&self) -> usize {
+    pub fn prefix_count(&self) -> usize {
         self.prefixes.read().len()
     }
 
     /// Starts tracking for a client, or changes its mode.
-    pub(crate) fn start(&self, client: &Client, tracking: Tracking) {
+    pub(crate) fn start(&self, client: &Client, tracking: ClientTracking) {
         let mut prefixes = self.prefixes.write();
         for prefix in &tracking.prefixes {
             prefixes.entry(prefix.clone()).or_default().insert(client.id);
@@ -99,7 +99,7 @@ impl TrackingTable {
         let before = client.tracking.lock().replace(tracking);
         match before {
             Some(before) => client.uncount_prefixes(&before.prefixes),
-            None => drop(self.clients.fetch_add(1, Ordering::Relaxed)),
+            None => drop(self.client_count.fetch_add(1, Ordering::Relaxed)),
         }
     }
 
@@ -121,7 +121,7 @@ impl TrackingTable {
             }
         }
         // Decrement under the lock that `start` takes, so that records of a client that starts now are not removed.
-        if self.clients.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.client_count.fetch_sub(1, Ordering::Relaxed) == 1 {
             let keys = self.take_keys();
             drop(prefixes);
             drop(keys);
@@ -129,33 +129,33 @@ impl TrackingTable {
     }
 
     /// Removes and returns all recorded keys.
-    fn take_keys(&self) -> Vec<BTreeMap<Vec<u8>, Readers>> {
-        let take = |shard: &Mutex<BTreeMap<Vec<u8>, Readers>>| {
+    fn take_keys(&self) -> Vec<BTreeMap<Vec<u8>, ReaderIds>> {
+        let take = |shard: &Mutex<BTreeMap<Vec<u8>, ReaderIds>>| {
             let keys = std::mem::take(&mut *shard.lock());
-            self.keys.fetch_sub(keys.len(), Ordering::Relaxed);
+            self.key_count.fetch_sub(keys.len(), Ordering::Relaxed);
             self.item_count.fetch_sub(keys.values().map(BTreeSet::len).sum(), Ordering::Relaxed);
             keys
         };
         self.shards.iter().map(take).collect()
     }
 
-    fn shard_of(&self, slot: Slot) -> &Mutex<BTreeMap<Vec<u8>, Readers>> {
-        &self.shards[slot.index() % SHARDS]
+    fn shard_of(&self, slot: Slot) -> &Mutex<BTreeMap<Vec<u8>, ReaderIds>> {
+        &self.shards[slot.index() % SHARD_COUNT]
     }
 
     /// Records a key read by a client. The caller has locked its slot.
-    pub(crate) fn record_read(&self, clients: &Clients, slot: Slot, key: &[u8], reader: u64) {
+    pub(crate) fn record_read(&self, clients: &Clients, slot: Slot, key: &[u8], client_id: u64) {
         let given_up = {
             let mut shard = self.shard_of(slot).lock();
             match shard.get_mut(key) {
                 Some(readers) => {
-                    self.item_count.fetch_add(usize::from(readers.insert(reader)), Ordering::Relaxed);
+                    self.item_count.fetch_add(usize::from(readers.insert(client_id)), Ordering::Relaxed);
                     None
                 }
                 None => {
-                    shard.insert(key.to_vec(), BTreeSet::from([reader]));
+                    shard.insert(key.to_vec(), BTreeSet::from([client_id]));
                     self.item_count.fetch_add(1, Ordering::Relaxed);
-                    let keys = self.keys.fetch_add(1, Ordering::Relaxed) + 1;
+                    let keys = self.key_count.fetch_add(1, Ordering::Relaxed) + 1;
                     let most = self.max_keys.load(Ordering::Relaxed);
                     let other = || shard.keys().find(|other| *other != key).cloned();
                     if most > 0 && keys > most { other() } else { None }
@@ -169,22 +169,22 @@ impl TrackingTable {
 
     /// Reports a changed key; `changed_by` is the client that changed it. The caller has locked its slot.
     #[inline]
-    pub(crate) fn report_changed(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
-        if self.clients.load(Ordering::Relaxed) > 0 {
-            self.invalidate_readers(clients, slot, key, by);
-            self.queue_broadcast(key, by);
+    pub(crate) fn report_changed(&self, clients: &Clients, slot: Slot, key: &[u8], changed_by: Option<u64>) {
+        if self.client_count.load(Ordering::Relaxed) > 0 {
+            self.invalidate_readers(clients, slot, key, changed_by);
+            self.queue_broadcast(key, changed_by);
         }
     }
 
     #[cold]
-    fn invalidate_readers(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
+    fn invalidate_readers(&self, clients: &Clients, slot: Slot, key: &[u8], changed_by: Option<u64>) {
         let Some(readers) = self.shard_of(slot).lock().remove(key) else { return };
-        self.keys.fetch_sub(1, Ordering::Relaxed);
+        self.key_count.fetch_sub(1, Ordering::Relaxed);
         self.item_count.fetch_sub(readers.len(), Ordering::Relaxed);
         let mut told = EncodedMessage::default();
         for id in readers {
             self.send_to_client(clients, id, false, &mut |protocol, own| {
-                let is_own = by.is_some() && by == own;
+                let is_own = changed_by.is_some() && changed_by == own;
                 (!is_own).then(|| told.encoded_for(protocol, Some(&[key])))
             });
         }
@@ -192,23 +192,23 @@ impl TrackingTable {
 
     /// Queues a changed key for clients that track its prefix.
     #[cold]
-    fn queue_broadcast(&self, key: &[u8], by: Option<u64>) {
+    fn queue_broadcast(&self, key: &[u8], changed_by: Option<u64>) {
         if !self.prefixes.read().keys().any(|prefix| key.starts_with(prefix)) {
             return;
         }
         let mut pending = self.pending.lock();
         match pending.get_mut(key) {
-            Some(before) if *before != by => *before = None,
+            Some(before) if *before != changed_by => *before = None,
             Some(_) => {}
-            None => drop(pending.insert(key.to_vec(), by)),
+            None => drop(pending.insert(key.to_vec(), changed_by)),
         }
-        self.any_pending.store(true, Ordering::Release);
+        self.has_pending.store(true, Ordering::Release);
     }
 
     /// Sends the queued invalidations to clients in broadcast mode.
     #[inline]
     pub(crate) fn send_invalidations(&self, clients: &Clients) {
-        if self.any_pending.load(Ordering::Acquire) {
+        if self.has_pending.load(Ordering::Acquire) {
             self.invalidate_by_prefix(clients);
         }
     }
@@ -218,7 +218,7 @@ impl TrackingTable {
     fn invalidate_by_prefix(&self, clients: &Clients) {
         let pending = {
             let mut pending = self.pending.lock();
-            self.any_pending.store(false, Ordering::Release);
+            self.has_pending.store(false, Ordering::Release);
             std::mem::take(&mut *pending)
         };
         for (prefix, ids) in self.prefixes.read().iter() {
@@ -243,7 +243,7 @@ impl TrackingTable {
 
     /// Sends all tracking clients an invalidation of all keys.
     pub fn invalidate_all(&self, clients: &Clients) {
-        if self.clients() == 0 {
+        if self.client_count() == 0 {
             return;
         }
         drop(self.take_keys());
@@ -262,14 +262,14 @@ impl TrackingTable {
         &self,
         clients: &Clients,
         id: u64,
-        broadcast: bool,
+        is_broadcast: bool,
         message: &mut dyn FnMut(Protocol, Option<u64>) -> Option<SharedBytes>,
     ) {
         let Some(client) = clients.find(id) else { return };
         let limit = self.output_limit.load(Ordering::Relaxed);
         let (redirect, own) = match &*client.tracking.lock() {
-            Some(tracking) if (tracking.mode == TrackingMode::Broadcast) == broadcast => {
-                (tracking.redirect, tracking.noloop.then_some(id))
+            Some(tracking) if (tracking.mode == TrackingMode::Broadcast) == is_broadcast => {
+                (tracking.redirect_to, tracking.no_loop.then_some(id))
             }
             _ => return,
         };
@@ -329,7 +329,7 @@ fn encode_invalidation(protocol: Protocol, keys: Option<&[&[u8]]>) -> SharedByte
     } else {
         writer.push(3);
         writer.bulk(b"message");
-        writer.bulk(CHANNEL);
+        writer.bulk(INVALIDATION_CHANNEL);
     }
     match keys {
         Some(keys) => {

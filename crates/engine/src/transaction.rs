@@ -32,7 +32,7 @@ impl Transaction {
 
     pub(crate) fn push(&mut self, command: usize, args: Args<'_>) {
         let request = Request::from(args);
-        self.memory_bytes += size_of::<(usize, Request)>() + request.bytes();
+        self.memory_bytes += size_of::<(usize, Request)>() + request.heap_bytes();
         self.queue.push((command, request));
     }
 }
@@ -47,19 +47,19 @@ pub(crate) struct DeferredExec {
 
 impl DeferredExec {
     /// Returns the first command without a reply.
-    pub(crate) fn next_unanswered(&self) -> Option<usize> {
+    pub(crate) fn next_pending_command(&self) -> Option<usize> {
         self.replies.iter().position(Option::is_none)
     }
 }
 
 /// The keys that a session watches, and whether one of them has changed.
 #[derive(Debug, Default)]
-pub(crate) struct Watching {
+pub(crate) struct WatchState {
     pub(crate) keys: BTreeSet<WatchedKey>,
     pub(crate) dirty: DirtyFlag,
 }
 
-impl Watching {
+impl WatchState {
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire)
     }

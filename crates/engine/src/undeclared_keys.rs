@@ -14,7 +14,7 @@ pub struct UndeclaredKeys {
 
 impl UndeclaredKeys {
     /// Records an access by this command's handler.
-    pub(crate) fn record(&self, command: &str) {
+    pub(crate) fn record_access(&self, command: &str) {
         self.count.fetch_add(1, Ordering::Relaxed);
         command.clone_into(&mut self.last_command.lock());
     }

@@ -27,17 +27,17 @@ use smallvec::SmallVec;
 use crate::clients::{Client, UnblockReason};
 use crate::log_progress::LogProgress;
 
-const SHARDS: usize = 64;
+const SHARD_COUNT: usize = 64;
 /// Maximum number of waiters fetched from a queue at once.
-pub(crate) const FETCH_BATCH: usize = 64;
+pub(crate) const FETCH_BATCH_SIZE: usize = 64;
 
 /// The keys that a command waits for, and when it stops waiting.
 #[derive(Debug, Clone)]
 pub struct KeyWait {
     /// Indexes of the arguments that name the awaited keys.
-    pub keys: Range<usize>,
+    pub key_arguments: Range<usize>,
     /// The type that the value must have for the command to run again.
-    pub kind: Kind,
+    pub value_type: Kind,
     /// The deadline; `None` means no timeout.
     pub deadline: Option<Millis>,
     /// Whether the command runs again at the deadline, instead of timing out.
@@ -48,21 +48,26 @@ pub struct KeyWait {
     /// otherwise an argument such as `$` refers to the state on arrival and is replaced.
     pub resolved_request: Option<Request>,
     /// Whether the command also runs again when a key is removed or changes its type, so that it can report this.
-    pub wakes_on_removal: bool,
+    pub retries_on_removal: bool,
 }
 
 impl KeyWait {
     /// Creates a wait for a value of this type at any of these keys; retries run the original request.
     #[must_use]
-    pub fn new(keys: Range<usize>, kind: Kind, until: Option<Millis>, nothing: fn(&mut Writer<'_>)) -> Self {
+    pub fn new(
+        keys: Range<usize>,
+        kind: Kind,
+        deadline: Option<Millis>,
+        timeout_reply: fn(&mut Writer<'_>),
+    ) -> Self {
         Self {
-            keys,
-            kind,
-            deadline: until,
+            key_arguments: keys,
+            value_type: kind,
+            deadline,
             retries_at_deadline: false,
-            timeout_reply: nothing,
+            timeout_reply,
             resolved_request: None,
-            wakes_on_removal: false,
+            retries_on_removal: false,
         }
     }
 }
@@ -78,7 +83,7 @@ pub(crate) struct ServedReply {
 /// A blocked command with everything needed to run it again.
 #[derive(Debug)]
 pub(crate) struct BlockedCommand {
-    pub(crate) command: usize,
+    pub(crate) command_number: usize,
     pub(crate) request: Request,
     /// The slots of all keys of the command, all of which must be locked to run it.
     pub(crate) slots: SmallVec<[Slot; 2]>,
@@ -109,14 +114,14 @@ pub(crate) struct ReadyKey {
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
     /// Number of the last waiter that was tried; later rounds continue after it.
-    pub(crate) last_tried: Option<u64>,
+    pub(crate) last_tried_waiter: Option<u64>,
     /// Whether the key was removed. If so, only waiters that report removals are tried.
     pub(crate) is_removed: bool,
 }
 
 impl ReadyKey {
     pub(crate) fn new(db: u16, key: &[u8]) -> Self {
-        Self { db, key: key.to_vec(), last_tried: None, is_removed: false }
+        Self { db, key: key.to_vec(), last_tried_waiter: None, is_removed: false }
     }
 }
 
@@ -132,26 +137,26 @@ impl WaitQueue {
     /// Adds a waiter; returns whether it was not in the queue yet.
     fn insert(&mut self, waiter: &Arc<Waiter>) -> bool {
         let is_new = self.waiters.insert(waiter.sequence, waiter.clone()).is_none();
-        self.removal_waiter_count += usize::from(is_new && waiter.key_wait.wakes_on_removal);
+        self.removal_waiter_count += usize::from(is_new && waiter.key_wait.retries_on_removal);
         is_new
     }
 
     /// Removes a waiter; returns whether it was in the queue.
     fn remove(&mut self, waiter: &Waiter) -> bool {
         let was_there = self.waiters.remove(&waiter.sequence).is_some();
-        self.removal_waiter_count -= usize::from(was_there && waiter.key_wait.wakes_on_removal);
+        self.removal_waiter_count -= usize::from(was_there && waiter.key_wait.retries_on_removal);
         was_there
     }
 
     /// Returns the waiters that also wait for the key's removal.
     fn removal_waiters(&self) -> impl Iterator<Item = &Arc<Waiter>> {
         let all = if self.removal_waiter_count > 0 { 0.. } else { u64::MAX.. };
-        self.waiters.range(all).map(|(_, waiter)| waiter).filter(|waiter| waiter.key_wait.wakes_on_removal)
+        self.waiters.range(all).map(|(_, waiter)| waiter).filter(|waiter| waiter.key_wait.retries_on_removal)
     }
 }
 
 #[derive(Debug, Default)]
-struct Shard {
+struct WaitQueueShard {
     /// Number of waiters, each counted once per key that it waits for.
     count: AtomicUsize,
     by_db: Mutex<BTreeMap<u16, BTreeMap<Vec<u8>, WaitQueue>>>,
@@ -160,13 +165,13 @@ struct Shard {
 /// All blocked clients, by key.
 #[derive(Debug)]
 pub(crate) struct WaitQueues {
-    shards: [Shard; SHARDS],
+    shards: [WaitQueueShard; SHARD_COUNT],
     next_sequence: AtomicU64,
 }
 
 impl Default for WaitQueues {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Shard::default()), next_sequence: AtomicU64::new(0) }
+        Self { shards: std::array::from_fn(|_| WaitQueueShard::default()), next_sequence: AtomicU64::new(0) }
     }
 }
 
@@ -195,7 +200,7 @@ impl Waiter {
     }
 
     /// Marks the served client as no longer blocked, and wakes its connection.
-    pub(crate) fn finish(&self) {
+    pub(crate) fn finish_wait(&self) {
         self.client.set_blocked(false);
         self.client.wake();
     }
@@ -217,7 +222,7 @@ impl Waiter {
 
     fn keys(&self) -> impl Iterator<Item = &[u8]> {
         let args = self.command.request.args();
-        self.key_wait.keys.clone().filter_map(move |place| args.get(place))
+        self.key_wait.key_arguments.clone().filter_map(move |place| args.get(place))
     }
 }
 
@@ -231,8 +236,8 @@ impl WaitQueues {
         })
     }
 
-    fn shard_of(&self, slot: Slot) -> &Shard {
-        &self.shards[slot.index() % SHARDS]
+    fn shard_of(&self, slot: Slot) -> &WaitQueueShard {
+        &self.shards[slot.index() % SHARD_COUNT]
     }
 
     /// Returns whether there may be waiters for keys of this slot.
@@ -241,16 +246,16 @@ impl WaitQueues {
         self.shard_of(slot).count.load(Ordering::Relaxed) > 0
     }
 
-    pub(crate) fn keys(&self) -> usize {
-        let keys = |shard: &Shard| shard.by_db.lock().values().map(BTreeMap::len).sum::<usize>();
+    pub(crate) fn key_count(&self) -> usize {
+        let keys = |shard: &WaitQueueShard| shard.by_db.lock().values().map(BTreeMap::len).sum::<usize>();
         self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
     }
 
-    pub(crate) fn keys_with_removal_waiters(&self) -> usize {
+    pub(crate) fn removal_awaited_key_count(&self) -> usize {
         let of_loss = |keys: &BTreeMap<Vec<u8>, WaitQueue>| {
             keys.values().filter(|queue| queue.removal_waiter_count > 0).count()
         };
-        let keys = |shard: &Shard| shard.by_db.lock().values().map(of_loss).sum::<usize>();
+        let keys = |shard: &WaitQueueShard| shard.by_db.lock().values().map(of_loss).sum::<usize>();
         self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
     }
 
@@ -302,17 +307,17 @@ impl WaitQueues {
         db: u16,
         slot: Slot,
         key: &[u8],
-        after: Option<u64>,
-        is_gone: bool,
+        after_waiter: Option<u64>,
+        is_removed: bool,
     ) -> SmallVec<[Arc<Waiter>; 4]> {
         let by_db = self.shard_of(slot).by_db.lock();
         let Some(queue) = by_db.get(&db).and_then(|keys| keys.get(key)) else { return SmallVec::new() };
-        let from = after.map_or(0, |after| after + 1);
-        if is_gone {
+        let from = after_waiter.map_or(0, |after| after + 1);
+        if is_removed {
             let told = queue.removal_waiters().filter(|waiter| waiter.sequence >= from);
-            return told.take(FETCH_BATCH).cloned().collect();
+            return told.take(FETCH_BATCH_SIZE).cloned().collect();
         }
-        queue.waiters.range(from..).take(FETCH_BATCH).map(|(_, waiter)| waiter.clone()).collect()
+        queue.waiters.range(from..).take(FETCH_BATCH_SIZE).map(|(_, waiter)| waiter.clone()).collect()
     }
 
     /// Reports a key that was removed outside of a command: waiters that report removals run their commands again. The
@@ -327,7 +332,7 @@ impl WaitQueues {
 
     pub(crate) fn awaited_keys(&self, db: u16) -> Vec<Vec<u8>> {
         let used = self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0);
-        let keys = |shard: &Shard| {
+        let keys = |shard: &WaitQueueShard| {
             shard.by_db.lock().get(&db).into_iter().flatten().map(|(key, _)| key.clone()).collect::<Vec<_>>()
         };
         used.flat_map(keys).collect()

@@ -11,7 +11,7 @@ use keyspace::Key;
 use parking_lot::Mutex;
 use slot_routing::Slot;
 
-const SHARDS: usize = 64;
+const SHARD_COUNT: usize = 64;
 
 /// A flag shared with the session, set when one of its watched keys has changed.
 pub(crate) type DirtyFlag = Arc<AtomicBool>;
@@ -21,7 +21,7 @@ type WatchersByKey = BTreeMap<Vec<u8>, Vec<Watcher>>;
 /// A session that watches a key.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    pub(crate) session: u64,
+    pub(crate) session_id: u64,
     pub(crate) dirty: DirtyFlag,
     /// Whether the key was already expired when it was watched, or is absent and has expired since. Removing the key is
     /// then no change for this watcher.
@@ -39,7 +39,7 @@ pub(crate) enum KeyPresence {
 
 impl Watcher {
     /// Marks the session if emptying or replacing the key's database changes the key.
-    fn replace(&mut self, before: KeyPresence, after: KeyPresence) {
+    fn on_database_replaced(&mut self, before: KeyPresence, after: KeyPresence) {
         let changed = match (before, after) {
             (KeyPresence::Missing, KeyPresence::Missing) => false,
             (_, KeyPresence::Missing) if self.was_expired => {
@@ -60,7 +60,7 @@ impl Watcher {
 }
 
 #[derive(Debug, Default)]
-struct Shard {
+struct WatchShard {
     /// Number of watched keys in this shard; a key counts once per watcher.
     count: AtomicUsize,
     by_db: Mutex<BTreeMap<u16, WatchersByKey>>,
@@ -68,14 +68,14 @@ struct Shard {
 
 #[derive(Debug)]
 pub(crate) struct WatchTable {
-    shards: [Shard; SHARDS],
+    shards: [WatchShard; SHARD_COUNT],
     /// Number of sessions that watch keys.
-    clients: AtomicUsize,
+    client_count: AtomicUsize,
 }
 
 impl Default for WatchTable {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Shard::default()), clients: AtomicUsize::new(0) }
+        Self { shards: std::array::from_fn(|_| WatchShard::default()), client_count: AtomicUsize::new(0) }
     }
 }
 
@@ -87,31 +87,31 @@ pub(crate) struct WatchedKey {
 
 impl WatchedKey {
     /// Returns the approximate memory that a watch uses in the session and in the table.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         2 * (self.key.len() + size_of::<Self>()) + size_of::<Watcher>()
     }
 }
 
 impl WatchTable {
-    fn shard(&self, slot: Slot) -> &Shard {
-        &self.shards[slot.index() % SHARDS]
+    fn shard(&self, slot: Slot) -> &WatchShard {
+        &self.shards[slot.index() % SHARD_COUNT]
     }
 
     /// Counts a session that starts to watch keys.
     pub(crate) fn count_watching_client(&self) {
-        self.clients.fetch_add(1, Ordering::Relaxed);
+        self.client_count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a session that stops watching keys.
     pub(crate) fn uncount_watching_client(&self) {
-        self.clients.fetch_sub(1, Ordering::Relaxed);
+        self.client_count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn clients(&self) -> usize {
-        self.clients.load(Ordering::Relaxed)
+    pub(crate) fn client_count(&self) -> usize {
+        self.client_count.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn keys(&self) -> usize {
+    pub(crate) fn key_count(&self) -> usize {
         self.shards.iter().map(|shard| shard.count.load(Ordering::Relaxed)).sum()
     }
 
@@ -124,13 +124,13 @@ impl WatchTable {
         shard.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn unwatch(&self, watched: &WatchedKey, session: u64) {
+    pub(crate) fn unwatch(&self, watched: &WatchedKey, session_id: u64) {
         let shard = self.shard(Slot::of_key(&watched.key));
         let mut by_db = shard.by_db.lock();
         let Some(keys) = by_db.get_mut(&watched.db) else { return };
         let Some(watchers) = keys.get_mut(watched.key.as_slice()) else { return };
         let before = watchers.len();
-        watchers.retain(|watcher| watcher.session != session);
+        watchers.retain(|watcher| watcher.session_id != session_id);
         shard.count.fetch_sub(before - watchers.len(), Ordering::Relaxed);
         if watchers.is_empty() {
             keys.remove(watched.key.as_slice());
@@ -159,15 +159,15 @@ impl WatchTable {
             watchers
                 .into_iter()
                 .flatten()
-                .for_each(|watcher| watcher.replace(KeyPresence::Live, KeyPresence::Missing));
+                .for_each(|watcher| watcher.on_database_replaced(KeyPresence::Live, KeyPresence::Missing));
         }
     }
 
     /// Returns whether the key was already expired when this session watched it.
-    pub(crate) fn was_expired(&self, watched: &WatchedKey, session: u64) -> bool {
+    pub(crate) fn was_expired(&self, watched: &WatchedKey, session_id: u64) -> bool {
         let by_db = self.shard(Slot::of_key(&watched.key)).by_db.lock();
         let watchers = by_db.get(&watched.db).and_then(|keys| keys.get(watched.key.as_slice()));
-        watchers.into_iter().flatten().any(|watcher| watcher.session == session && watcher.was_expired)
+        watchers.into_iter().flatten().any(|watcher| watcher.session_id == session_id && watcher.was_expired)
     }
 
     /// Marks watchers when a database's content is replaced; `presence` returns whether a key existed before and exists
@@ -180,7 +180,7 @@ impl WatchTable {
         for shard in self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0) {
             for (key, watchers) in shard.by_db.lock().get_mut(&db).into_iter().flatten() {
                 let (before, after) = presence(key);
-                watchers.iter_mut().for_each(|watcher| watcher.replace(before, after));
+                watchers.iter_mut().for_each(|watcher| watcher.on_database_replaced(before, after));
             }
         }
     }

@@ -18,7 +18,7 @@ use resp::Writer;
 use serde::{Deserialize, Serialize};
 
 /// The number of failovers that a node or sentinel remembers.
-pub const MAX_FAILOVERS: usize = 100;
+pub const MAX_REMEMBERED_FAILOVERS: usize = 100;
 
 /// The record of one failover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,20 +80,20 @@ pub fn write_reply(failovers: &[Failover], reply: &mut Writer<'_>) {
         reply.bulk(b"address");
         reply.bulk(failover.address.as_bytes());
         reply.bulk(b"began-ms-ago");
-        reply.integer(saturating_i64(failover.began_ms_ago));
+        reply.integer(to_saturating_i64(failover.began_ms_ago));
         reply.bulk(b"outcome");
         reply.bulk(failover.outcome.to_string().as_bytes());
         reply.bulk(b"steps");
         reply.array(failover.steps.len());
         for step in &failover.steps {
             reply.array(2);
-            reply.integer(saturating_i64(step.ms));
+            reply.integer(to_saturating_i64(step.ms));
             reply.bulk(step.text.as_bytes());
         }
     }
 }
 
-fn saturating_i64(ms: u64) -> i64 {
+fn to_saturating_i64(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 

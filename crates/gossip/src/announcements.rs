@@ -3,7 +3,7 @@
 use slot_routing::{ClientEndpoint, NodeId};
 
 use crate::effect::Effect;
-use crate::node::{Extensions, Node};
+use crate::node::{Node, SupportedExtensions};
 use crate::state::ClusterState;
 use crate::wire::Extension;
 
@@ -19,7 +19,7 @@ struct Announcements<'a> {
 impl Announcements<'_> {
     /// Copies the announced values into the sender's entry. If `copy_all` is false, only the hostname is copied.
     /// Returns whether the entry changed.
-    fn apply_to(self, node: &mut Node, all: bool) -> bool {
+    fn apply_to(self, node: &mut Node, copy_all: bool) -> bool {
         let set = |field: &mut String, text: &str| {
             let news = field != text;
             if news {
@@ -28,7 +28,7 @@ impl Announcements<'_> {
             news
         };
         let mut news = set(&mut node.hostname, self.hostname);
-        if all {
+        if copy_all {
             news |= set(&mut node.human_name, self.human_name) | set(&mut node.zone, self.zone);
             news |=
                 std::mem::replace(&mut node.client_endpoint, self.client_endpoint) != self.client_endpoint;
@@ -65,7 +65,7 @@ pub(crate) fn apply_extensions(
     }
     let Some(node) = state.nodes.get_mut(&sender) else { return effects };
     if all {
-        node.extensions = Extensions::All;
+        node.extensions = SupportedExtensions::All;
     }
     // Redis 7.0 sends only its hostname; a node that sends a shard id sends everything that it announces.
     if !extensions.is_empty() && told.apply_to(node, all) {
@@ -90,7 +90,7 @@ fn update_shard(state: &mut ClusterState, id: NodeId, shard: NodeId) -> Option<E
 
 /// Applies the configured addresses and options to this node's own entry.
 pub(crate) fn apply_own_announcement(state: &mut ClusterState) {
-    let announce = state.config().announce.clone();
+    let announce = state.config().announced_address.clone();
     let no_failover = state.config().replica_no_failover;
     let me = state.myself_mut();
     me.address.ip = announce.ip.or(me.address.ip);
@@ -99,14 +99,14 @@ pub(crate) fn apply_own_announcement(state: &mut ClusterState) {
     } else {
         (announce.port, announce.tls_port)
     };
-    (me.address.port, me.address.other_port) = (first, other);
+    (me.address.port, me.address.secondary_port) = (first, other);
     me.address.bus_port = announce.bus_port;
     me.hostname = announce.hostname;
     me.human_name = announce.human_name;
     me.client_endpoint = announce.client_endpoint;
     me.zone = announce.zone;
     me.no_failover = no_failover;
-    me.extensions = Extensions::All;
+    me.extensions = SupportedExtensions::All;
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_missing_have_been_withdrawn() {
+    fn missing_values_are_withdrawn() {
         let mut cluster = TestCluster::new(3, &[]);
         let all = [hostname("one"), Extension::Zone("a".to_owned()), Extension::Shard(id(1))];
         assert_eq!(apply_extensions(&mut cluster.state, id(1), &all), [Effect::ConfigChanged]);

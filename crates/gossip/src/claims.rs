@@ -62,7 +62,7 @@ pub(crate) fn apply_claim(
     if claimant == me {
         return Vec::new();
     }
-    state.slots.note_claim(claimant, claimed);
+    state.slots.record_claim(claimant, claimed);
     let shard_head = state.myself().master().unwrap_or(me);
     let mut from_head = 0;
     let mut lost = SlotSet::new();
@@ -73,13 +73,13 @@ pub(crate) fn apply_claim(
         if owner == Some(claimant) || !can_be_claimed(state, slot, epoch) {
             continue;
         }
-        effects.extend(end_moves(state, slot, claimant, stream));
+        effects.extend(end_slot_move(state, slot, claimant, stream));
         if let Some(owner) = owner
             && losers.insert(owner)
         {
-            effects.push(Effect::Record {
+            effects.push(Effect::RecordTimeline {
                 node: owner,
-                entry: TimelineEntry::Replacement { by: claimant, epoch },
+                entry: TimelineEntry::Replacement { new_owner: claimant, epoch },
             });
         }
         if owner == Some(me) {
@@ -90,30 +90,35 @@ pub(crate) fn apply_claim(
         effects.push(Effect::ConfigChanged);
     }
     for loser in losers {
-        if state.slots.count(loser) == 0
+        if state.slots.slot_count(loser) == 0
             && state.are_in_same_shard(loser, claimant)
-            && state.marks.redirect(loser, claimant)
+            && state.marks.replace_node(loser, claimant)
         {
             effects.push(Effect::ConfigChanged);
         }
     }
     // If this master lost its last slot to `claimant`, it was replaced and follows the new owner. If replica migration
     // is disabled, this applies only if `claimant` took exactly the slots of this shard.
-    let replaced = from_head > 0 && state.slots.count(shard_head) == 0;
-    let whole = state.slots.count(claimant) == from_head;
+    let replaced = from_head > 0 && state.slots.slot_count(shard_head) == 0;
+    let whole = state.slots.slot_count(claimant) == from_head;
     if replaced && (state.config().allow_replica_migration || whole) {
         effects.push(Effect::Log(ClusterEvent::FollowingMaster { master: claimant }));
         effects.push(Effect::BecomeReplicaOf(claimant));
     } else if !lost.is_empty() {
-        effects.extend(last_slot_lost(state, claimant).map(Effect::Log));
-        effects.push(Effect::Act(ClusterAction::DropSlots(lost)));
+        effects.extend(last_slot_lost_event(state, claimant).map(Effect::Log));
+        effects.push(Effect::DriverAction(ClusterAction::DeleteSlotKeys(lost)));
     }
     effects
 }
 
 /// Ends the migration or import of a slot that `claimant` takes. The effect informs the replicas: they see the claim as
 /// well, but may afterwards load a snapshot that still contains the mark.
-fn end_moves(state: &mut ClusterState, slot: Slot, claimant: NodeId, stream: StreamState) -> Option<Effect> {
+fn end_slot_move(
+    state: &mut ClusterState,
+    slot: Slot,
+    claimant: NodeId,
+    stream: StreamState,
+) -> Option<Effect> {
     let mut ended = false;
     // If the claimant is in the shard of the import's source, the import continues from the claimant.
     if let Some(from) = state.marks.importing().get(&slot).copied() {
@@ -128,12 +133,12 @@ fn end_moves(state: &mut ClusterState, slot: Slot, claimant: NodeId, stream: Str
         ended |= state.marks.end_migrating(slot);
     }
     let tell = ended && state.myself().is_master() && stream == StreamState::Open;
-    tell.then_some(Effect::TellReplicas { slot, change: SlotChange::Stable })
+    tell.then_some(Effect::ReplicateSlotChange { slot, change: SlotChange::Stable })
 }
 
-fn last_slot_lost(state: &ClusterState, to: NodeId) -> Option<ClusterEvent> {
-    let node = state.node(to).filter(|_| state.slots.count(state.id()) == 0)?;
-    Some(ClusterEvent::LastSlotLost { to, name: node.human_name.clone(), shard: node.shard })
+fn last_slot_lost_event(state: &ClusterState, new_owner: NodeId) -> Option<ClusterEvent> {
+    let node = state.node(new_owner).filter(|_| state.slots.slot_count(state.id()) == 0)?;
+    Some(ClusterEvent::LastSlotLost { new_owner, new_owner_name: node.human_name.clone(), shard: node.shard })
 }
 
 fn can_be_claimed(state: &ClusterState, slot: Slot, epoch: Epoch) -> bool {
@@ -165,7 +170,7 @@ pub(crate) fn resolve_epoch_collision(state: &mut ClusterState, header: &Header)
     vec![
         Effect::SaveBeforeClaiming,
         Effect::Publish,
-        Effect::Log(ClusterEvent::EpochCollision { with, epoch }),
+        Effect::Log(ClusterEvent::EpochCollision { other_master: with, epoch }),
     ]
 }
 
@@ -193,7 +198,7 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    const OPEN: StreamState = StreamState::Open;
+    const OPEN_STREAM: StreamState = StreamState::Open;
 
     fn slots(numbers: impl IntoIterator<Item = u16>) -> SlotSet {
         numbers.into_iter().map(|number| Slot::new(number).unwrap()).collect()
@@ -203,9 +208,9 @@ mod tests {
     fn only_a_higher_epoch_takes_slots_from_their_owner() {
         let mut cluster = TestCluster::new(3, &[]);
         let first = slots([0]);
-        assert_eq!(apply_claim(&mut cluster.state, id(2), Epoch(1), &first, OPEN), []);
-        let effects = apply_claim(&mut cluster.state, id(2), Epoch(3), &first, OPEN);
-        assert_eq!(effects.last(), Some(&Effect::Act(ClusterAction::DropSlots(first.clone()))));
+        assert_eq!(apply_claim(&mut cluster.state, id(2), Epoch(1), &first, OPEN_STREAM), []);
+        let effects = apply_claim(&mut cluster.state, id(2), Epoch(3), &first, OPEN_STREAM);
+        assert_eq!(effects.last(), Some(&Effect::DriverAction(ClusterAction::DeleteSlotKeys(first.clone()))));
         assert_eq!(cluster.state.slot_owner(Slot::new(0).unwrap()), Some(id(2)));
     }
 
@@ -213,30 +218,30 @@ mod tests {
     fn slot_that_its_owner_disclaims_goes_to_any_claimant() {
         let mut cluster = TestCluster::new(3, &[]);
         let last = slots([16_383]);
-        let mut rest = cluster.state.slots.set_of(id(2));
+        let mut rest = cluster.state.slots.slots_of(id(2));
         rest.remove(Slot::new(16_383).unwrap());
-        apply_claim(&mut cluster.state, id(2), Epoch(3), &rest, OPEN);
-        assert_eq!(apply_claim(&mut cluster.state, id(1), Epoch(2), &last, OPEN).len(), 2);
+        apply_claim(&mut cluster.state, id(2), Epoch(3), &rest, OPEN_STREAM);
+        assert_eq!(apply_claim(&mut cluster.state, id(1), Epoch(2), &last, OPEN_STREAM).len(), 2);
         assert_eq!(cluster.state.slot_owner(Slot::new(16_383).unwrap()), Some(id(1)));
     }
 
     #[test]
     fn master_that_loses_all_slots_follows_the_winner() {
         let mut cluster = TestCluster::new(3, &[]);
-        let all = cluster.state.slots.set_of(id(0));
-        let effects = apply_claim(&mut cluster.state, id(2), Epoch(9), &all, OPEN);
+        let all = cluster.state.slots.slots_of(id(0));
+        let effects = apply_claim(&mut cluster.state, id(2), Epoch(9), &all, OPEN_STREAM);
         assert_eq!(effects.last(), Some(&Effect::BecomeReplicaOf(id(2))));
     }
 
     #[test]
-    fn claim_of_a_third_shard_ends_an_import_and_tells_the_replicas() {
+    fn claim_of_a_third_shard_ends_an_import_and_informs_the_replicas() {
         for (stream, told) in [(StreamState::Open, true), (StreamState::Frozen, false)] {
             let mut cluster = TestCluster::new(3, &[]);
             let slot = Slot::new(16_383).unwrap();
             cluster.state.marks.mark_importing(slot, id(2));
             let effects = apply_claim(&mut cluster.state, id(1), Epoch(9), &slots([16_383]), stream);
             assert!(cluster.state.marks.is_empty());
-            let tell = Effect::TellReplicas { slot, change: SlotChange::Stable };
+            let tell = Effect::ReplicateSlotChange { slot, change: SlotChange::Stable };
             assert_eq!(effects.contains(&tell), told);
         }
     }
@@ -247,14 +252,14 @@ mod tests {
         let slot = Slot::new(16_383).unwrap();
         cluster.state.marks.mark_importing(slot, id(2));
         cluster.state.marks.mark_migrating(Slot::new(0).unwrap(), id(2));
-        let all = cluster.state.slots.set_of(id(2));
-        apply_claim(&mut cluster.state, id(3), Epoch(9), &all, OPEN);
+        let all = cluster.state.slots.slots_of(id(2));
+        apply_claim(&mut cluster.state, id(3), Epoch(9), &all, OPEN_STREAM);
         assert_eq!(cluster.state.marks.importing()[&slot], id(3));
         assert_eq!(cluster.state.marks.migrating()[&Slot::new(0).unwrap()], id(3));
     }
 
     #[test]
-    fn of_two_masters_with_one_epoch_the_one_with_the_smaller_id_takes_a_new_one() {
+    fn master_with_the_smaller_id_takes_a_new_epoch_after_a_collision() {
         let mut cluster = TestCluster::new(3, &[]);
         let header = Header { config_epoch: Epoch(1), ..cluster.header_of(1) };
         let effects = resolve_epoch_collision(&mut cluster.state, &header);
@@ -279,7 +284,7 @@ mod tests {
     fn replica_learns_a_promotion_from_its_demoted_master() {
         let mut cluster = TestCluster::new(3, &[(3, 1)]);
         cluster.become_replica_of(1);
-        let slots = cluster.state.slots.set_of(id(1));
+        let slots = cluster.state.slots.slots_of(id(1));
         assert_eq!(find_promotion(&cluster.state, &cluster.header_of(1)), None);
         cluster.node(1).role = crate::Role::Replica(Some(id(3)));
         let header = Header { config_epoch: Epoch(9), slots: slots.clone(), ..cluster.header_of(1) };

@@ -44,7 +44,7 @@ pub enum OperatorCommand {
         /// The imported slots; the claim covers all of them or, on an error, none.
         slots: SlotSet,
         /// The previous owner of the slots, or a node of its shard. It no longer accepts writes to the slots.
-        from: NodeId,
+        source: NodeId,
     },
     /// CLUSTER REPLICATE: makes this node a replica of the given master.
     Replicate {
@@ -65,7 +65,7 @@ pub enum OperatorCommand {
     /// CLUSTER RESET: forgets all other nodes and slots.
     Reset {
         /// HARD: also takes a new node id and resets the epoch to 0.
-        hard: bool,
+        is_hard: bool,
         /// Whether this node has any keys. A master with keys is not reset.
         holds_keys: bool,
     },
@@ -97,9 +97,9 @@ pub enum OperatorReply {
     /// `+OK`, the reply to every command except BUMPEPOCH.
     Ok,
     /// BUMPEPOCH set this new epoch.
-    Bumped(Epoch),
+    EpochBumped(Epoch),
     /// BUMPEPOCH left this epoch unchanged because it was already the highest.
-    Still(Epoch),
+    EpochUnchanged(Epoch),
 }
 
 /// Why a command was refused. The texts are those of Redis; the caller prepends `-ERR `.
@@ -110,7 +110,7 @@ pub enum OperatorError {
     UnknownNode(String),
     /// No known node has the id that was given to SETSLOT MIGRATING or IMPORTING.
     #[error("I don't know about node {0}")]
-    DontKnowNode(String),
+    UnknownMigrationPeer(String),
     /// ADDSLOTS for a slot that has an owner.
     #[error("Slot {0} is already busy")]
     SlotBusy(Slot),
@@ -119,7 +119,7 @@ pub enum OperatorError {
     SlotUnassigned(Slot),
     /// The same slot occurs twice in the arguments.
     #[error("Slot {0} specified multiple times")]
-    SlotTwice(Slot),
+    DuplicateSlot(Slot),
     /// FLUSHSLOTS on a node with keys.
     #[error("DB must be empty to perform CLUSTER FLUSHSLOTS.")]
     FlushNotEmpty,
@@ -143,13 +143,13 @@ pub enum OperatorError {
     AlreadyOwner(Slot),
     /// SETSLOT NODE would give the slot to another node while this node has keys in it.
     #[error("Can't assign hashslot {0} to a different node while I still hold keys for this hash slot.")]
-    HoldsKeys(Slot),
+    SlotHasKeys(Slot),
     /// An atomic slot import on a replica.
     #[error("Slot migration can only be used on primary nodes.")]
     ClaimOnReplica,
     /// The source of an atomic slot import no longer owns the slots.
     #[error("Target node does not agree about current slot ownership")]
-    ClaimOfOthers,
+    SourceIsNotOwner,
     /// REPLICATE names this node itself.
     #[error("Can't replicate myself")]
     ReplicateMyself,
@@ -170,7 +170,7 @@ pub enum OperatorError {
     MasterDown,
     /// FAILOVER while a failover with the same or a stronger option is in progress.
     #[error("Manual failover is already in progress")]
-    FailoverRuns,
+    FailoverInProgress,
     /// FORGET with this node's own id.
     #[error("I tried hard but I can't forget myself...")]
     ForgetMyself,
@@ -182,7 +182,7 @@ pub enum OperatorError {
     ResetNotEmpty,
     /// SET-CONFIG-EPOCH on a node that knows other nodes.
     #[error("The user can assign a config epoch only when the node does not know any other node.")]
-    EpochNotAlone,
+    KnowsOtherNodes,
     /// SET-CONFIG-EPOCH on a node whose epoch is already set.
     #[error("Node config epoch is already non-zero")]
     EpochAlreadySet,
@@ -192,11 +192,11 @@ pub enum OperatorError {
 }
 
 impl OperatorError {
-    pub(crate) fn unknown(node: &str) -> Self {
+    pub(crate) fn unknown_node(node: &str) -> Self {
         Self::UnknownNode(node.to_owned())
     }
 }
 
-pub(crate) fn parse_name(name: &str) -> Option<NodeId> {
+pub(crate) fn parse_node_id(name: &str) -> Option<NodeId> {
     name.parse().ok()
 }

@@ -34,7 +34,7 @@ pub struct ClusterConfig {
     /// `cluster-blacklist-ttl`: how long a forgotten node cannot rejoin through gossip.
     pub blacklist_ttl: Duration,
     /// The addresses that this node announces.
-    pub announce: AnnouncedAddress,
+    pub announced_address: AnnouncedAddress,
 }
 
 /// The addresses and names that this node announces to other nodes and to clients.
@@ -77,7 +77,7 @@ impl Default for ClusterConfig {
             manual_failover_timeout: Duration::from_secs(5),
             empty_master_timeout: Duration::from_secs(60),
             blacklist_ttl: Duration::from_secs(60),
-            announce: AnnouncedAddress::default(),
+            announced_address: AnnouncedAddress::default(),
         }
     }
 }
@@ -90,28 +90,28 @@ impl ClusterConfig {
     /// with the square of the number of nodes, so larger clusters ping less often, down to twice per timeout as in
     /// Redis.
     #[must_use]
-    pub(crate) fn ping_interval(&self, peers: usize) -> Duration {
-        let peers = u32::try_from(peers).unwrap_or(u32::MAX).clamp(20, 100);
+    pub(crate) fn ping_interval(&self, peer_count: usize) -> Duration {
+        let peers = u32::try_from(peer_count).unwrap_or(u32::MAX).clamp(20, 100);
         self.node_timeout * peers / 200
     }
 
     /// How long a PING must be unanswered before the silence of a node counts: nine tenths of the node timeout, so that
     /// the node had time to answer.
     #[must_use]
-    pub(crate) fn answer_time(&self) -> Duration {
+    pub(crate) fn ping_answer_timeout(&self) -> Duration {
         self.node_timeout * 9 / 10
     }
 
     /// How long a failure report is valid (as in Redis, twice the node timeout).
     #[must_use]
-    pub(crate) fn report_validity(&self) -> Duration {
+    pub(crate) fn failure_report_validity(&self) -> Duration {
         self.node_timeout * 2
     }
 
     /// How long a failed master with slots must have no successor before its next PONG clears its FAIL flag (as in
     /// Redis, twice the node timeout).
     #[must_use]
-    pub(crate) fn fail_undo_time(&self) -> Duration {
+    pub(crate) fn fail_clear_delay(&self) -> Duration {
         self.node_timeout * 2
     }
 
@@ -129,7 +129,7 @@ impl ClusterConfig {
 
     /// How long a candidate waits for votes (as in Redis, twice the node timeout but at least two seconds).
     #[must_use]
-    pub(crate) fn auth_timeout(&self) -> Duration {
+    pub(crate) fn vote_timeout(&self) -> Duration {
         (self.node_timeout * 2).max(Duration::from_secs(2))
     }
 

@@ -22,29 +22,29 @@ use crate::wire::{Packet, Publication};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkId {
     /// A link that this node opened.
-    Out(u64),
+    Outbound(u64),
     /// A link that a peer opened.
-    In(u64),
+    Inbound(u64),
 }
 
 /// An event that the driver reports to the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterInput {
-    /// The node has started. No input precedes it except [`ClusterInput::Loaded`].
-    Start,
-    /// The extent of the dataset that was loaded from disk; must precede [`ClusterInput::Start`].
-    Loaded {
+    /// The node has started. No input precedes it except [`ClusterInput::DatasetLoaded`].
+    NodeStarted,
+    /// The extent of the dataset that was loaded from disk; must precede [`ClusterInput::NodeStarted`].
+    DatasetLoaded {
         /// Replication offset of the loaded dataset; 0 if no data was found.
-        upto: ReplOffset,
+        offset: ReplOffset,
     },
     /// A peer opened a link to this node. The driver reports it before any packet on that link.
-    Accepted {
+    LinkAccepted {
         /// The link number, chosen by the driver.
         link: LinkId,
         /// Address of the peer as seen by the socket. The node uses it if the peer does not announce an address.
-        peer: IpAddr,
+        peer_ip: IpAddr,
         /// Local address of the socket. A node without a configured address adopts this one.
-        local: IpAddr,
+        local_ip: IpAddr,
     },
     /// A requested outbound link is established.
     Connected {
@@ -74,7 +74,7 @@ pub enum ClusterInput {
     /// The time returned by [`next_deadline`](crate::Gossip::next_deadline) has come.
     Deadline,
     /// The replication state changed. The driver reports this before any other input.
-    Replication(ReplicationStatus),
+    ReplicationChanged(ReplicationStatus),
     /// All writes requested with `sync` ([`ClusterAction::Persist`]) are durable.
     Persisted,
     /// Client writes are paused as requested, so the replication stream does not grow.
@@ -88,7 +88,7 @@ pub enum ClusterInput {
         /// The slots that contain such keys.
         slots: SlotSet,
         /// Whether the keys were loaded from disk at startup.
-        at_start: bool,
+        at_startup: bool,
     },
     /// An operator command. [`ClusterAction::Reply`] carries the same token.
     Command {
@@ -97,16 +97,16 @@ pub enum ClusterInput {
         /// The parsed command. Facts that only the driver knows, such as key counts, are already filled in.
         command: OperatorCommand,
     },
-    /// Result of a [`ClusterAction::TellReplicas`] that requested a confirmation.
+    /// Result of a [`ClusterAction::ReplicateSlotChange`] that requested a confirmation.
     ReplicasAcknowledged {
         /// The token of the [`ReplicaConfirmation`].
         token: u64,
         /// Whether every connected replica has acknowledged the change; also true if there is no replica.
-        held: bool,
+        is_acknowledged: bool,
         /// Current number of keys that this node has in the slot.
         keys_in_slot: u64,
     },
-    /// The replication stream contains a slot change. The driver reports it before a [`ClusterInput::Replication`]
+    /// The replication stream contains a slot change. The driver reports it before a [`ClusterInput::ReplicationChanged`]
     /// whose offset covers the change.
     SlotChanged {
         /// The slot whose mark or owner changed on the master.
@@ -118,11 +118,11 @@ pub enum ClusterInput {
     /// master have arrived.
     MasterShutdown,
     /// A snapshot of the master was loaded. The listed slots are migrating or importing, all others are not.
-    MovesLoaded(Vec<(Slot, SlotChange)>),
+    SlotMarksLoaded(Vec<(Slot, SlotChange)>),
     /// The first client write since this node became a master.
     FirstWrite {
         /// Wall-clock time of the write, for the failover timeline.
-        at: Millis,
+        written_at: Millis,
     },
     /// A client published a message that must be forwarded to other nodes.
     Publish(Publication),
@@ -158,7 +158,7 @@ pub enum ReplicaAdmission {
 pub enum ReplicationSource {
     /// Not synchronized since startup, so the age of the data is unknown.
     #[default]
-    Never,
+    NeverSynchronized,
     /// Connected to the master and in sync.
     Streaming {
         /// When the master last sent anything.
@@ -209,14 +209,14 @@ pub enum ClusterAction {
     /// Atomically replace the content of `nodes.conf`, so that a crash leaves the old or the new file.
     Persist {
         /// The complete new content of the file.
-        text: String,
+        nodes_conf: String,
         /// Whether the write must be durable before packets with `after_persist` are sent.
         sync: bool,
     },
     /// Publish this topology for the routing of commands.
     Publish(Box<Topology>),
     /// Restrict which nodes may synchronize from this node. The initial state is [`ReplicaAdmission::All`].
-    AllowReplicas(ReplicaAdmission),
+    RestrictReplicas(ReplicaAdmission),
     /// Stop replicating, keep the data and accept writes.
     BecomeMaster,
     /// Replicate from this master. Sent again when the address of the current master changes.
@@ -228,7 +228,7 @@ pub enum ClusterAction {
         /// Port for the replication link: the TLS port if `tls_replication` is set.
         port: u16,
         /// Whether the local data belongs to another shard, so that its offset is not comparable with the master's.
-        foreign: bool,
+        is_data_foreign: bool,
     },
     /// Pause client writes, then report the final offset with [`ClusterInput::WritesPaused`]. The pause ends with
     /// [`ClusterAction::ResumeWrites`] or at `until`.
@@ -237,25 +237,25 @@ pub enum ClusterAction {
         until: Instant,
     },
     /// Write a slot change into the replication stream, so that the replicas apply it.
-    TellReplicas {
+    ReplicateSlotChange {
         /// The slot whose state changed.
         slot: Slot,
         /// The state that the replicas must record for the slot.
         change: SlotChange,
         /// If set, report with [`ClusterInput::ReplicasAcknowledged`] whether the replicas have acknowledged the
         /// change.
-        confirm: Option<ReplicaConfirmation>,
+        confirmation: Option<ReplicaConfirmation>,
     },
     /// Resume client writes. Always follows the [`ClusterAction::Publish`] with the new slot owners.
     ResumeWrites,
-    /// Report [`ClusterInput::Replication`] as soon as this offset is applied; `None` cancels the request.
+    /// Report [`ClusterInput::ReplicationChanged`] as soon as this offset is applied; `None` cancels the request.
     WatchOffset(Option<ReplOffset>),
     /// Delete the keys in these slots, which other nodes now own.
-    DropSlots(SlotSet),
+    DeleteSlotKeys(SlotSet),
     /// Delete the whole dataset because the operator reset the node.
-    DropEverything,
+    DeleteDataset,
     /// Deliver a message that a client of another node published.
-    Deliver(Publication),
+    DeliverPublication(Publication),
     /// Reply to an operator command. Sent exactly once per command, possibly many steps later.
     Reply {
         /// The token of the [`ClusterInput::Command`].

@@ -37,8 +37,8 @@ pub(crate) fn link_deadline(node: &Node, config: &ClusterConfig) -> Option<Insta
         LinkState::Down { retry_at } => Some(retry_at),
         LinkState::Connecting { since, .. } => Some(since + half.max(RETRY_DELAY)),
         LinkState::Up { since, .. } => {
-            let asked = node.contact.ping_sent?;
-            let heard = node.contact.last_message.unwrap_or(asked);
+            let asked = node.contact_times.ping_sent_at?;
+            let heard = node.contact_times.last_message_at.unwrap_or(asked);
             let asked = since.max(asked);
             let silent = asked.max(heard) + half.max(RETRY_DELAY);
             Some(silent.min(asked + config.node_timeout.max(RETRY_DELAY)))
@@ -48,8 +48,8 @@ pub(crate) fn link_deadline(node: &Node, config: &ClusterConfig) -> Option<Insta
 
 /// When to ping `node` again; `None` while a PING is unanswered.
 pub(crate) fn ping_deadline(node: &Node) -> Option<Instant> {
-    let idle = node.link.is_up() && node.contact.ping_sent.is_none();
-    if idle { node.contact.ping_due } else { None }
+    let idle = node.link.is_up() && node.contact_times.ping_sent_at.is_none();
+    if idle { node.contact_times.ping_due_at } else { None }
 }
 
 /// When `node` becomes suspected unless a message from it arrives before.
@@ -63,19 +63,19 @@ pub(crate) fn suspicion_deadline(node: &Node, config: &ClusterConfig) -> Option<
 }
 
 fn silence_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
-    let asked = node.contact.ping_sent?;
-    let heard = node.contact.last_message.unwrap_or(asked);
-    Some((heard + config.node_timeout).max(asked + config.answer_time()))
+    let asked = node.contact_times.ping_sent_at?;
+    let heard = node.contact_times.last_message_at.unwrap_or(asked);
+    Some((heard + config.node_timeout).max(asked + config.ping_answer_timeout()))
 }
 
 /// When `node` becomes suspected for refusing connections. Only applies if a link to the node has worked since this
 /// process started, so that nodes that have not started yet are not suspected while a cluster starts.
 pub(crate) fn refused_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
-    let since = node.contact.refused_since?;
-    let on = node.contact.ever_connected && !config.connect_refused_timeout.is_zero();
+    let since = node.contact_times.refused_since?;
+    let on = node.contact_times.was_ever_connected && !config.connect_refused_timeout.is_zero();
     on.then(|| since + config.connect_refused_timeout)
 }
 
 pub(crate) fn handshake_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
-    Some(node.handshake?.since + config.handshake_timeout())
+    Some(node.handshake?.started_at + config.handshake_timeout())
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 
-use self::awaiting_write::{AwaitingWrite, QueueEntry};
+use self::awaiting_write::{QueueEntry, WriteBarrierQueue};
 use crate::wire::Packet;
 use crate::{
     ClusterAction, ClusterConfig, ClusterInput, Gossip, LinkId, OperatorError, OperatorReply,
@@ -52,7 +52,7 @@ pub struct StepInputs {
 pub struct StepOutput {
     now: Instant,
     /// Whether an operator waits for the result, in which case `nodes.conf` must be written without delay.
-    operator_waits: bool,
+    is_operator_waiting: bool,
     /// The actions in the order in which the machine produced them.
     pub actions: Vec<ClusterAction>,
 }
@@ -60,7 +60,7 @@ pub struct StepOutput {
 /// The part of the cluster driver that needs no sockets, threads and files.
 #[derive(Debug)]
 pub struct ClusterDriver {
-    held: AwaitingWrite<LinkId, Box<Packet>, PendingReply>,
+    write_queue: WriteBarrierQueue<LinkId, Box<Packet>, PendingReply>,
     /// Replies that wait for the deletion of the dataset, one per pending deletion. `None` marks a deletion without a
     /// reply.
     awaiting_deletion: VecDeque<Option<PendingReply>>,
@@ -73,7 +73,7 @@ pub struct ClusterDriver {
 impl Default for ClusterDriver {
     fn default() -> Self {
         Self {
-            held: AwaitingWrite::new(),
+            write_queue: WriteBarrierQueue::new(),
             awaiting_deletion: VecDeque::new(),
             delayed_save: None,
             last_replication: ReplicationStatus::default(),
@@ -85,16 +85,16 @@ impl ClusterDriver {
     /// Passes all new events and then `input` to the state machine. Returns the actions to execute now, in order.
     ///
     /// Each [`ClusterAction::Persist`] is one write of `nodes.conf`; writes are numbered from 1. Each returned
-    /// [`ClusterAction::Send`] can be sent at once. The driver must acknowledge each [`ClusterAction::DropEverything`]
-    /// with [`ClusterDriver::note_emptied`].
+    /// [`ClusterAction::Send`] can be sent at once. The driver must acknowledge each [`ClusterAction::DeleteDataset`]
+    /// with [`ClusterDriver::on_dataset_deleted`].
     pub fn feed(
         &mut self,
         machine: &mut Gossip,
         times: (Instant, Millis),
-        new: StepInputs,
+        step_inputs: StepInputs,
         input: ClusterInput,
     ) -> Vec<ClusterAction> {
-        let decided = self.run_machine(machine, times, new, input);
+        let decided = self.run_machine(machine, times, step_inputs, input);
         self.order_actions(decided)
     }
 
@@ -103,33 +103,33 @@ impl ClusterDriver {
         &mut self,
         machine: &mut Gossip,
         (now, wall): (Instant, Millis),
-        new: StepInputs,
+        step_inputs: StepInputs,
         input: ClusterInput,
     ) -> StepOutput {
         if let ClusterInput::Closed { link } | ClusterInput::ConnectFailed { link, .. } = &input {
-            self.held.drop_link(*link);
+            self.write_queue.drop_link(*link);
         }
-        let StepInputs { replication, stream_events, first_write, config } = new;
+        let StepInputs { replication, stream_events, first_write, config } = step_inputs;
         let operator_waits = !stream_events.is_empty() || is_operator_request(&input);
         let mut inputs: Vec<ClusterInput> = config.into_iter().map(ClusterInput::Configure).collect();
         inputs.extend(stream_events);
-        inputs.extend(first_write.map(|at| ClusterInput::FirstWrite { at }));
+        inputs.extend(first_write.map(|at| ClusterInput::FirstWrite { written_at: at }));
         if std::mem::replace(&mut self.last_replication, replication) != replication {
-            inputs.push(ClusterInput::Replication(replication));
+            inputs.push(ClusterInput::ReplicationChanged(replication));
         }
         inputs.push(input);
         let mut actions = Vec::new();
         inputs.into_iter().for_each(|input| machine.handle(now, wall, input, &mut actions));
-        StepOutput { now, operator_waits, actions }
+        StepOutput { now, is_operator_waiting: operator_waits, actions }
     }
 
     /// Orders the actions of [`ClusterDriver::run_machine`] and queues those that must wait for a write.
-    pub fn order_actions(&mut self, decided: StepOutput) -> Vec<ClusterAction> {
-        let StepOutput { now, operator_waits, mut actions } = decided;
+    pub fn order_actions(&mut self, step: StepOutput) -> Vec<ClusterAction> {
+        let StepOutput { now, is_operator_waiting: operator_waits, mut actions } = step;
         let stage = |action: &ClusterAction| match action {
             ClusterAction::BecomeReplica { .. } => 1,
-            ClusterAction::DropSlots(_) => 2,
-            ClusterAction::DropEverything => 3,
+            ClusterAction::DeleteSlotKeys(_) => 2,
+            ClusterAction::DeleteDataset => 3,
             ClusterAction::Reply { .. } => 4,
             _ => 0,
         };
@@ -138,67 +138,67 @@ impl ClusterDriver {
         for action in actions {
             match action {
                 ClusterAction::Send { link, packet, after_persist } => {
-                    let packet = self.held.admit_packet(link, packet, after_persist);
+                    let packet = self.write_queue.admit_packet(link, packet, after_persist);
                     out.extend(packet.map(|packet| ClusterAction::Send { link, packet, after_persist }));
                 }
                 ClusterAction::Close { link } => {
-                    self.held.drop_link(link);
+                    self.write_queue.drop_link(link);
                     out.push(action);
                 }
-                ClusterAction::Persist { text, sync } if sync || operator_waits => {
+                ClusterAction::Persist { nodes_conf: text, sync } if sync || operator_waits => {
                     self.delayed_save = None;
                     out.push(self.persist(text, sync));
                 }
-                ClusterAction::Persist { text, .. } => {
+                ClusterAction::Persist { nodes_conf: text, .. } => {
                     let at = self.delayed_save.take().map_or(now + SAVE_DELAY, |(_, at)| at);
                     self.delayed_save = Some((text, at));
                 }
-                ClusterAction::BecomeReplica { foreign, .. } => {
+                ClusterAction::BecomeReplica { is_data_foreign: foreign, .. } => {
                     if foreign {
                         // The state machine resets its replication state in the same step.
                         self.last_replication = ReplicationStatus::default();
                     }
                     out.push(action);
                 }
-                ClusterAction::DropEverything => empties = true,
+                ClusterAction::DeleteDataset => empties = true,
                 ClusterAction::Reply { token, result } if empties => {
                     self.awaiting_deletion.push_back(Some((token, result)));
-                    out.push(ClusterAction::DropEverything);
+                    out.push(ClusterAction::DeleteDataset);
                     empties = false;
                 }
                 ClusterAction::Reply { token, result } => {
-                    out.extend(self.held.admit_reply((token, result)).map(reply));
+                    out.extend(self.write_queue.admit_reply((token, result)).map(reply_action));
                 }
                 other => out.push(other),
             }
         }
         if empties {
             self.awaiting_deletion.push_back(None);
-            out.push(ClusterAction::DropEverything);
+            out.push(ClusterAction::DeleteDataset);
         }
         out
     }
 
     fn persist(&mut self, text: String, sync: bool) -> ClusterAction {
-        self.held.count_write(sync);
-        ClusterAction::Persist { text, sync }
+        self.write_queue.count_write(sync);
+        ClusterAction::Persist { nodes_conf: text, sync }
     }
 
     /// Records that all writes up to `number` are complete. Returns the actions that waited for them, and whether all
     /// `sync` writes are now complete, in which case the caller must feed [`ClusterInput::Persisted`].
-    pub fn note_written(&mut self, number: u64) -> (Vec<ClusterAction>, bool) {
-        let is_all = self.held.note_written(number);
-        let released = std::iter::from_fn(|| self.held.pop_ready()).map(|entry| match entry {
+    pub fn on_written(&mut self, number: u64) -> (Vec<ClusterAction>, bool) {
+        let is_all = self.write_queue.on_written(number);
+        let released = std::iter::from_fn(|| self.write_queue.pop_ready()).map(|entry| match entry {
             QueueEntry::Packet(link, packet) => ClusterAction::Send { link, packet, after_persist: false },
-            QueueEntry::Answer(answer) => reply(answer),
+            QueueEntry::Reply(answer) => reply_action(answer),
         });
         (released.collect(), is_all)
     }
 
     /// Records that the dataset has been deleted. Returns the reply that waited for the deletion.
-    pub fn note_emptied(&mut self) -> Option<ClusterAction> {
+    pub fn on_dataset_deleted(&mut self) -> Option<ClusterAction> {
         let answer = self.awaiting_deletion.pop_front().flatten()?;
-        self.held.admit_reply(answer).map(reply)
+        self.write_queue.admit_reply(answer).map(reply_action)
     }
 
     /// When to call [`ClusterDriver::take_due_save`] next; `None` if no write is delayed.
@@ -225,11 +225,11 @@ fn is_operator_request(input: &ClusterInput) -> bool {
         input,
         ClusterInput::Command { .. }
             | ClusterInput::Configure(_)
-            | ClusterInput::Start
+            | ClusterInput::NodeStarted
             | ClusterInput::ReplicasAcknowledged { .. }
     )
 }
 
-fn reply((token, result): PendingReply) -> ClusterAction {
+fn reply_action((token, result): PendingReply) -> ClusterAction {
     ClusterAction::Reply { token, result }
 }

@@ -25,13 +25,13 @@ pub(crate) enum Effect {
     /// Write an event to the log, in the order of the effects.
     Log(ClusterEvent),
     /// Pass an action to the driver.
-    Act(ClusterAction),
+    DriverAction(ClusterAction),
     /// Add an entry to the failover timeline of `node`, with the current wall-clock time.
-    Record { node: NodeId, entry: TimelineEntry },
+    RecordTimeline { node: NodeId, entry: TimelineEntry },
     /// Send a message on the outbound link to `to`.
     Send { to: NodeId, body: MessageBody },
     /// Send a message with a gossip section on the outbound link to `to`.
-    Gossip { to: NodeId, kind: GossipKind },
+    SendGossip { to: NodeId, kind: GossipKind },
     /// Send a PONG with this node's current state to all nodes.
     BroadcastPong,
     /// Send a PONG to the other replicas of this node's master, which need this node's offset to rank themselves.
@@ -65,7 +65,7 @@ pub(crate) enum Effect {
     /// `nodes.conf` must be durable before any further packet is sent, because every header carries the new claim.
     SaveBeforeClaiming,
     /// Write a slot change into the replication stream after the topology is published.
-    TellReplicas { slot: Slot, change: SlotChange },
+    ReplicateSlotChange { slot: Slot, change: SlotChange },
     /// Answer an operator command.
     Reply { token: u64, result: Result<OperatorReply, OperatorError> },
     /// End the pause of writes once the new slot owners are published.
@@ -73,7 +73,7 @@ pub(crate) enum Effect {
     /// Do not resume client writes in this step; cancels [`Effect::ResumeWrites`].
     KeepWritesPaused,
     /// Take over the master's slots under a new epoch without an election.
-    TakeOverUnelected,
+    TakeOverWithoutElection,
 }
 
 impl Effect {

@@ -48,13 +48,13 @@ const MAX_ROUNDS: usize = 16;
 /// The candidacy of this replica; idle if there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Election {
-    phase: Phase,
+    phase: ElectionPhase,
     /// Whether the current obstacle to a candidacy has been logged, so that it is logged once instead of in every step.
-    obstacle_logged: bool,
+    is_obstacle_logged: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-enum Phase {
+enum ElectionPhase {
     #[default]
     Idle,
     /// The candidate waits for the election delay, or for better replicas.
@@ -67,19 +67,19 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Candidacy {
     /// When to request votes for the first time.
-    at: Instant,
+    request_at: Instant,
     rank: u32,
     /// Whether the operator requested the failover. Voters then vote even if the master is up.
-    manual: bool,
+    is_manual: bool,
 }
 
 /// The votes that were requested and received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Ballots {
     /// The epoch in which votes were last requested.
-    newest: Round,
+    newest_round: VotingRound,
     /// Earlier epochs, newest last.
-    earlier: Vec<Round>,
+    earlier_rounds: Vec<VotingRound>,
     /// When to repeat the request to masters that have not voted.
     repeat_at: Instant,
     /// Whether the newest epoch may no longer be winnable, so that the next request takes a new epoch.
@@ -88,7 +88,7 @@ struct Ballots {
 
 /// The votes received in one epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Round {
+struct VotingRound {
     epoch: Epoch,
     /// Number of votes that made a majority at the time of the request.
     quorum: usize,
@@ -97,21 +97,21 @@ struct Round {
 
 impl Ballots {
     /// All epochs in which votes were requested, oldest first.
-    fn rounds(&self) -> impl Iterator<Item = &Round> {
-        self.earlier.iter().chain([&self.newest])
+    fn rounds(&self) -> impl Iterator<Item = &VotingRound> {
+        self.earlier_rounds.iter().chain([&self.newest_round])
     }
 
-    fn round_mut(&mut self, epoch: Epoch) -> Option<&mut Round> {
-        self.earlier.iter_mut().chain([&mut self.newest]).find(|round| round.epoch == epoch)
+    fn round_mut(&mut self, epoch: Epoch) -> Option<&mut VotingRound> {
+        self.earlier_rounds.iter_mut().chain([&mut self.newest_round]).find(|round| round.epoch == epoch)
     }
 }
 
-impl Round {
-    fn valid_votes(&self, state: &ClusterState) -> usize {
+impl VotingRound {
+    fn valid_vote_count(&self, state: &ClusterState) -> usize {
         self.votes.iter().filter(|voter| state.is_voter(**voter)).count()
     }
 
-    fn needed_votes(&self, state: &ClusterState) -> usize {
+    fn needed_vote_count(&self, state: &ClusterState) -> usize {
         state.quorum().max(self.quorum)
     }
 }
@@ -127,31 +127,33 @@ impl Election {
     pub(crate) fn prepare(
         &mut self,
         state: &ClusterState,
-        manual: bool,
+        is_manual: bool,
         random: &mut Randomness,
     ) -> Vec<Effect> {
-        let Some(master) = failover_target(state, manual) else {
+        let Some(master) = failover_target(state, is_manual) else {
             self.abandon();
             return Vec::new();
         };
-        if !manual && let Err(obstacle) = check_data_age(state) {
+        if !is_manual && let Err(obstacle) = check_data_age(state) {
             // This also ends a candidacy that was scheduled for a manual failover that has timed out.
-            self.phase = Phase::Idle;
+            self.phase = ElectionPhase::Idle;
             return self.log_obstacle(master, obstacle);
         }
         match &self.phase {
-            Phase::Idle => self.schedule(state, master, manual, random),
-            Phase::Scheduled(candidacy) if manual && !candidacy.manual => {
-                self.schedule(state, master, manual, random)
+            ElectionPhase::Idle => self.schedule(state, master, is_manual, random),
+            ElectionPhase::Scheduled(candidacy) if is_manual && !candidacy.is_manual => {
+                self.schedule(state, master, is_manual, random)
             }
-            Phase::Voting(candidacy, ballots) if manual && !candidacy.manual => {
-                let (epoch, why) = (ballots.newest.epoch, ElectionResetReason::ManualFailover);
-                let mut effects = vec![Effect::log(ElectionEvent::Reset { epoch, why })];
-                effects.extend(self.schedule(state, master, manual, random));
+            ElectionPhase::Voting(candidacy, ballots) if is_manual && !candidacy.is_manual => {
+                let (epoch, why) = (ballots.newest_round.epoch, ElectionResetReason::ManualFailover);
+                let mut effects = vec![Effect::log(ElectionEvent::Reset { epoch, reason: why })];
+                effects.extend(self.schedule(state, master, is_manual, random));
                 effects
             }
-            Phase::Scheduled(_) if !manual => self.update_rank(state, master).into_iter().collect(),
-            Phase::Scheduled(_) | Phase::Voting(..) => Vec::new(),
+            ElectionPhase::Scheduled(_) if !is_manual => {
+                self.update_rank(state, master).into_iter().collect()
+            }
+            ElectionPhase::Scheduled(_) | ElectionPhase::Voting(..) => Vec::new(),
         }
     }
 
@@ -159,21 +161,22 @@ impl Election {
     pub(crate) fn advance(&mut self, state: &ClusterState, random: &mut Randomness) -> Vec<Effect> {
         let Some(master) = state.myself().master() else { return Vec::new() };
         match &self.phase {
-            Phase::Scheduled(candidacy) if state.now() >= candidacy.at => {
+            ElectionPhase::Scheduled(candidacy) if state.now() >= candidacy.request_at => {
                 self.request_votes(state, master, random)
             }
-            Phase::Idle | Phase::Scheduled(_) => Vec::new(),
-            Phase::Voting(candidacy, ballots) => {
-                let has_won = |round: &&Round| round.valid_votes(state) >= round.needed_votes(state);
+            ElectionPhase::Idle | ElectionPhase::Scheduled(_) => Vec::new(),
+            ElectionPhase::Voting(candidacy, ballots) => {
+                let has_won =
+                    |round: &&VotingRound| round.valid_vote_count(state) >= round.needed_vote_count(state);
                 if let Some(epoch) = ballots.rounds().find(has_won).map(|round| round.epoch) {
                     return vec![Effect::log(ElectionEvent::Won(epoch)), Effect::TakeOver { epoch }];
                 }
-                if state.now() >= candidacy.at + state.config().auth_timeout() {
+                if state.now() >= candidacy.request_at + state.config().vote_timeout() {
                     self.restart(state, master, random)
                 } else if state.now() >= ballots.repeat_at {
                     self.repeat_requests(state, master, random)
                 } else if !ballots.is_contested {
-                    self.hurry_if_epoch_claimed(state, random).into_iter().collect()
+                    self.retry_soon_if_epoch_claimed(state, random).into_iter().collect()
                 } else {
                     Vec::new()
                 }
@@ -183,13 +186,13 @@ impl Election {
 
     /// Starts a new candidacy after the timeout expired without a majority.
     fn restart(&mut self, state: &ClusterState, master: NodeId, random: &mut Randomness) -> Vec<Effect> {
-        let Phase::Voting(candidacy, ballots) = &self.phase else { return Vec::new() };
-        let (round, manual) = (&ballots.newest, candidacy.manual);
-        let (votes, needed) = (round.valid_votes(state), round.needed_votes(state));
-        let reason = CannotFailoverReason::NotConfirmed { votes, needed };
+        let ElectionPhase::Voting(candidacy, ballots) = &self.phase else { return Vec::new() };
+        let (round, manual) = (&ballots.newest_round, candidacy.is_manual);
+        let (votes, needed) = (round.valid_vote_count(state), round.needed_vote_count(state));
+        let reason = CannotFailoverReason::NotConfirmed { received_votes: votes, needed_votes: needed };
         let mut effects = vec![
-            Effect::Record { node: master, entry: TimelineEntry::Obstacle(reason) },
-            Effect::log(ElectionEvent::CannotStand(reason)),
+            Effect::RecordTimeline { node: master, entry: TimelineEntry::Obstacle(reason) },
+            Effect::log(ElectionEvent::CannotFailover(reason)),
             Effect::log(ElectionEvent::Expired(round.epoch)),
         ];
         effects.extend(self.schedule(state, master, manual, random));
@@ -208,24 +211,28 @@ impl Election {
         if self.is_epoch_contested(state) {
             return self.request_votes(state, master, random);
         }
-        let Phase::Voting(_, ballots) = &mut self.phase else { return Vec::new() };
-        ballots.repeat_at = next_repetition(state, random);
-        state.linked().into_iter().flat_map(|voter| self.on_link_up(state, voter)).collect()
+        let ElectionPhase::Voting(_, ballots) = &mut self.phase else { return Vec::new() };
+        ballots.repeat_at = next_repeat_time(state, random);
+        state.linked_nodes().into_iter().flat_map(|voter| self.on_link_up(state, voter)).collect()
     }
 
     /// Shortens the wait for a new epoch if another node claims slots under this candidacy's epoch or a newer one,
     /// because Redis nodes then no longer vote in this candidacy's epoch.
-    fn hurry_if_epoch_claimed(&mut self, state: &ClusterState, random: &mut Randomness) -> Option<Effect> {
-        let Phase::Voting(_, ballots) = &mut self.phase else { return None };
-        let epoch = ballots.newest.epoch;
+    fn retry_soon_if_epoch_claimed(
+        &mut self,
+        state: &ClusterState,
+        random: &mut Randomness,
+    ) -> Option<Effect> {
+        let ElectionPhase::Voting(_, ballots) = &mut self.phase else { return None };
+        let epoch = ballots.newest_round.epoch;
         let winner = state.nodes().find(|node| node.config_epoch >= epoch)?;
-        let why = ElectionResetReason::Claim { by: winner.id, epoch: winner.config_epoch };
+        let why = ElectionResetReason::NewerClaim { claimant: winner.id, epoch: winner.config_epoch };
         // A vote given before that claim may still arrive.
         let grace = state.config().election_delay() / 2;
-        let chance = Duration::from_micros(random.below(grace.as_micros() as u64));
+        let chance = Duration::from_micros(random.random_below(grace.as_micros() as u64));
         let at = state.now() + grace + chance;
         (ballots.is_contested, ballots.repeat_at) = (true, ballots.repeat_at.min(at));
-        Some(Effect::log(ElectionEvent::Reset { epoch, why }))
+        Some(Effect::log(ElectionEvent::Reset { epoch, reason: why }))
     }
 
     /// Schedules a candidacy and sends the offset of this node to the other replicas.
@@ -233,26 +240,26 @@ impl Election {
         &mut self,
         state: &ClusterState,
         master: NodeId,
-        manual: bool,
+        is_manual: bool,
         random: &mut Randomness,
     ) -> Vec<Effect> {
-        self.obstacle_logged = false;
-        let rank = if manual { 0 } else { own_rank(state) };
+        self.is_obstacle_logged = false;
+        let rank = if is_manual { 0 } else { own_rank(state) };
         let mut delay = Duration::ZERO;
-        if !manual {
+        if !is_manual {
             let fixed = state.config().election_delay();
-            let chance = random.below(fixed.as_micros() as u64);
+            let chance = random.random_below(fixed.as_micros() as u64);
             delay = fixed + Duration::from_micros(chance) + state.config().rank_delay() * rank;
         }
-        let best = !manual && is_certainly_best(state, master);
+        let best = !is_manual && is_certainly_best(state, master);
         if best {
             delay = Duration::ZERO;
         }
-        self.phase = Phase::Scheduled(Candidacy { at: state.now() + delay, rank, manual });
+        self.phase = ElectionPhase::Scheduled(Candidacy { request_at: state.now() + delay, rank, is_manual });
         let offset = state.offset().0;
         let mut effects: Vec<Effect> = rank_candidates(state, master).into_iter().collect();
-        effects.push(Effect::Record { node: master, entry: TimelineEntry::Ballot { rank, offset } });
-        if !manual {
+        effects.push(Effect::RecordTimeline { node: master, entry: TimelineEntry::Ballot { rank, offset } });
+        if !is_manual {
             let primary_rank = state.nodes.failed_voters().filter(|failed| failed.id < master).count();
             effects.push(Effect::log(ElectionEvent::Scheduled { delay, rank, primary_rank, offset }));
             if best {
@@ -266,15 +273,15 @@ impl Election {
     /// Processes offsets that arrived since the candidacy was scheduled: defers to better replicas, or starts at once
     /// if this replica now ranks first.
     fn update_rank(&mut self, state: &ClusterState, master: NodeId) -> Option<Effect> {
-        let Phase::Scheduled(candidacy) = &mut self.phase else { return None };
+        let ElectionPhase::Scheduled(candidacy) = &mut self.phase else { return None };
         let rank = own_rank(state);
         if rank > candidacy.rank {
             let added = state.config().rank_delay() * (rank - candidacy.rank);
-            candidacy.at += added;
+            candidacy.request_at += added;
             candidacy.rank = rank;
-            Some(Effect::log(ElectionEvent::RankChanged { rank, added }))
-        } else if candidacy.at > state.now() && is_certainly_best(state, master) {
-            (candidacy.at, candidacy.rank) = (state.now(), rank);
+            Some(Effect::log(ElectionEvent::RankChanged { rank, added_delay: added }))
+        } else if candidacy.request_at > state.now() && is_certainly_best(state, master) {
+            (candidacy.request_at, candidacy.rank) = (state.now(), rank);
             Some(Effect::log(ElectionEvent::BecameBest))
         } else {
             None
@@ -289,9 +296,12 @@ impl Election {
         random: &mut Randomness,
     ) -> Vec<Effect> {
         let (candidacy, earlier) = match std::mem::take(&mut self.phase) {
-            Phase::Idle => return Vec::new(),
-            Phase::Scheduled(candidacy) => (candidacy, Vec::new()),
-            Phase::Voting(candidacy, Ballots { newest, mut earlier, .. }) => {
+            ElectionPhase::Idle => return Vec::new(),
+            ElectionPhase::Scheduled(candidacy) => (candidacy, Vec::new()),
+            ElectionPhase::Voting(
+                candidacy,
+                Ballots { newest_round: newest, earlier_rounds: mut earlier, .. },
+            ) => {
                 earlier.push(newest);
                 if earlier.len() == MAX_ROUNDS {
                     earlier.remove(0);
@@ -300,17 +310,20 @@ impl Election {
             }
         };
         let epoch = choose_epoch(state, master, !earlier.is_empty());
-        let newest = Round { epoch, quorum: state.quorum(), votes: BTreeSet::new() };
-        let repeat_at = next_repetition(state, random);
-        self.phase = Phase::Voting(candidacy, Ballots { newest, earlier, repeat_at, is_contested: false });
+        let newest = VotingRound { epoch, quorum: state.quorum(), votes: BTreeSet::new() };
+        let repeat_at = next_repeat_time(state, random);
+        self.phase = ElectionPhase::Voting(
+            candidacy,
+            Ballots { newest_round: newest, earlier_rounds: earlier, repeat_at, is_contested: false },
+        );
         let mut effects = vec![
             // Reserve this node's own vote: after its election this node is a voter, and must not answer a late request
             // in this epoch with a vote.
             Effect::VoteForMyself { epoch },
-            Effect::Record { node: master, entry: TimelineEntry::VotesRequested { epoch } },
+            Effect::RecordTimeline { node: master, entry: TimelineEntry::VotesRequested { epoch } },
             Effect::log(ElectionEvent::Started(epoch)),
         ];
-        let voters = state.linked().into_iter();
+        let voters = state.linked_nodes().into_iter();
         effects.extend(voters.flat_map(|voter| request_vote(state, candidacy, voter, master)));
         effects
     }
@@ -318,8 +331,8 @@ impl Election {
     /// Whether voters may already refuse the newest epoch: a newer epoch exists, the epoch has a winner, or another
     /// candidate uses the epoch as well.
     fn is_epoch_contested(&self, state: &ClusterState) -> bool {
-        let Phase::Voting(_, ballots) = &self.phase else { return false };
-        let epoch = ballots.newest.epoch;
+        let ElectionPhase::Voting(_, ballots) = &self.phase else { return false };
+        let epoch = ballots.newest_round.epoch;
         ballots.is_contested
             || state.current_epoch() > epoch
             || state.nodes().any(|node| node.config_epoch >= epoch)
@@ -328,22 +341,22 @@ impl Election {
     /// Defers to a better replica that appeared after the candidacy was scheduled, so that the better replica can ask
     /// the remaining voters first. Votes in flight can still elect this node.
     fn defer_to_better_replica(&mut self, state: &ClusterState) -> Option<Effect> {
-        let Phase::Voting(candidacy, ballots) = &mut self.phase else { return None };
+        let ElectionPhase::Voting(candidacy, ballots) = &mut self.phase else { return None };
         let rank = own_rank(state);
-        if candidacy.manual || rank <= candidacy.rank {
+        if candidacy.is_manual || rank <= candidacy.rank {
             return None;
         }
         let added = state.config().rank_delay() * (rank - candidacy.rank);
         (candidacy.rank, ballots.repeat_at) = (rank, state.now() + added);
-        Some(Effect::log(ElectionEvent::RankChanged { rank, added }))
+        Some(Effect::log(ElectionEvent::RankChanged { rank, added_delay: added }))
     }
 
     /// Repeats the vote request over a new link to a voter that has not voted yet.
     pub(crate) fn on_link_up(&mut self, state: &ClusterState, voter: NodeId) -> Vec<Effect> {
         let Some(master) = state.myself().master() else { return Vec::new() };
-        let Phase::Voting(candidacy, ballots) = &self.phase else { return Vec::new() };
+        let ElectionPhase::Voting(candidacy, ballots) = &self.phase else { return Vec::new() };
         let candidacy = *candidacy;
-        let has_voted = ballots.newest.votes.contains(&voter);
+        let has_voted = ballots.newest_round.votes.contains(&voter);
         if self.is_epoch_contested(state) || has_voted || !state.is_voter(voter) {
             return Vec::new();
         }
@@ -358,15 +371,15 @@ impl Election {
 
     /// Handles the vote request of another replica.
     pub(crate) fn on_rival_request(&mut self, state: &ClusterState, header: &Header) {
-        let Phase::Voting(candidacy, ballots) = &mut self.phase else { return };
+        let ElectionPhase::Voting(candidacy, ballots) = &mut self.phase else { return };
         let is_sibling = header.replica_of == state.myself().master();
-        let is_better = is_sibling && ranks_before_us(state, header.sender, header.offset);
-        if is_better && !candidacy.manual {
+        let is_better = is_sibling && ranks_before_me(state, header.sender, header.offset);
+        if is_better && !candidacy.is_manual {
             // Voters of Redoubt do not vote for the better replica within this time. Votes in flight can still elect
             // this node.
-            let again = state.now() + state.config().auth_timeout();
+            let again = state.now() + state.config().vote_timeout();
             (ballots.is_contested, ballots.repeat_at) = (true, again);
-        } else if ballots.newest.epoch == header.current_epoch && !ballots.is_contested {
+        } else if ballots.newest_round.epoch == header.current_epoch && !ballots.is_contested {
             // Both candidates may get half of the votes, so each moves on to an epoch of its own shard.
             (ballots.is_contested, ballots.repeat_at) = (true, state.now());
         }
@@ -375,45 +388,47 @@ impl Election {
     /// Counts a vote. Returns the effect that records it, if the vote is valid and new.
     pub(crate) fn on_vote(&mut self, state: &ClusterState, header: &Header) -> Option<Effect> {
         let (voter, epoch) = (header.sender, header.current_epoch);
-        let Phase::Voting(_, ballots) = &mut self.phase else { return None };
+        let ElectionPhase::Voting(_, ballots) = &mut self.phase else { return None };
         let round = ballots.round_mut(epoch)?;
         // A Redis node that was elected in this epoch has recorded no vote in it and may send one although the others
         // voted for that node.
         let counts = state.is_voter(voter) && header.own_epoch() < epoch;
         let is_new = counts && round.votes.insert(voter);
         let node = state.myself().master().filter(|_| is_new)?;
-        Some(Effect::Record { node, entry: TimelineEntry::VoteReceived { voter } })
+        Some(Effect::RecordTimeline { node, entry: TimelineEntry::VoteReceived { voter } })
     }
 
     pub(crate) fn next_deadline(&self, auth_timeout: Duration) -> Option<Instant> {
         match &self.phase {
-            Phase::Idle => None,
-            Phase::Scheduled(candidacy) => Some(candidacy.at),
+            ElectionPhase::Idle => None,
+            ElectionPhase::Scheduled(candidacy) => Some(candidacy.request_at),
             // Voters refuse other replicas of the same master for about this long. (Redis waits twice this time before
             // the next attempt.)
-            Phase::Voting(candidacy, ballots) => Some(ballots.repeat_at.min(candidacy.at + auth_timeout)),
+            ElectionPhase::Voting(candidacy, ballots) => {
+                Some(ballots.repeat_at.min(candidacy.request_at + auth_timeout))
+            }
         }
     }
 
     fn log_obstacle(&mut self, master: NodeId, reason: CannotFailoverReason) -> Vec<Effect> {
-        if std::mem::replace(&mut self.obstacle_logged, true) {
+        if std::mem::replace(&mut self.is_obstacle_logged, true) {
             return Vec::new();
         }
         vec![
-            Effect::Record { node: master, entry: TimelineEntry::Obstacle(reason) },
-            Effect::log(ElectionEvent::CannotStand(reason)),
+            Effect::RecordTimeline { node: master, entry: TimelineEntry::Obstacle(reason) },
+            Effect::log(ElectionEvent::CannotFailover(reason)),
         ]
     }
 }
 
 /// The master that this replica may now try to replace.
-fn failover_target(state: &ClusterState, manual: bool) -> Option<NodeId> {
+fn failover_target(state: &ClusterState, is_manual: bool) -> Option<NodeId> {
     let me = state.myself();
     let master = state.node(me.master()?)?;
     // A master that declared itself FAIL wants a successor with data.
-    let fit = !master.declared_fail || has_data(state.offset());
-    let wanted = manual || (master.has_failed() && !me.no_failover && fit);
-    (wanted && state.slots.count(master.id) > 0).then_some(master.id)
+    let fit = !master.has_declared_fail || has_data(state.offset());
+    let wanted = is_manual || (master.has_failed() && !me.no_failover && fit);
+    (wanted && state.slots.slot_count(master.id) > 0).then_some(master.id)
 }
 
 /// Checks that the data is recent enough for a failover: the last contact with the master must be within the validity
@@ -422,21 +437,21 @@ fn check_data_age(state: &ClusterState) -> Result<(), CannotFailoverReason> {
     let factor = state.config().replica_validity_factor;
     let master = state.myself().master().and_then(|id| state.node(id));
     // A master that declared itself FAIL has no newer data.
-    if factor == 0 || master.is_some_and(|master| master.declared_fail) {
+    if factor == 0 || master.is_some_and(|master| master.has_declared_fail) {
         return Ok(());
     }
     let age = match state.replication().source {
         ReplicationSource::Streaming { last_heard } => Some(state.now().since(last_heard)),
         ReplicationSource::Lost { since } => Some(state.now().since(since)),
-        ReplicationSource::Never => None,
+        ReplicationSource::NeverSynchronized => None,
     };
     // Allow for the time needed to detect the failure.
     let limit = state.config().node_timeout * (factor + 1) + state.config().repl_ping_period;
     if age.is_some_and(|age| age <= limit) { Ok(()) } else { Err(CannotFailoverReason::DataTooOld { age }) }
 }
 
-fn next_repetition(state: &ClusterState, random: &mut Randomness) -> Instant {
-    let chance = Duration::from_micros(random.below(REPEAT_INTERVAL.as_micros() as u64));
+fn next_repeat_time(state: &ClusterState, random: &mut Randomness) -> Instant {
+    let chance = Duration::from_micros(random.random_below(REPEAT_INTERVAL.as_micros() as u64));
     state.now() + REPEAT_INTERVAL + chance
 }
 
@@ -446,7 +461,7 @@ fn is_certainly_best(state: &ClusterState, master: NodeId) -> bool {
     let Some(NodeHealth::Failed { since }) = state.node(master).map(|node| node.health) else {
         return false;
     };
-    let heard = |node: &Node| node.contact.last_message.is_some_and(|at| at >= since);
+    let heard = |node: &Node| node.contact_times.last_message_at.is_some_and(|at| at >= since);
     own_rank(state) == 0 && rivals(state).all(heard)
 }
 
@@ -460,25 +475,25 @@ fn rivals(state: &ClusterState) -> impl Iterator<Item = &Node> {
 
 /// Number of rivals that rank before this node: they have a larger offset, or the same offset and a smaller id.
 fn own_rank(state: &ClusterState) -> u32 {
-    rivals(state).filter(|rival| ranks_before_us(state, rival.id, rival.offset)).count() as u32
+    rivals(state).filter(|rival| ranks_before_me(state, rival.id, rival.offset)).count() as u32
 }
 
-fn ranks_before_us(state: &ClusterState, id: NodeId, offset: ReplOffset) -> bool {
+fn ranks_before_me(state: &ClusterState, id: NodeId, offset: ReplOffset) -> bool {
     (offset, Reverse(id)) > (state.offset(), Reverse(state.id()))
 }
 
 /// Returns the next epoch. If masters of other shards fail as well, or this candidate has requested votes before
 /// (`has_requested_before`), returns the next epoch reserved for this shard.
-fn choose_epoch(state: &ClusterState, master: NodeId, asked_before: bool) -> Epoch {
+fn choose_epoch(state: &ClusterState, master: NodeId, has_requested_before: bool) -> Epoch {
     let next = state.current_epoch().next();
     let fails = |id: NodeId| {
         let node = state.node(id);
-        node.is_some_and(|node| !node.is_healthy() || node.contact.refused_since.is_some())
+        node.is_some_and(|node| !node.is_healthy() || node.contact_times.refused_since.is_some())
     };
-    if !asked_before && !state.slots.owners().any(|(id, _)| id != master && fails(id)) {
+    if !has_requested_before && !state.slots.owners().any(|(id, _)| id != master && fails(id)) {
         return next;
     }
-    let shards = state.voters().max(1) as u64;
+    let shards = state.voter_count().max(1) as u64;
     let place = state.slots.owners().filter(|(id, _)| *id < master).count() as u64;
     let ahead = (place + shards - next.0 % shards) % shards;
     Epoch(next.0 + ahead)
@@ -494,9 +509,9 @@ fn request_vote(
     let fresh = |since: Instant| state.now().since(since) < state.config().node_timeout / 2;
     let condition = state.node(master).map(|node| node.health);
     let failed = matches!(condition, Some(NodeHealth::Failed { since }) if fresh(since));
-    let fail = failed && !candidacy.manual && state.is_voter(voter);
+    let fail = failed && !candidacy.is_manual && state.is_voter(voter);
     let fail = fail.then_some(Effect::Send { to: voter, body: MessageBody::Fail(master) });
-    fail.into_iter().chain([Effect::RequestVote { to: voter, forced: candidacy.manual }])
+    fail.into_iter().chain([Effect::RequestVote { to: voter, forced: candidacy.is_manual }])
 }
 
 #[cfg(test)]
@@ -519,14 +534,14 @@ mod tests {
         let now = cluster.state.now();
         cluster.state.set_source(ReplicationSource::Streaming { last_heard: now });
         cluster.state.set_offset(ReplOffset(100));
-        cluster.fail(1);
+        cluster.mark_failed(1);
         cluster
     }
 
     /// Runs a step, applies a new epoch to the cluster, and returns the effects.
-    fn step(part: &mut Election, cluster: &mut TestCluster, manual: bool) -> Vec<Effect> {
-        let mut effects = part.prepare(&cluster.state, manual, &mut random());
-        effects.extend(part.advance(&cluster.state, &mut random()));
+    fn step(election: &mut Election, cluster: &mut TestCluster, is_manual: bool) -> Vec<Effect> {
+        let mut effects = election.prepare(&cluster.state, is_manual, &mut random());
+        effects.extend(election.advance(&cluster.state, &mut random()));
         for effect in &effects {
             if let Effect::VoteForMyself { epoch } = effect {
                 cluster.state.raise_epoch(*epoch);
@@ -535,11 +550,11 @@ mod tests {
         effects
     }
 
-    fn requests(effects: &[Effect]) -> usize {
+    fn count_vote_requests(effects: &[Effect]) -> usize {
         effects.iter().filter(|effect| matches!(effect, Effect::RequestVote { .. })).count()
     }
 
-    fn vote(cluster: &TestCluster, voter: u8, epoch: u64) -> Header {
+    fn vote_header(cluster: &TestCluster, voter: u8, epoch: u64) -> Header {
         Header { current_epoch: Epoch(epoch), ..cluster.header_of(voter) }
     }
 
@@ -548,13 +563,13 @@ mod tests {
         let (mut cluster, mut part) = (cluster(), Election::default());
         let effects = step(&mut part, &mut cluster, false);
         assert!(effects.contains(&Effect::VoteForMyself { epoch: Epoch(6) }), "{effects:?}");
-        assert_eq!(requests(&effects), 5);
+        assert_eq!(count_vote_requests(&effects), 5);
         for voter in [2, 2, 3] {
-            part.on_vote(&cluster.state, &vote(&cluster, voter, 6));
+            part.on_vote(&cluster.state, &vote_header(&cluster, voter, 6));
             assert_eq!(step(&mut part, &mut cluster, false), []);
         }
         // Four masters own slots, so three votes are needed.
-        assert!(part.on_vote(&cluster.state, &vote(&cluster, 4, 6)).is_some());
+        assert!(part.on_vote(&cluster.state, &vote_header(&cluster, 4, 6)).is_some());
         let effects = step(&mut part, &mut cluster, false);
         assert_eq!(effects.last(), Some(&Effect::TakeOver { epoch: Epoch(6) }));
     }
@@ -564,39 +579,43 @@ mod tests {
         let (mut cluster, mut part) = (cluster(), Election::default());
         cluster.node(5).offset = ReplOffset(200);
         let effects = step(&mut part, &mut cluster, false);
-        assert_eq!(requests(&effects), 0);
+        assert_eq!(count_vote_requests(&effects), 0);
         assert_eq!(effects.last(), Some(&Effect::SendOffsetToSiblings));
         let delay = cluster.state.config().rank_delay() + cluster.state.config().election_delay();
-        let at = part.next_deadline(cluster.state.config().auth_timeout()).unwrap();
+        let at = part.next_deadline(cluster.state.config().vote_timeout()).unwrap();
         assert!(at >= cluster.state.now() + delay);
         // The better replica fails, so this node is the best remaining one.
-        cluster.fail(5);
+        cluster.mark_failed(5);
         let effects = step(&mut part, &mut cluster, false);
         assert_eq!(effects[0], Effect::log(ElectionEvent::BecameBest));
-        assert_eq!(requests(&effects), 5);
+        assert_eq!(count_vote_requests(&effects), 5);
     }
 
     #[test]
     fn votes_of_replicas_and_of_winners_of_the_epoch_do_not_count() {
         let (mut cluster, mut part) = (cluster(), Election::default());
         step(&mut part, &mut cluster, false);
-        assert_eq!(part.on_vote(&cluster.state, &vote(&cluster, 5, 6)), None);
-        let winner = Header { config_epoch: Epoch(6), ..vote(&cluster, 2, 6) };
+        assert_eq!(part.on_vote(&cluster.state, &vote_header(&cluster, 5, 6)), None);
+        let winner = Header { config_epoch: Epoch(6), ..vote_header(&cluster, 2, 6) };
         assert_eq!(part.on_vote(&cluster.state, &winner), None);
-        assert_eq!(part.on_vote(&cluster.state, &vote(&cluster, 2, 5)), None, "no request in this epoch");
+        assert_eq!(
+            part.on_vote(&cluster.state, &vote_header(&cluster, 2, 5)),
+            None,
+            "no request in this epoch"
+        );
     }
 
     #[test]
     fn rival_in_the_same_epoch_makes_the_candidate_take_an_epoch_of_its_shard() {
         let (mut cluster, mut part) = (cluster(), Election::default());
         step(&mut part, &mut cluster, false);
-        let rival = Header { replica_of: Some(id(2)), ..vote(&cluster, 5, 6) };
+        let rival = Header { replica_of: Some(id(2)), ..vote_header(&cluster, 5, 6) };
         part.on_rival_request(&cluster.state, &rival);
         let effects = step(&mut part, &mut cluster, false);
         // Four masters own slots, and master 1 is the first of them.
         assert!(effects.contains(&Effect::VoteForMyself { epoch: Epoch(8) }), "{effects:?}");
         // Votes of the first epoch still count.
-        assert!(part.on_vote(&cluster.state, &vote(&cluster, 2, 6)).is_some());
+        assert!(part.on_vote(&cluster.state, &vote_header(&cluster, 2, 6)).is_some());
     }
 
     #[test]
@@ -604,27 +623,27 @@ mod tests {
         let (mut cluster, mut part) = (cluster(), Election::default());
         assert_eq!(part.on_link_up(&cluster.state, id(2)), []);
         step(&mut part, &mut cluster, false);
-        assert_eq!(requests(&part.on_link_up(&cluster.state, id(2))), 1);
-        part.on_vote(&cluster.state, &vote(&cluster, 2, 6));
+        assert_eq!(count_vote_requests(&part.on_link_up(&cluster.state, id(2))), 1);
+        part.on_vote(&cluster.state, &vote_header(&cluster, 2, 6));
         assert_eq!(part.on_link_up(&cluster.state, id(2)), []);
     }
 
     #[test]
-    fn replica_with_old_data_says_once_why_it_does_not_stand() {
+    fn outdated_replica_logs_once_why_it_is_no_candidate() {
         let (mut cluster, mut part) = (cluster(), Election::default());
-        cluster.state.set_source(ReplicationSource::Never);
+        cluster.state.set_source(ReplicationSource::NeverSynchronized);
         let reason = CannotFailoverReason::DataTooOld { age: None };
         let effects = step(&mut part, &mut cluster, false);
-        assert_eq!(effects.last(), Some(&Effect::log(ElectionEvent::CannotStand(reason))));
+        assert_eq!(effects.last(), Some(&Effect::log(ElectionEvent::CannotFailover(reason))));
         assert_eq!(step(&mut part, &mut cluster, false), []);
-        assert_eq!(requests(&step(&mut part, &mut cluster, true)), 5, "an operator may insist");
+        assert_eq!(count_vote_requests(&step(&mut part, &mut cluster, true)), 5, "an operator may insist");
     }
 
     #[test]
     fn candidate_without_a_majority_starts_over_after_the_timeout() {
         let (mut cluster, mut part) = (cluster(), Election::default());
         step(&mut part, &mut cluster, false);
-        cluster.pass(cluster.state.config().auth_timeout());
+        cluster.advance_time(cluster.state.config().vote_timeout());
         let effects = step(&mut part, &mut cluster, false);
         assert!(effects.contains(&Effect::log(ElectionEvent::Expired(Epoch(6)))));
     }

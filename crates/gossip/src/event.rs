@@ -41,7 +41,7 @@ pub enum ClusterEvent {
         port: u16,
     },
     /// The IP address at which other nodes reach this node has changed.
-    MyAddress(IpAddr),
+    MyAddressChanged(IpAddr),
     /// A handshake is complete, and the id of the node is known.
     HandshakeDone(NodeId),
     /// A different node answered at a known node's address.
@@ -49,7 +49,7 @@ pub enum ClusterEvent {
         /// The node that was known at this address.
         expected: NodeId,
         /// The node that answered, which has another id.
-        found: NodeId,
+        actual: NodeId,
     },
     /// A node was suspected, failed or recovered.
     Failure(FailureEvent),
@@ -60,28 +60,28 @@ pub enum ClusterEvent {
     /// The cluster state changed between `ok` and `fail`.
     StateChanged {
         /// The new state: true means `ok`.
-        serving: bool,
+        is_serving: bool,
     },
     /// The process was paused for this long, so another node may have taken over in the meantime.
     ProcessPaused(Duration),
     /// Another master has the same epoch, so this node takes a new one.
     EpochCollision {
         /// The other master with the same epoch.
-        with: NodeId,
+        other_master: NodeId,
         /// The epoch that this node takes.
         epoch: Epoch,
     },
     /// The last slot of this node moved to another node, so this node becomes a replica of that node.
     SlotsLost {
         /// The new owner of the slot, which becomes this node's master.
-        to: NodeId,
+        new_owner: NodeId,
     },
     /// The last slot of this master moved to another node, but this node remains a master.
     LastSlotLost {
         /// The new owner of the slot.
-        to: NodeId,
+        new_owner: NodeId,
         /// The human-readable name of the new owner; may be empty.
-        name: String,
+        new_owner_name: String,
         /// The shard of the new owner, which is not this node's shard.
         shard: NodeId,
     },
@@ -91,25 +91,25 @@ pub enum ClusterEvent {
         master: NodeId,
     },
     /// The master of this replica became a replica itself.
-    SubReplica {
+    MasterBecameReplica {
         /// The master at the end of the chain of replicas, which this node now replicates.
         master: NodeId,
         /// The previous master of this node.
-        from: NodeId,
+        old_master: NodeId,
     },
     /// This replica moves to a master without working replicas.
-    Migrating {
+    ReplicaMigrating {
         /// The master without working replicas.
-        to: NodeId,
+        new_master: NodeId,
     },
     /// This node took a new epoch for an imported slot.
-    ImportedEpoch(Epoch),
+    EpochTakenForImport(Epoch),
     /// The source of an import no longer claims the slot, so this node takes it.
     GivenAwaySlotClaimed {
         /// The slot that this node was importing.
         slot: Slot,
         /// The node from which the slot was imported.
-        from: NodeId,
+        source: NodeId,
     },
     /// The replication stream assigns a slot to a node that this node does not know, so the change is ignored.
     SlotOfUnknownNode {
@@ -142,7 +142,7 @@ pub enum ClusterEvent {
     /// An operator ran CLUSTER RESET on this node.
     NodeReset,
     /// The operator detached this replica from its master.
-    Detached {
+    ReplicaDetached {
         /// The new shard, in which this node is alone.
         shard: NodeId,
     },
@@ -164,8 +164,8 @@ impl ClusterEvent {
 }
 
 /// The wording of Redis and Valkey, for which log monitors search.
-const FOLLOWING: &str = "Configuration change detected. Reconfiguring myself as a replica of";
-const DETACHED: &str = "Stop replication and turning myself into empty primary (user request). \
+const FOLLOWING_TEXT: &str = "Configuration change detected. Reconfiguring myself as a replica of";
+const DETACHED_TEXT: &str = "Stop replication and turning myself into empty primary (user request). \
                         Moving myself to a new shard";
 
 impl fmt::Display for ClusterEvent {
@@ -174,9 +174,9 @@ impl fmt::Display for ClusterEvent {
             Self::AddressUpdated { id, ip, port } => {
                 write!(f, "Address updated for node {id}, now {ip}:{port}")
             }
-            Self::MyAddress(ip) => write!(f, "IP address for this node updated to {ip}"),
+            Self::MyAddressChanged(ip) => write!(f, "IP address for this node updated to {ip}"),
             Self::HandshakeDone(id) => write!(f, "Successfully completed handshake with {id}"),
-            Self::MismatchedSender { expected, found } => {
+            Self::MismatchedSender { expected, actual: found } => {
                 write!(
                     f,
                     "PONG contains mismatching sender ID. About node {expected}: {found} answers instead"
@@ -185,29 +185,29 @@ impl fmt::Display for ClusterEvent {
             Self::Failure(event) => event.fmt(f),
             Self::Election(event) => event.fmt(f),
             Self::ManualFailover(event) => event.fmt(f),
-            Self::StateChanged { serving } => {
+            Self::StateChanged { is_serving: serving } => {
                 write!(f, "Cluster state changed: {}", if *serving { "ok" } else { "fail" })
             }
             Self::ProcessPaused(gap) => write_process_pause(f, *gap),
-            Self::EpochCollision { with, epoch } => {
+            Self::EpochCollision { other_master: with, epoch } => {
                 write!(f, "configEpoch collision with node {with}. Updating my configEpoch to {epoch}")
             }
-            Self::SlotsLost { to } => {
+            Self::SlotsLost { new_owner: to } => {
                 write!(
                     f,
                     "Lost my last slot during slot migration. Reconfiguring myself as a replica of {to}"
                 )
             }
-            Self::LastSlotLost { to, name, shard } => write!(
+            Self::LastSlotLost { new_owner: to, new_owner_name: name, shard } => write!(
                 f,
                 "My last slot was migrated to node {to} ({name}) in shard {shard}. I am now an empty primary."
             ),
-            Self::FollowingMaster { master } => write!(f, "{FOLLOWING} {master}"),
-            Self::SubReplica { master, from } => {
+            Self::FollowingMaster { master } => write!(f, "{FOLLOWING_TEXT} {master}"),
+            Self::MasterBecameReplica { master, old_master: from } => {
                 write!(f, "I'm a sub-replica! Reconfiguring myself as a replica of {master} from {from}")
             }
-            Self::Migrating { to } => write!(f, "Migrating to orphaned primary {to}"),
-            Self::ImportedEpoch(_)
+            Self::ReplicaMigrating { new_master: to } => write!(f, "Migrating to orphaned primary {to}"),
+            Self::EpochTakenForImport(_)
             | Self::GivenAwaySlotClaimed { .. }
             | Self::SlotOfUnknownNode { .. }
             | Self::KeysInForeignSlot { .. }
@@ -218,7 +218,7 @@ impl fmt::Display for ClusterEvent {
             Self::ConfigEpochSet(epoch) => {
                 write!(f, "configEpoch set to {epoch} via CLUSTER SET-CONFIG-EPOCH")
             }
-            Self::Detached { shard } => write!(f, "{DETACHED} {shard}."),
+            Self::ReplicaDetached { shard } => write!(f, "{DETACHED_TEXT} {shard}."),
             Self::NodeReset => f.write_str("Cluster reset (user request)."),
             Self::NewIdentity(id) => write!(f, "Node hard reset, now I'm {id}"),
         }
@@ -229,10 +229,10 @@ impl ClusterEvent {
     /// Writes the text of slot-related events; `Display` writes all others.
     fn write_slot_event(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ImportedEpoch(epoch) => {
+            Self::EpochTakenForImport(epoch) => {
                 write!(f, "configEpoch updated after importing slot: {epoch}")
             }
-            Self::GivenAwaySlotClaimed { slot, from } => write!(
+            Self::GivenAwaySlotClaimed { slot, source: from } => write!(
                 f,
                 "Slot {slot} is no longer being imported from node {from}, which does not claim it any more. \
                  Taking it over."
@@ -252,7 +252,7 @@ impl ClusterEvent {
     }
 }
 
-fn write_process_pause(f: &mut fmt::Formatter<'_>, gap: Duration) -> fmt::Result {
-    let gap = gap.as_millis();
+fn write_process_pause(f: &mut fmt::Formatter<'_>, pause: Duration) -> fmt::Result {
+    let gap = pause.as_millis();
     write!(f, "Process was paused for {gap} ms; not serving before the other nodes have been heard")
 }

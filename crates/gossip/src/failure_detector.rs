@@ -85,13 +85,13 @@ impl FailureDetector {
     /// Suspects `id` because a different node answers at its address and `id` has no link to this node. Only applies if
     /// a link to `id` has worked since this process started, so that a cluster that restarts with permuted addresses
     /// suspects nobody.
-    pub(crate) fn on_replaced(
+    pub(crate) fn on_address_taken(
         &mut self,
         state: &mut ClusterState,
         id: NodeId,
         random: &mut Randomness,
     ) -> Vec<Effect> {
-        if !state.node(id).is_some_and(|node| node.is_healthy() && node.contact.ever_connected) {
+        if !state.node(id).is_some_and(|node| node.is_healthy() && node.contact_times.was_ever_connected) {
             return Vec::new();
         }
         let mut effects = suspect(state, id, SuspicionCause::Replaced);
@@ -109,8 +109,8 @@ impl FailureDetector {
     ) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.reports.entry(id).or_default().insert(reporter, state.now()).is_none() {
-            let entry = TimelineEntry::Suspicion { by: reporter, cause: None };
-            effects.push(Effect::Record { node: id, entry });
+            let entry = TimelineEntry::Suspicion { reporter, cause: None };
+            effects.push(Effect::RecordTimeline { node: id, entry });
             effects.push(Effect::log(FailureEvent::ReportedBy { id, reporter }));
         }
         effects.extend(self.fail_if_agreed(state, id, random));
@@ -130,7 +130,7 @@ impl FailureDetector {
         }
         let mut effects = Vec::new();
         if reports.is_empty() && state.node(id).is_some_and(Node::is_healthy) {
-            effects.push(Effect::Record { node: id, entry: TimelineEntry::Recovery });
+            effects.push(Effect::RecordTimeline { node: id, entry: TimelineEntry::Recovery });
         }
         effects.push(Effect::log(FailureEvent::ReportWithdrawn { id, reporter }));
         effects
@@ -138,7 +138,7 @@ impl FailureDetector {
 
     /// Returns the number of masters that reported `id` recently; discards older reports.
     pub(crate) fn count_reports(&mut self, state: &ClusterState, id: NodeId) -> usize {
-        let valid_since = state.now() - state.config().report_validity();
+        let valid_since = state.now() - state.config().failure_report_validity();
         let Some(reports) = self.reports.get_mut(&id) else { return 0 };
         reports.retain(|_, at| *at >= valid_since);
         reports.len()
@@ -170,19 +170,25 @@ impl FailureDetector {
     }
 
     /// Handles the message from the node `sender` that the node `failed_id` is FAIL.
-    pub(crate) fn on_fail(&mut self, state: &mut ClusterState, from: NodeId, about: NodeId) -> Vec<Effect> {
-        let Some(failed) = state.node(about).filter(|_| about != state.id()).map(Node::has_failed) else {
+    pub(crate) fn on_fail(
+        &mut self,
+        state: &mut ClusterState,
+        sender: NodeId,
+        failed_id: NodeId,
+    ) -> Vec<Effect> {
+        let Some(failed) = state.node(failed_id).filter(|_| failed_id != state.id()).map(Node::has_failed)
+        else {
             return Vec::new();
         };
         let mut effects = Vec::new();
         if !failed {
-            effects.push(Effect::log(FailureEvent::FailHeard { id: about, from }));
-            effects.extend(set_failed(state, about));
+            effects.push(Effect::log(FailureEvent::FailReceived { id: failed_id, sender }));
+            effects.extend(set_failed(state, failed_id));
         }
-        if from == about {
+        if sender == failed_id {
             let since = state.now();
-            let node = state.known_node_mut(about);
-            (node.health, node.declared_fail) = (NodeHealth::Failed { since }, true);
+            let node = state.known_node_mut(failed_id);
+            (node.health, node.has_declared_fail) = (NodeHealth::Failed { since }, true);
         }
         effects
     }
@@ -194,7 +200,7 @@ impl FailureDetector {
             NodeHealth::Healthy => Vec::new(),
             NodeHealth::Suspected { .. } => {
                 state.known_node_mut(id).health = NodeHealth::Healthy;
-                vec![recovered(id), Effect::log(FailureEvent::SuspicionEnded(id)), Effect::Publish]
+                vec![recovery_effect(id), Effect::log(FailureEvent::SuspicionEnded(id)), Effect::Publish]
             }
             NodeHealth::Failed { since } => clear_fail_if_due(state, id, since),
         }
@@ -204,12 +210,12 @@ impl FailureDetector {
     /// does not mention a failed node that owns no slots in this node's view. If this node missed a promotion, the
     /// replicas of the failed node would otherwise never learn about the FAIL.
     pub(crate) fn on_link_up(&self, state: &ClusterState, receiver: NodeId) -> Vec<Effect> {
-        if !state.knows(receiver) || !state.is_voter(state.id()) {
+        if !state.is_known_node(receiver) || !state.is_voter(state.id()) {
             return Vec::new();
         }
-        let valid_since = state.now() - state.config().report_validity();
+        let valid_since = state.now() - state.config().failure_report_validity();
         let is_recent = |node: &Node| node.failed_since().is_some_and(|at| at >= valid_since);
-        let is_unnamed = |node: &&Node| is_recent(node) && state.slots.count(node.id) == 0;
+        let is_unnamed = |node: &&Node| is_recent(node) && state.slots.slot_count(node.id) == 0;
         let has_replicas = |id: NodeId| state.nodes().any(|node| node.master() == Some(id));
         let failed = state.nodes().filter(is_unnamed).map(|node| node.id);
         failed
@@ -227,16 +233,16 @@ impl FailureDetector {
     }
 }
 
-fn recovered(id: NodeId) -> Effect {
-    Effect::Record { node: id, entry: TimelineEntry::Recovery }
+fn recovery_effect(id: NodeId) -> Effect {
+    Effect::RecordTimeline { node: id, entry: TimelineEntry::Recovery }
 }
 
 fn suspect(state: &mut ClusterState, id: NodeId, cause: SuspicionCause) -> Vec<Effect> {
     let (since, me) = (state.now(), state.id());
     state.known_node_mut(id).health = NodeHealth::Suspected { since, cause };
-    let entry = TimelineEntry::Suspicion { by: me, cause: Some(cause) };
+    let entry = TimelineEntry::Suspicion { reporter: me, cause: Some(cause) };
     vec![
-        Effect::Record { node: id, entry },
+        Effect::RecordTimeline { node: id, entry },
         Effect::log(FailureEvent::Suspected { id, cause }),
         Effect::Publish,
     ]
@@ -245,40 +251,40 @@ fn suspect(state: &mut ClusterState, id: NodeId, cause: SuspicionCause) -> Vec<E
 fn set_failed(state: &mut ClusterState, id: NodeId) -> Vec<Effect> {
     let since = state.now();
     let node = state.known_node_mut(id);
-    (node.health, node.declared_fail) = (NodeHealth::Failed { since }, false);
-    let agreed = Effect::Record { node: id, entry: TimelineEntry::Agreement };
+    (node.health, node.has_declared_fail) = (NodeHealth::Failed { since }, false);
+    let agreed = Effect::RecordTimeline { node: id, entry: TimelineEntry::Agreement };
     [Some(agreed), rank_candidates(state, id), Some(Effect::ConfigChanged)].into_iter().flatten().collect()
 }
 
 /// Sends FAIL to a random sample of the nodes, and to all replicas of the failed node because a replica has to take
 /// over.
 fn announce_fail(state: &ClusterState, id: NodeId, random: &mut Randomness) -> Vec<Effect> {
-    let voters = state.voters();
-    let mut receivers = state.linked();
+    let voters = state.voter_count();
+    let mut receivers = state.linked_nodes();
     receivers.retain(|receiver| {
         let is_replica = state.node(*receiver).is_some_and(|node| node.master() == Some(id));
         is_replica
             || voters <= FAIL_MESSAGES_PER_NODE
-            || random.below(voters as u64) < FAIL_MESSAGES_PER_NODE as u64
+            || random.random_below(voters as u64) < FAIL_MESSAGES_PER_NODE as u64
     });
     receivers.into_iter().map(|to| Effect::Send { to, body: MessageBody::Fail(id) }).collect()
 }
 
 /// Clears the FAIL flag of a node that answered. A node without slots recovers at once. A master with slots recovers
 /// after some time without a successor, so that its replicas can take over first.
-fn clear_fail_if_due(state: &mut ClusterState, id: NodeId, since: Instant) -> Vec<Effect> {
-    let serves = state.slots.count(id) > 0;
-    let (now, undo_time) = (state.now(), state.config().fail_undo_time());
+fn clear_fail_if_due(state: &mut ClusterState, id: NodeId, failed_since: Instant) -> Vec<Effect> {
+    let serves = state.slots.slot_count(id) > 0;
+    let (now, undo_time) = (state.now(), state.config().fail_clear_delay());
     let node = state.known_node_mut(id);
     let why = if !node.is_master() || !serves {
-        FailClearReason::NoSlots { replica: !node.is_master() }
-    } else if now.since(since) > undo_time {
+        FailClearReason::NoSlots { is_replica: !node.is_master() }
+    } else if now.since(failed_since) > undo_time {
         FailClearReason::NotReplaced
     } else {
         return Vec::new();
     };
     node.health = NodeHealth::Healthy;
-    vec![recovered(id), Effect::log(FailureEvent::FailEnded { id, why }), Effect::ConfigChanged]
+    vec![recovery_effect(id), Effect::log(FailureEvent::FailEnded { id, reason: why }), Effect::ConfigChanged]
 }
 
 /// The longest gap between two steps that is not treated as a pause of this process.
@@ -302,11 +308,11 @@ mod tests {
     fn cluster() -> TestCluster {
         let mut cluster = TestCluster::new(5, &[(5, 1)]);
         let now = cluster.state.now();
-        cluster.node(1).contact.ping_sent = Some(now);
+        cluster.node(1).contact_times.ping_sent_at = Some(now);
         cluster
     }
 
-    fn health(cluster: &TestCluster, index: u8) -> NodeHealth {
+    fn health_of(cluster: &TestCluster, index: u8) -> NodeHealth {
         cluster.state.node(id(index)).unwrap().health
     }
 
@@ -314,28 +320,28 @@ mod tests {
     fn node_is_suspected_after_the_node_timeout() {
         let (mut cluster, mut part) = (cluster(), FailureDetector::default());
         let timeout = cluster.state.config().node_timeout;
-        cluster.pass(timeout - Duration::from_millis(1));
+        cluster.advance_time(timeout - Duration::from_millis(1));
         assert_eq!(part.step(&mut cluster.state, &mut random()), []);
-        cluster.pass(Duration::from_millis(1));
+        cluster.advance_time(Duration::from_millis(1));
         let effects = part.step(&mut cluster.state, &mut random());
         let cause = SuspicionCause::Silence;
         assert!(effects.contains(&Effect::log(FailureEvent::Suspected { id: id(1), cause })), "{effects:?}");
         assert_eq!(effects.last(), Some(&Effect::BroadcastPong), "suspicions are gossiped at once");
         let effects = part.on_answer(&mut cluster.state, id(1));
         assert!(effects.contains(&Effect::log(FailureEvent::SuspicionEnded(id(1)))));
-        assert_eq!(health(&cluster, 1), NodeHealth::Healthy);
+        assert_eq!(health_of(&cluster, 1), NodeHealth::Healthy);
     }
 
     #[test]
     fn majority_of_the_masters_turns_a_suspicion_into_fail() {
         let (mut cluster, mut part) = (cluster(), FailureDetector::default());
         part.on_report(&mut cluster.state, id(1), id(2), &mut random());
-        cluster.pass(cluster.state.config().node_timeout);
+        cluster.advance_time(cluster.state.config().node_timeout);
         part.step(&mut cluster.state, &mut random());
-        assert!(matches!(health(&cluster, 1), NodeHealth::Suspected { .. }), "two of five");
+        assert!(matches!(health_of(&cluster, 1), NodeHealth::Suspected { .. }), "two of five");
         let effects = part.on_report(&mut cluster.state, id(1), id(3), &mut random());
         assert!(effects.contains(&Effect::log(FailureEvent::FailAgreed(id(1)))));
-        assert!(matches!(health(&cluster, 1), NodeHealth::Failed { .. }));
+        assert!(matches!(health_of(&cluster, 1), NodeHealth::Failed { .. }));
         let fail = Effect::Send { to: id(5), body: MessageBody::Fail(id(1)) };
         assert!(effects.contains(&fail), "its replica is told");
     }
@@ -344,7 +350,7 @@ mod tests {
     fn old_withdrawn_and_removed_reports_do_not_count() {
         let (mut cluster, mut part) = (cluster(), FailureDetector::default());
         part.on_report(&mut cluster.state, id(1), id(2), &mut random());
-        cluster.pass(cluster.state.config().report_validity() + Duration::from_millis(1));
+        cluster.advance_time(cluster.state.config().failure_report_validity() + Duration::from_millis(1));
         part.on_report(&mut cluster.state, id(1), id(3), &mut random());
         part.on_report(&mut cluster.state, id(1), id(4), &mut random());
         assert_eq!(part.count_reports(&cluster.state, id(1)), 2);
@@ -359,21 +365,21 @@ mod tests {
         let (mut cluster, mut part) = (cluster(), FailureDetector::default());
         part.on_fail(&mut cluster.state, id(2), id(1));
         assert_eq!(part.on_answer(&mut cluster.state, id(1)), []);
-        cluster.pass(cluster.state.config().fail_undo_time() + Duration::from_millis(1));
-        let ended = |why| Effect::log(FailureEvent::FailEnded { id: id(1), why });
+        cluster.advance_time(cluster.state.config().fail_clear_delay() + Duration::from_millis(1));
+        let ended = |why| Effect::log(FailureEvent::FailEnded { id: id(1), reason: why });
         let effects = part.on_answer(&mut cluster.state, id(1));
         assert!(effects.contains(&ended(FailClearReason::NotReplaced)));
         part.on_fail(&mut cluster.state, id(2), id(1));
         cluster.state.slots.release_all(id(1));
         let effects = part.on_answer(&mut cluster.state, id(1));
-        assert!(effects.contains(&ended(FailClearReason::NoSlots { replica: false })));
+        assert!(effects.contains(&ended(FailClearReason::NoSlots { is_replica: false })));
     }
 
     #[test]
-    fn node_that_declares_itself_fail_is_remembered_as_such() {
+    fn self_declared_fail_is_recorded() {
         let (mut cluster, mut part) = (cluster(), FailureDetector::default());
         part.on_fail(&mut cluster.state, id(1), id(1));
-        assert!(cluster.node(1).declared_fail);
+        assert!(cluster.node(1).has_declared_fail);
         assert_eq!(
             part.on_fail(&mut cluster.state, id(2), id(0)),
             [],

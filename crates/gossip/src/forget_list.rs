@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_may_rejoin_after_the_time_but_not_later_than_in_an_hour() {
+    fn forgotten_node_may_rejoin_after_its_ttl_or_at_most_an_hour() {
         let (id, start) = (NodeId::from_random([1; 20]), Instant::ORIGIN);
         let mut list = ForgetList::default();
         list.add(id, Duration::from_secs(60), start);

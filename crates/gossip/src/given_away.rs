@@ -55,21 +55,21 @@ impl GivenAwaySlots {
                 *entry = (source, now);
             }
             let since = entry.1;
-            if now >= since + grace && !is_pending(slot) && all_heard_since(state, since) {
+            if now >= since + grace && !is_pending(slot) && has_heard_from_all_since(state, since) {
                 certain.push(slot);
             }
         }
-        self.take(state, &certain, source)
+        self.claim_slots(state, &certain, source)
     }
 
-    fn take(&mut self, state: &mut ClusterState, slots: &[Slot], from: NodeId) -> Vec<Effect> {
+    fn claim_slots(&mut self, state: &mut ClusterState, slots: &[Slot], source: NodeId) -> Vec<Effect> {
         let mut effects = Vec::new();
         for &slot in slots {
             self.0.remove(&slot);
             state.marks.unmark(slot);
             state.slots.assign(slot, state.id());
-            effects.push(Effect::Log(ClusterEvent::GivenAwaySlotClaimed { slot, from }));
-            effects.push(Effect::TellReplicas { slot, change: SlotChange::Stable });
+            effects.push(Effect::Log(ClusterEvent::GivenAwaySlotClaimed { slot, source }));
+            effects.push(Effect::ReplicateSlotChange { slot, change: SlotChange::Stable });
         }
         if !effects.is_empty() {
             effects.extend([Effect::ClaimImportedSlots, Effect::Publish]);
@@ -79,8 +79,8 @@ impl GivenAwaySlots {
 }
 
 /// Returns whether this node has received a message after `since` from every other node that is not FAIL.
-fn all_heard_since(state: &ClusterState, since: Instant) -> bool {
-    let has_been_heard = |node: &Node| node.contact.last_message.is_some_and(|heard| heard > since);
+fn has_heard_from_all_since(state: &ClusterState, since: Instant) -> bool {
+    let has_been_heard = |node: &Node| node.contact_times.last_message_at.is_some_and(|heard| heard > since);
     state.others().filter(|node| node.handshake.is_none() && !node.has_failed()).all(has_been_heard)
 }
 
@@ -91,54 +91,54 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    const OPEN: StreamState = StreamState::Open;
+    const OPEN_STREAM: StreamState = StreamState::Open;
 
-    fn slot() -> Slot {
+    fn imported_slot() -> Slot {
         Slot::new(16_383).unwrap()
     }
 
     /// A cluster in which this node imports the last slot from master 1, which has stopped claiming the slot.
     fn cluster() -> (TestCluster, SlotSet) {
         let mut cluster = TestCluster::new(2, &[(2, 1)]);
-        cluster.state.marks.mark_importing(slot(), id(1));
-        let mut claimed = cluster.state.slots.set_of(id(1));
-        claimed.remove(slot());
+        cluster.state.marks.mark_importing(imported_slot(), id(1));
+        let mut claimed = cluster.state.slots.slots_of(id(1));
+        claimed.remove(imported_slot());
         (cluster, claimed)
     }
 
-    fn hear_all(cluster: &mut TestCluster) {
-        cluster.pass(Duration::from_secs(10));
+    fn receive_from_all(cluster: &mut TestCluster) {
+        cluster.advance_time(Duration::from_secs(10));
         let now = Some(cluster.state.now());
-        [1, 2].into_iter().for_each(|index| cluster.node(index).contact.last_message = now);
+        [1, 2].into_iter().for_each(|index| cluster.node(index).contact_times.last_message_at = now);
     }
 
     #[test]
     fn slot_is_claimed_once_all_nodes_have_been_heard() {
         let ((mut cluster, claimed), mut part) = (cluster(), GivenAwaySlots::default());
-        assert_eq!(part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| false), []);
-        cluster.pass(Duration::from_secs(10));
-        assert_eq!(part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| false), []);
-        hear_all(&mut cluster);
+        assert_eq!(part.on_claim(&mut cluster.state, id(1), &claimed, OPEN_STREAM, |_| false), []);
+        cluster.advance_time(Duration::from_secs(10));
+        assert_eq!(part.on_claim(&mut cluster.state, id(1), &claimed, OPEN_STREAM, |_| false), []);
+        receive_from_all(&mut cluster);
         assert_eq!(
-            part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| true),
+            part.on_claim(&mut cluster.state, id(1), &claimed, OPEN_STREAM, |_| true),
             [],
             "a SETSLOT is pending"
         );
-        let effects = part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| false);
+        let effects = part.on_claim(&mut cluster.state, id(1), &claimed, OPEN_STREAM, |_| false);
         assert!(effects.contains(&Effect::ClaimImportedSlots), "{effects:?}");
-        assert_eq!(cluster.state.slot_owner(slot()), Some(id(0)));
+        assert_eq!(cluster.state.slot_owner(imported_slot()), Some(id(0)));
         assert!(cluster.state.marks.is_empty());
     }
 
     #[test]
     fn slot_that_the_source_claims_again_is_not_taken() {
         let ((mut cluster, claimed), mut part) = (cluster(), GivenAwaySlots::default());
-        part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| false);
-        let all = cluster.state.slots.set_of(id(1));
-        part.on_claim(&mut cluster.state, id(1), &all, OPEN, |_| false);
-        hear_all(&mut cluster);
+        part.on_claim(&mut cluster.state, id(1), &claimed, OPEN_STREAM, |_| false);
+        let all = cluster.state.slots.slots_of(id(1));
+        part.on_claim(&mut cluster.state, id(1), &all, OPEN_STREAM, |_| false);
+        receive_from_all(&mut cluster);
         assert_eq!(
-            part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| false),
+            part.on_claim(&mut cluster.state, id(1), &claimed, OPEN_STREAM, |_| false),
             [],
             "the wait starts again"
         );

@@ -81,9 +81,11 @@ pub use event::{
 };
 pub use links::LinkReport;
 pub use machine::Gossip;
-pub use node::{Address, Contact, Handshake, LinkState, Node, NodeHealth, Role};
+pub use node::{Address, ContactTimes, Handshake, LinkState, Node, NodeHealth, Role};
 pub use nodes_conf::NodesConfError;
-pub use slot_states::{parse_slot_states, slot_states};
+pub use slot_states::{format_slot_states, parse_slot_states};
 pub use state::ClusterState;
 pub use stats::{LinkTraffic, MessageStats};
-pub use timeline::{Ballot, Candidate, FailoverRecord, FailoverTimeline, Ineligibility, Suspicion};
+pub use timeline::{
+    ElectionAttempt, FailoverRecord, FailoverTimeline, Ineligibility, RankedReplica, Suspicion,
+};

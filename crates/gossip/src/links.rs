@@ -23,7 +23,7 @@ const CONFIRMING_ATTEMPTS: u32 = 6;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Links {
-    next: u64,
+    next_link_number: u64,
     /// The peer of each outbound link.
     outbound: BTreeMap<LinkId, NodeId>,
     inbound: BTreeMap<LinkId, InboundLink>,
@@ -34,26 +34,26 @@ pub(crate) struct Links {
 /// A link that a peer opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct InboundLink {
-    peer: IpAddr,
-    local: IpAddr,
-    since: Millis,
+    peer_ip: IpAddr,
+    local_ip: IpAddr,
+    accepted_at: Millis,
     /// The node that sends on this link; `None` until a known node has sent a packet.
-    node: Option<NodeId>,
+    sender: Option<NodeId>,
     /// When the last packet arrived on this link, or when the link was accepted.
-    last_message: Instant,
+    last_message_at: Instant,
     /// Whether an impossible epoch on this link has been logged.
-    bad_epoch_logged: bool,
+    is_bad_epoch_logged: bool,
 }
 
 /// One link as listed by CLUSTER LINKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkReport {
-    /// The link number. [`LinkId::Out`] was opened by this node, [`LinkId::In`] by the peer.
+    /// The link number. [`LinkId::Outbound`] was opened by this node, [`LinkId::In`] by the peer.
     pub link: LinkId,
     /// The known node at the other end.
     pub node: NodeId,
     /// Wall-clock time at which the link was established.
-    pub created: Millis,
+    pub created_at: Millis,
 }
 
 impl Links {
@@ -61,20 +61,27 @@ impl Links {
         &mut self,
         state: &ClusterState,
         link: LinkId,
-        peer: IpAddr,
-        local: IpAddr,
+        peer_ip: IpAddr,
+        local_ip: IpAddr,
     ) -> Option<Effect> {
         let mut evicted = None;
         if self.inbound.len() >= MAX_INBOUND_LINKS {
             // Known nodes identify themselves with their first packet, so only unknown peers are evicted: the
             // longest-silent one.
             let Some(quietest) = self.unknown_peers().min_by_key(|(_, last_message)| *last_message) else {
-                return Some(close(link));
+                return Some(close_action(link));
             };
             evicted = Some(self.close_inbound(quietest.0));
         }
-        let (since, last_message) = (state.wall(), state.now());
-        let inbound = InboundLink { peer, local, since, node: None, last_message, bad_epoch_logged: false };
+        let (since, last_message) = (state.wall_time(), state.now());
+        let inbound = InboundLink {
+            peer_ip,
+            local_ip,
+            accepted_at: since,
+            sender: None,
+            last_message_at: last_message,
+            is_bad_epoch_logged: false,
+        };
         self.inbound.insert(link, inbound);
         self.next_check.get_or_insert(state.now() + state.config().unknown_peer_timeout());
         evicted
@@ -82,13 +89,13 @@ impl Links {
 
     /// The inbound links without a known sender, with the time of their last packet.
     fn unknown_peers(&self) -> impl Iterator<Item = (LinkId, Instant)> + '_ {
-        let unknown = self.inbound.iter().filter(|(_, inbound)| inbound.node.is_none());
-        unknown.map(|(&link, inbound)| (link, inbound.last_message))
+        let unknown = self.inbound.iter().filter(|(_, inbound)| inbound.sender.is_none());
+        unknown.map(|(&link, inbound)| (link, inbound.last_message_at))
     }
 
     fn close_inbound(&mut self, link: LinkId) -> Effect {
         self.inbound.remove(&link);
-        close(link)
+        close_action(link)
     }
 
     /// Closes inbound links of unknown peers that have been silent for too long.
@@ -114,7 +121,7 @@ impl Links {
         let (id, since) = (self.outbound_peer(link)?, state.now());
         let node = state.known_node_mut(id);
         node.link = LinkState::Up { id: link, since };
-        node.contact.refused_since = None;
+        node.contact_times.refused_since = None;
         Some(id)
     }
 
@@ -123,10 +130,13 @@ impl Links {
         let (now, connect_refused_timeout) = (state.now(), state.config().connect_refused_timeout);
         let node = state.known_node_mut(id);
         // Start the silence measurement unless it is already running.
-        node.contact.ping_sent.get_or_insert(now);
-        let confirming =
-            refused && node.contact.ever_connected && node.is_healthy() && !connect_refused_timeout.is_zero();
-        node.contact.refused_since = if refused { node.contact.refused_since.or(Some(now)) } else { None };
+        node.contact_times.ping_sent_at.get_or_insert(now);
+        let confirming = refused
+            && node.contact_times.was_ever_connected
+            && node.is_healthy()
+            && !connect_refused_timeout.is_zero();
+        node.contact_times.refused_since =
+            if refused { node.contact_times.refused_since.or(Some(now)) } else { None };
         let pause = if confirming {
             (connect_refused_timeout / CONFIRMING_ATTEMPTS).min(RETRY_DELAY)
         } else {
@@ -142,18 +152,18 @@ impl Links {
             schedule_reconnect(state, id);
             return None;
         }
-        let to = self.inbound.remove(&link).and_then(|inbound| inbound.node)?;
+        let to = self.inbound.remove(&link).and_then(|inbound| inbound.sender)?;
         let node = state.node(to)?;
-        let idle = node.link.is_up() && node.contact.ping_sent.is_none();
-        idle.then_some(Effect::Gossip { to, kind: GossipKind::Ping })
+        let idle = node.link.is_up() && node.contact_times.ping_sent_at.is_none();
+        idle.then_some(Effect::SendGossip { to, kind: GossipKind::Ping })
     }
 
     /// Closes the outbound link to `id`, to be reopened later.
-    pub(crate) fn close(&mut self, state: &mut ClusterState, id: NodeId) -> Option<Effect> {
+    pub(crate) fn close_outbound(&mut self, state: &mut ClusterState, id: NodeId) -> Option<Effect> {
         let link = state.node(id)?.link.id()?;
         self.outbound.remove(&link);
         schedule_reconnect(state, id);
-        Some(close(link))
+        Some(close_action(link))
     }
 
     /// Opens missing outbound links and closes dead ones.
@@ -162,40 +172,40 @@ impl Links {
         due.into_iter()
             .filter_map(|id| match state.node(id)?.link {
                 LinkState::Down { .. } => self.connect(state, id),
-                LinkState::Up { .. } | LinkState::Connecting { .. } => self.close(state, id),
+                LinkState::Up { .. } | LinkState::Connecting { .. } => self.close_outbound(state, id),
             })
             .collect()
     }
 
     fn connect(&mut self, state: &mut ClusterState, id: NodeId) -> Option<Effect> {
-        let (link, since) = (LinkId::Out(self.next), state.now());
+        let (link, since) = (LinkId::Outbound(self.next_link_number), state.now());
         let node = state.known_node_mut(id);
         let (ip, port) = (node.address.ip?, node.address.bus_port);
         node.link = LinkState::Connecting { id: link, since };
-        self.next += 1;
+        self.next_link_number += 1;
         self.outbound.insert(link, id);
-        Some(Effect::Act(ClusterAction::Connect { link, ip, port }))
+        Some(Effect::DriverAction(ClusterAction::Connect { link, ip, port }))
     }
 
     /// Records the arrival of a packet. Returns whether the link is still open.
     pub(crate) fn on_packet(&mut self, link: LinkId, now: Instant) -> bool {
         if let Some(inbound) = self.inbound.get_mut(&link) {
-            inbound.last_message = now;
+            inbound.last_message_at = now;
             return true;
         }
         self.outbound.contains_key(&link)
     }
 
     /// Returns whether to log an impossible epoch received on `link`: true once per inbound link.
-    pub(crate) fn logs_bad_epoch(&mut self, link: LinkId) -> bool {
+    pub(crate) fn should_log_bad_epoch(&mut self, link: LinkId) -> bool {
         let inbound = self.inbound.get_mut(&link);
-        inbound.is_none_or(|inbound| !std::mem::replace(&mut inbound.bad_epoch_logged, true))
+        inbound.is_none_or(|inbound| !std::mem::replace(&mut inbound.is_bad_epoch_logged, true))
     }
 
     /// Records that the known node `sender` uses the inbound `link`.
     pub(crate) fn identify(&mut self, link: LinkId, sender: NodeId) {
         if let Some(inbound) = self.inbound.get_mut(&link) {
-            inbound.node = Some(sender);
+            inbound.sender = Some(sender);
         }
     }
 
@@ -205,8 +215,8 @@ impl Links {
     }
 
     pub(crate) fn on_node_removed(&mut self, id: NodeId) {
-        for inbound in self.inbound.values_mut().filter(|inbound| inbound.node == Some(id)) {
-            inbound.node = None;
+        for inbound in self.inbound.values_mut().filter(|inbound| inbound.sender == Some(id)) {
+            inbound.sender = None;
         }
     }
 
@@ -217,25 +227,25 @@ impl Links {
 
     /// The peer of `link`, if it is known.
     pub(crate) fn peer(&self, link: LinkId) -> Option<NodeId> {
-        self.outbound_peer(link).or_else(|| self.inbound.get(&link)?.node)
+        self.outbound_peer(link).or_else(|| self.inbound.get(&link)?.sender)
     }
 
     /// Whether the node `id` has an open link to this node.
-    pub(crate) fn is_held_by(&self, id: NodeId) -> bool {
-        self.inbound.values().any(|inbound| inbound.node == Some(id))
+    pub(crate) fn has_inbound_link_from(&self, id: NodeId) -> bool {
+        self.inbound.values().any(|inbound| inbound.sender == Some(id))
     }
 
     /// Remote address of an inbound link, or the address that an outbound link connects to.
     pub(crate) fn peer_ip(&self, state: &ClusterState, link: LinkId) -> Option<IpAddr> {
         match self.inbound.get(&link) {
-            Some(inbound) => Some(inbound.peer),
+            Some(inbound) => Some(inbound.peer_ip),
             None => state.node(self.outbound_peer(link)?)?.address.ip,
         }
     }
 
     /// Local address of an inbound link; `None` for an outbound link.
     pub(crate) fn local_ip(&self, link: LinkId) -> Option<IpAddr> {
-        self.inbound.get(&link).map(|inbound| inbound.local)
+        self.inbound.get(&link).map(|inbound| inbound.local_ip)
     }
 
     /// All links whose peer is known.
@@ -243,21 +253,21 @@ impl Links {
         let mut reports = Vec::new();
         for node in state.nodes() {
             if let LinkState::Up { id, since } = node.link {
-                reports.push(LinkReport { link: id, node: node.id, created: state.wall_at(since) });
+                reports.push(LinkReport { link: id, node: node.id, created_at: state.wall_at(since) });
             }
-            let theirs = self.inbound.iter().filter(|(_, inbound)| inbound.node == Some(node.id));
+            let theirs = self.inbound.iter().filter(|(_, inbound)| inbound.sender == Some(node.id));
             reports.extend(theirs.map(|(&link, inbound)| LinkReport {
                 link,
                 node: node.id,
-                created: inbound.since,
+                created_at: inbound.accepted_at,
             }));
         }
         reports
     }
 }
 
-fn close(link: LinkId) -> Effect {
-    Effect::Act(ClusterAction::Close { link })
+fn close_action(link: LinkId) -> Effect {
+    Effect::DriverAction(ClusterAction::Close { link })
 }
 
 /// Schedules a reconnect to `id` and starts the measurement of its silence.
@@ -271,7 +281,7 @@ fn schedule_reconnect(state: &mut ClusterState, id: NodeId) {
         LinkState::Down { retry_at } => retry_at,
     };
     node.link = LinkState::Down { retry_at };
-    node.contact.ping_sent.get_or_insert(now);
+    node.contact_times.ping_sent_at.get_or_insert(now);
 }
 
 #[cfg(test)]
@@ -279,38 +289,41 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const PEER_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     /// A cluster in which this node's link to node 1 has the number 7.
     fn cluster() -> (TestCluster, Links) {
         let mut cluster = TestCluster::new(3, &[]);
         let now = cluster.state.now();
         cluster.node(1).link = LinkState::Down { retry_at: now };
-        let mut links = Links { next: 7, ..Links::default() };
+        let mut links = Links { next_link_number: 7, ..Links::default() };
         let effects = links.step(&mut cluster.state);
-        assert!(matches!(effects[..], [Effect::Act(ClusterAction::Connect { link: LinkId::Out(7), .. })]));
+        assert!(matches!(
+            effects[..],
+            [Effect::DriverAction(ClusterAction::Connect { link: LinkId::Outbound(7), .. })]
+        ));
         (cluster, links)
     }
 
     #[test]
     fn broken_link_is_reopened_after_the_retry_delay() {
         let (mut cluster, mut links) = cluster();
-        assert_eq!(links.on_connected(&mut cluster.state, LinkId::Out(7)), Some(id(1)));
-        assert_eq!(links.on_closed(&mut cluster.state, LinkId::Out(7)), None);
-        assert_eq!(links.peer(LinkId::Out(7)), None);
+        assert_eq!(links.on_connected(&mut cluster.state, LinkId::Outbound(7)), Some(id(1)));
+        assert_eq!(links.on_closed(&mut cluster.state, LinkId::Outbound(7)), None);
+        assert_eq!(links.peer(LinkId::Outbound(7)), None);
         assert_eq!(links.step(&mut cluster.state), []);
-        cluster.pass(RETRY_DELAY);
+        cluster.advance_time(RETRY_DELAY);
         assert_eq!(links.step(&mut cluster.state).len(), 1);
     }
 
     #[test]
     fn refused_connection_of_a_node_that_was_up_is_confirmed_quickly() {
         let (mut cluster, mut links) = cluster();
-        cluster.node(1).contact.ever_connected = true;
-        links.on_connect_failed(&mut cluster.state, LinkId::Out(7), true);
+        cluster.node(1).contact_times.was_ever_connected = true;
+        links.on_connect_failed(&mut cluster.state, LinkId::Outbound(7), true);
         let (now, node) = (cluster.state.now(), cluster.state.node(id(1)).unwrap());
         let pause = cluster.state.config().connect_refused_timeout / CONFIRMING_ATTEMPTS;
-        assert_eq!(node.contact.refused_since, Some(now));
+        assert_eq!(node.contact_times.refused_since, Some(now));
         assert_eq!(node.link, LinkState::Down { retry_at: now + pause });
     }
 
@@ -318,36 +331,36 @@ mod tests {
     fn silent_unknown_peer_is_closed_and_a_known_one_stays() {
         let (mut cluster, mut links) = cluster();
         for number in [1, 2] {
-            assert_eq!(links.on_accepted(&cluster.state, LinkId::In(number), PEER, PEER), None);
+            assert_eq!(links.on_accepted(&cluster.state, LinkId::Inbound(number), PEER_IP, PEER_IP), None);
         }
-        links.identify(LinkId::In(2), id(2));
-        cluster.pass(cluster.state.config().unknown_peer_timeout());
+        links.identify(LinkId::Inbound(2), id(2));
+        cluster.advance_time(cluster.state.config().unknown_peer_timeout());
         assert_eq!(links.next_deadline(), Some(cluster.state.now()));
-        assert_eq!(links.close_silent_unknown_peers(&cluster.state), [close(LinkId::In(1))]);
-        assert!(links.is_held_by(id(2)) && links.next_deadline().is_none());
+        assert_eq!(links.close_silent_unknown_peers(&cluster.state), [close_action(LinkId::Inbound(1))]);
+        assert!(links.has_inbound_link_from(id(2)) && links.next_deadline().is_none());
         links.on_node_removed(id(2));
-        assert!(!links.is_held_by(id(2)));
+        assert!(!links.has_inbound_link_from(id(2)));
     }
 
     #[test]
     fn longest_silent_unknown_peer_is_evicted_when_links_run_out() {
         let (mut cluster, mut links) = cluster();
         for number in 0..MAX_INBOUND_LINKS as u64 {
-            links.on_accepted(&cluster.state, LinkId::In(number), PEER, PEER);
+            links.on_accepted(&cluster.state, LinkId::Inbound(number), PEER_IP, PEER_IP);
         }
-        cluster.pass(RETRY_DELAY);
-        assert!(links.on_packet(LinkId::In(0), cluster.state.now()));
-        let evicted = links.on_accepted(&cluster.state, LinkId::In(10_000), PEER, PEER);
-        assert_eq!(evicted, Some(close(LinkId::In(1))));
-        assert!(!links.on_packet(LinkId::In(1), cluster.state.now()));
+        cluster.advance_time(RETRY_DELAY);
+        assert!(links.on_packet(LinkId::Inbound(0), cluster.state.now()));
+        let evicted = links.on_accepted(&cluster.state, LinkId::Inbound(10_000), PEER_IP, PEER_IP);
+        assert_eq!(evicted, Some(close_action(LinkId::Inbound(1))));
+        assert!(!links.on_packet(LinkId::Inbound(1), cluster.state.now()));
     }
 
     #[test]
     fn node_that_closes_its_link_is_pinged() {
         let (mut cluster, mut links) = cluster();
-        links.on_accepted(&cluster.state, LinkId::In(1), PEER, PEER);
-        links.identify(LinkId::In(1), id(2));
-        let ping = Effect::Gossip { to: id(2), kind: GossipKind::Ping };
-        assert_eq!(links.on_closed(&mut cluster.state, LinkId::In(1)), Some(ping));
+        links.on_accepted(&cluster.state, LinkId::Inbound(1), PEER_IP, PEER_IP);
+        links.identify(LinkId::Inbound(1), id(2));
+        let ping = Effect::SendGossip { to: id(2), kind: GossipKind::Ping };
+        assert_eq!(links.on_closed(&mut cluster.state, LinkId::Inbound(1)), Some(ping));
     }
 }

@@ -34,11 +34,11 @@ use crate::links::{LinkReport, Links};
 use crate::manual_failover::ManualFailover;
 use crate::node::{Address, Node, has_data};
 use crate::nodes_conf::{self, NodesConfError, SavedConfig};
-use crate::outbox::{Outbox, Save};
+use crate::outbox::{Outbox, SaveUrgency};
 use crate::random::Randomness;
 use crate::replica_migration::ReplicaMigration;
 use crate::replication_target::ReplicationTarget;
-use crate::self_fail::SelfFail;
+use crate::self_fail::SelfFailCheck;
 use crate::serving::{ServiceState, is_in_minority};
 use crate::set_slot::SetSlotQueue;
 use crate::state::ClusterState;
@@ -52,26 +52,26 @@ use crate::{membership, slot_moves};
 #[derive(Debug)]
 pub struct Gossip {
     state: ClusterState,
-    phase: Phase,
-    forgotten: ForgetList,
+    phase: StartPhase,
+    forget_list: ForgetList,
     links: Links,
     failure_detector: FailureDetector,
-    service: ServiceState,
+    service_state: ServiceState,
     votes: Votes,
     election: Election,
     manual_failover: ManualFailover,
-    self_fail: SelfFail,
-    migration: ReplicaMigration,
+    self_fail: SelfFailCheck,
+    replica_migration: ReplicaMigration,
     replication_target: ReplicationTarget,
-    set_slots: SetSlotQueue,
-    given_away: GivenAwaySlots,
+    set_slot_queue: SetSlotQueue,
+    given_away_slots: GivenAwaySlots,
     random: Randomness,
-    out: Outbox,
+    outbox: Outbox,
 }
 
 /// Whether the state machine has processed an input, before which the time is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum StartPhase {
     Created,
     Started,
 }
@@ -89,13 +89,13 @@ impl Gossip {
     #[must_use]
     pub fn new(config: ClusterConfig, rng: ChaCha8Rng) -> Self {
         let mut random = Randomness::new(rng);
-        let me = random.node_id();
+        let me = random.random_node_id();
         let saved = SavedConfig {
             nodes: BTreeMap::from([(me, Node::new(me, Address::default(), Instant::ORIGIN))]),
             ..SavedConfig::empty(me)
         };
-        let mut gossip = Self::with(config, random, saved);
-        gossip.out.save(Save::BeforeSending);
+        let mut gossip = Self::from_saved(config, random, saved);
+        gossip.outbox.save(SaveUrgency::BeforeSending);
         gossip
     }
 
@@ -104,61 +104,67 @@ impl Gossip {
     /// # Errors
     /// The first line that cannot be parsed.
     pub fn restore(config: ClusterConfig, rng: ChaCha8Rng, nodes_conf: &str) -> Result<Self, NodesConfError> {
-        Ok(Self::with(config, Randomness::new(rng), nodes_conf::parse(nodes_conf)?))
+        Ok(Self::from_saved(config, Randomness::new(rng), nodes_conf::parse(nodes_conf)?))
     }
 
-    fn with(config: ClusterConfig, random: Randomness, saved: SavedConfig) -> Self {
-        let votes = Votes::restored(saved.last_vote_epoch);
+    fn from_saved(config: ClusterConfig, random: Randomness, saved: SavedConfig) -> Self {
+        let votes = Votes::after_restart(saved.last_vote_epoch);
         let mut state = saved.into_state(config);
         apply_own_announcement(&mut state);
         let mut out = Outbox::default();
-        out.save(Save::Later);
+        out.save(SaveUrgency::Later);
         out.publish();
         Self {
-            phase: Phase::Created,
-            migration: ReplicaMigration::new(&state),
+            phase: StartPhase::Created,
+            replica_migration: ReplicaMigration::new(&state),
             state,
-            forgotten: ForgetList::default(),
+            forget_list: ForgetList::default(),
             links: Links::default(),
             failure_detector: FailureDetector::default(),
-            service: ServiceState::default(),
+            service_state: ServiceState::default(),
             votes,
             election: Election::default(),
             manual_failover: ManualFailover::default(),
-            self_fail: SelfFail::default(),
+            self_fail: SelfFailCheck::default(),
             replication_target: ReplicationTarget::default(),
-            set_slots: SetSlotQueue::default(),
-            given_away: GivenAwaySlots::default(),
+            set_slot_queue: SetSlotQueue::default(),
+            given_away_slots: GivenAwaySlots::default(),
             random,
-            out,
+            outbox: out,
         }
     }
 
     /// Processes one input that happened at `now`, with `wall_time` as the wall-clock time, and appends the resulting
     /// actions to `out`. `now` must not decrease between calls.
-    pub fn handle(&mut self, now: Instant, wall: Millis, input: ClusterInput, out: &mut Vec<ClusterAction>) {
-        let gap = self.state.begin_step(now, wall);
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        wall_time: Millis,
+        input: ClusterInput,
+        out: &mut Vec<ClusterAction>,
+    ) {
+        let gap = self.state.begin_step(now, wall_time);
         match self.phase {
-            Phase::Created => {
-                self.phase = Phase::Started;
+            StartPhase::Created => {
+                self.phase = StartPhase::Started;
                 self.votes.on_start(now);
-                self.service.on_start(&mut self.state);
+                self.service_state.on_start(&mut self.state);
             }
-            Phase::Started => self.detect_process_pause(gap),
+            StartPhase::Started => self.detect_process_pause(gap),
         }
         self.dispatch(input);
-        self.do_what_is_due();
+        self.perform_due_work();
         self.settle();
-        self.out.finish(&self.state, self.votes.newest(), out);
+        self.outbox.finish_step(&self.state, self.votes.newest_voted_epoch(), out);
         self.update_indexes();
     }
 
     fn dispatch(&mut self, input: ClusterInput) {
         let state = &mut self.state;
         let effects = match input {
-            ClusterInput::Start | ClusterInput::Deadline => Vec::new(),
-            ClusterInput::Loaded { upto } => self.self_fail.start(state, upto),
-            ClusterInput::Accepted { link, peer, local } => {
+            ClusterInput::NodeStarted | ClusterInput::Deadline => Vec::new(),
+            ClusterInput::DatasetLoaded { offset: upto } => self.self_fail.start(state, upto),
+            ClusterInput::LinkAccepted { link, peer_ip: peer, local_ip: local } => {
                 self.links.on_accepted(state, link, peer, local).into_iter().collect()
             }
             ClusterInput::Connected { link } => return self.on_connected(link),
@@ -167,7 +173,7 @@ impl Gossip {
             }
             ClusterInput::Closed { link } => self.links.on_closed(state, link).into_iter().collect(),
             ClusterInput::Packet { link, packet } => return self.on_packet(link, *packet),
-            ClusterInput::Replication(status) => {
+            ClusterInput::ReplicationChanged(status) => {
                 let before = state.set_replication(status);
                 let changed = has_data(before.offset) != has_data(status.offset);
                 if changed { vec![Effect::Publish] } else { Vec::new() }
@@ -178,26 +184,28 @@ impl Gossip {
                 }
                 return;
             }
-            ClusterInput::Persisted => return self.out.on_persisted(),
-            ClusterInput::ForeignKeysFound { slots, at_start } => {
+            ClusterInput::Persisted => return self.outbox.on_persisted(),
+            ClusterInput::ForeignKeysFound { slots, at_startup: at_start } => {
                 slot_moves::mark_slots_with_keys(state, &slots, at_start)
             }
             ClusterInput::Command { token, command } => return self.on_command(token, command),
-            ClusterInput::ReplicasAcknowledged { token, held, keys_in_slot } => {
-                self.set_slots.record_acknowledgement(token, held, keys_in_slot);
+            ClusterInput::ReplicasAcknowledged { token, is_acknowledged: held, keys_in_slot } => {
+                self.set_slot_queue.record_acknowledgement(token, held, keys_in_slot);
                 return self.execute_set_slots();
             }
             ClusterInput::SlotChanged { slot, change } => {
                 slot_moves::apply_replicated_change(state, slot, &change)
             }
             ClusterInput::MasterShutdown => self.manual_failover.on_master_shutdown(state),
-            ClusterInput::MovesLoaded(moves) => {
+            ClusterInput::SlotMarksLoaded(moves) => {
                 let is_master = state.myself().is_master();
-                let mut effects = if is_master { Vec::new() } else { self.set_slots.refuse_all() };
+                let mut effects = if is_master { Vec::new() } else { self.set_slot_queue.refuse_all() };
                 effects.extend(slot_moves::load_marks(state, &moves));
                 effects
             }
-            ClusterInput::FirstWrite { at } => return self.out.record_first_write(state.id(), at),
+            ClusterInput::FirstWrite { written_at: at } => {
+                return self.outbox.record_first_write(state.id(), at);
+            }
             ClusterInput::Publish(publication) => return self.send_publication(&publication),
             ClusterInput::Configure(config) => return self.configure(*config),
         };
@@ -207,19 +215,19 @@ impl Gossip {
     fn configure(&mut self, config: ClusterConfig) {
         let before = self.state.configure(config);
         apply_own_announcement(&mut self.state);
-        self.state.nodes.touch_all();
+        self.state.nodes.mark_all_changed();
         self.apply([Effect::ConfigChanged]);
         // Every node tells clients the addresses of all nodes, so address changes are sent at once. This takes a PING,
         // because nodes do not update addresses from a PONG.
-        if before.announce != self.state.config().announce {
-            for id in self.state.linked() {
+        if before.announced_address != self.state.config().announced_address {
+            for id in self.state.linked_nodes() {
                 self.send_gossip(id, GossipKind::Ping);
             }
         }
     }
 
     /// Lets every component perform its due work. Each call must advance the component's deadline.
-    fn do_what_is_due(&mut self) {
+    fn perform_due_work(&mut self) {
         let effects = membership::drop_stale_handshakes(&mut self.state);
         self.apply(effects);
         let effects = self.links.close_silent_unknown_peers(&self.state);
@@ -238,8 +246,8 @@ impl Gossip {
         self.apply(effects);
         let effects = self.election.advance(&self.state, &mut self.random);
         self.apply(effects);
-        if let Some(orphan) = self.migration.step(&self.state) {
-            self.out.log(ClusterEvent::Migrating { to: orphan });
+        if let Some(orphan) = self.replica_migration.step(&self.state) {
+            self.outbox.log(ClusterEvent::ReplicaMigrating { new_master: orphan });
             self.become_replica_of(orphan);
         }
     }
@@ -248,34 +256,34 @@ impl Gossip {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let now = self.state.now();
-        if self.phase == Phase::Created {
+        if self.phase == StartPhase::Created {
             return Some(now);
         }
         // Limit the time between calls, so that a longer gap proves that the process was paused.
         let quarter = self.state.config().node_timeout / 4;
-        let heartbeat = self.lease().map(|_| now + quarter.max(Duration::from_millis(1)));
+        let heartbeat = self.serving_lease().map(|_| now + quarter.max(Duration::from_millis(1)));
         let deadlines = [
             self.state.nodes.next_due(),
             self.links.next_deadline(),
             self.manual_failover.next_deadline(),
-            self.election.next_deadline(self.state.config().auth_timeout()),
-            self.migration.next_deadline(now),
+            self.election.next_deadline(self.state.config().vote_timeout()),
+            self.replica_migration.next_deadline(now),
             self.self_fail.next_deadline(now),
-            self.service.next_deadline(now),
+            self.service_state.next_deadline(now),
             heartbeat,
         ];
         deadlines.into_iter().flatten().min()
     }
 
     fn settle(&mut self) {
-        self.follow_chains();
-        let effects = self.set_slots.write_to_stream(&self.state, self.manual_failover.stream_state());
+        self.follow_masters_master();
+        let effects = self.set_slot_queue.write_to_stream(&self.state, self.manual_failover.stream_state());
         self.apply(effects);
         self.update_indexes();
         if is_in_minority(&self.state) {
             self.self_fail.postpone_timeout(&self.state);
         }
-        let effects = self.service.update(&mut self.state, self.self_fail.is_open());
+        let effects = self.service_state.update(&mut self.state, self.self_fail.blocks_serving());
         self.apply(effects);
         let effect = self.replication_target.update(&self.state);
         self.apply(effect);
@@ -285,40 +293,40 @@ impl Gossip {
     fn update_indexes(&mut self) {
         self.state.update_indexes();
         if self.state.nodes.take_changed() {
-            self.service.update_coverage(&self.state);
+            self.service_state.update_coverage(&self.state);
         }
     }
 
     /// Detects that this process was paused. The pause must not count as silence of other nodes, and a master that may
     /// have been replaced during the pause must not serve before it has checked.
-    fn detect_process_pause(&mut self, gap: Duration) {
+    fn detect_process_pause(&mut self, elapsed: Duration) {
         let node_timeout = self.state.config().node_timeout;
-        if gap < node_timeout / 2 || self.state.nodes.len() == 1 {
+        if elapsed < node_timeout / 2 || self.state.nodes.len() == 1 {
             return;
         }
         for node in self.state.nodes.values_mut() {
-            node.contact.exclude_pause(gap);
+            node.contact_times.exclude_pause(elapsed);
         }
-        if gap >= max_undetected_pause(node_timeout) {
-            let effects = self.service.on_process_paused(&mut self.state);
+        if elapsed >= max_undetected_pause(node_timeout) {
+            let effects = self.service_state.on_process_paused(&mut self.state);
             self.apply(effects);
-            self.out.log(ClusterEvent::ProcessPaused(gap));
+            self.outbox.log(ClusterEvent::ProcessPaused(elapsed));
         }
     }
 
     /// How long after the last call this node may serve without another call; `None` if there are no other nodes.
     #[must_use]
-    pub fn lease(&self) -> Option<Duration> {
+    pub fn serving_lease(&self) -> Option<Duration> {
         (self.state.nodes.len() > 1).then(|| max_undetected_pause(self.state.config().node_timeout))
     }
 
     /// Executes the SETSLOT requests that the replicas have acknowledged.
     fn execute_set_slots(&mut self) {
-        while let Some(confirmed) = self.set_slots.pop_confirmed() {
+        while let Some(confirmed) = self.set_slot_queue.pop_confirmed() {
             let (result, effects) = confirmed.execute(&mut self.state);
             self.apply(effects);
             let stream = self.manual_failover.stream_state();
-            let effects = self.set_slots.finish(&self.state, &confirmed, result, stream);
+            let effects = self.set_slot_queue.finish(&self.state, &confirmed, result, stream);
             self.apply(effects);
         }
     }
@@ -326,20 +334,20 @@ impl Gossip {
     /// The highest epoch in which this node voted.
     #[must_use]
     pub fn last_vote_epoch(&self) -> Epoch {
-        self.votes.newest()
+        self.votes.newest_voted_epoch()
     }
 
     /// The most recent failovers that this node observed.
     #[must_use]
     pub fn timeline(&self) -> &FailoverTimeline {
-        self.out.timeline()
+        self.outbox.timeline()
     }
 
     /// Number of valid failure reports about a node (CLUSTER COUNT-FAILURE-REPORTS).
     ///
     /// # Errors
     /// The node is unknown.
-    pub fn failure_reports(&mut self, node: &str) -> Result<usize, OperatorError> {
+    pub fn count_failure_reports(&mut self, node: &str) -> Result<usize, OperatorError> {
         let id = self.state.find_node(node)?;
         Ok(self.failure_detector.count_reports(&self.state, id))
     }
@@ -347,7 +355,7 @@ impl Gossip {
     /// Returns the text of CLUSTER INFO. `traffic` contains the driver's byte counters.
     #[must_use]
     pub fn info_text(&self, traffic: &LinkTraffic) -> String {
-        self.state.info_text(traffic, self.out.stats())
+        self.state.info_text(traffic, self.outbox.stats())
     }
 
     /// All links whose peer is known.
@@ -358,35 +366,35 @@ impl Gossip {
 
     /// Returns the entry of the node at the other end of `link`; `None` for an unknown peer.
     #[must_use]
-    pub fn node_of(&self, link: LinkId) -> Option<&Node> {
+    pub fn peer_node(&self, link: LinkId) -> Option<&Node> {
         self.state.node(self.links.peer(link)?)
     }
 
     /// Message counters by type, since the start or the last reset.
     #[must_use]
     pub fn stats(&self) -> &MessageStats {
-        self.out.stats()
+        self.outbox.stats()
     }
 
     /// Resets the message counters (CONFIG RESETSTAT).
     pub fn reset_stats(&mut self) {
-        self.out.stats_mut().reset();
+        self.outbox.stats_mut().reset();
     }
 
     /// Counts a received message that was dropped because of a DEBUG setting.
     pub fn count_dropped(&mut self, body: &MessageBody) {
-        self.out.stats_mut().count_received(body);
+        self.outbox.stats_mut().count_received(body);
     }
 }
 
 #[cfg(test)]
 impl Gossip {
     pub(crate) fn nodes_conf(&self) -> String {
-        self.state.nodes_conf_text(self.votes.newest())
+        self.state.nodes_conf_text(self.votes.newest_voted_epoch())
     }
 
     pub(crate) fn end_replacement_check(&mut self) {
-        self.service.end_replacement_check();
+        self.service_state.end_replacement_check();
     }
 
     /// Adopts an epoch that another node took without a vote, to create an epoch collision.

@@ -25,7 +25,7 @@ const MAX_EPOCH_LEAD: u64 = 1 << 32;
 pub(crate) fn start_handshake(
     state: &mut ClusterState,
     address: Address,
-    meet: bool,
+    sends_meet: bool,
     random: &mut Randomness,
 ) {
     let is_same = |node: &Node| {
@@ -35,9 +35,9 @@ pub(crate) fn start_handshake(
     if state.nodes.len() >= MAX_NODES || state.nodes().any(is_same) {
         return;
     }
-    let (id, since) = (random.node_id(), state.now());
+    let (id, since) = (random.random_node_id(), state.now());
     let mut node = Node::new(id, address, since);
-    node.handshake = Some(Handshake { since, meet });
+    node.handshake = Some(Handshake { started_at: since, sends_meet });
     state.nodes.insert(id, node);
 }
 
@@ -47,8 +47,12 @@ pub(crate) fn drop_stale_handshakes(state: &mut ClusterState) -> Vec<Effect> {
 }
 
 /// Completes a handshake: replaces the id `temporary_id` of a node by the id in the header of the node's PONG.
-pub(crate) fn finish_handshake(state: &mut ClusterState, temporary: NodeId, header: &Header) -> Vec<Effect> {
-    let Some(mut node) = state.nodes.remove(&temporary) else { return Vec::new() };
+pub(crate) fn finish_handshake(
+    state: &mut ClusterState,
+    temporary_id: NodeId,
+    header: &Header,
+) -> Vec<Effect> {
+    let Some(mut node) = state.nodes.remove(&temporary_id) else { return Vec::new() };
     let id = header.sender;
     (node.id, node.shard) = (id, id);
     node.handshake = None;
@@ -72,23 +76,23 @@ pub(crate) fn update_address(state: &mut ClusterState, id: NodeId, address: Addr
 
 /// Sets this node's IP address to `local_ip`, the local address of the socket on which a message arrived. The socket of
 /// a MEET (`is_meet`) has precedence.
-pub(crate) fn update_my_address(state: &mut ClusterState, local: IpAddr, introduced: bool) -> Vec<Effect> {
-    if state.config().announce.ip.is_some() || local.is_unspecified() {
+pub(crate) fn update_my_address(state: &mut ClusterState, local_ip: IpAddr, is_meet: bool) -> Vec<Effect> {
+    if state.config().announced_address.ip.is_some() || local_ip.is_unspecified() {
         return Vec::new();
     }
     let me = state.myself_mut();
-    if !(introduced || me.address.ip.is_none()) || me.address.ip == Some(local) {
+    if !(is_meet || me.address.ip.is_none()) || me.address.ip == Some(local_ip) {
         return Vec::new();
     }
-    me.address.ip = Some(local);
-    vec![Effect::Log(ClusterEvent::MyAddress(local)), Effect::ConfigChanged]
+    me.address.ip = Some(local_ip);
+    vec![Effect::Log(ClusterEvent::MyAddressChanged(local_ip)), Effect::ConfigChanged]
 }
 
 /// Removes the address of `id`, because the node `actual` answers at that address.
-pub(crate) fn forget_address(state: &mut ClusterState, id: NodeId, found: NodeId) -> Vec<Effect> {
+pub(crate) fn forget_address(state: &mut ClusterState, id: NodeId, actual: NodeId) -> Vec<Effect> {
     state.known_node_mut(id).address = Address::default();
     vec![
-        Effect::Log(ClusterEvent::MismatchedSender { expected: id, found }),
+        Effect::Log(ClusterEvent::MismatchedSender { expected: id, actual }),
         Effect::CloseLink(id),
         Effect::ConfigChanged,
     ]
@@ -114,17 +118,17 @@ pub(crate) fn find_impossible_epoch(
 
 /// Updates the sender's entry with the data that every message carries. Returns `None` if the sender is unknown.
 pub(crate) fn update_sender(state: &mut ClusterState, header: &Header) -> Option<Vec<Effect>> {
-    if !state.knows(header.sender) {
+    if !state.is_known_node(header.sender) {
         return None;
     }
     let now = state.now();
     let mut effects = Vec::new();
     let node = state.known_node_mut(header.sender);
-    node.contact.last_message = Some(now);
+    node.contact_times.last_message_at = Some(now);
     if header.own_epoch() > node.config_epoch {
         effects.push(Effect::ConfigChanged);
     }
-    if node.no_failover != header.flags.has(NodeFlags::NO_FAILOVER) {
+    if node.no_failover != header.flags.contains(NodeFlags::NO_FAILOVER) {
         effects.push(Effect::Save);
     }
     if has_data(node.offset) != has_data(header.offset) {
@@ -146,14 +150,14 @@ pub(crate) fn add_gossiped_node(
     forgotten: &ForgetList,
 ) -> Option<Effect> {
     let (now, address) = (state.now(), gossiped_address(entry));
-    let unusable = entry.flags.has(NodeFlags::NO_ADDRESS) || entry.flags.has(NodeFlags::HANDSHAKE);
+    let unusable = entry.flags.contains(NodeFlags::NO_ADDRESS) || entry.flags.contains(NodeFlags::HANDSHAKE);
     let full = state.nodes.len() >= MAX_NODES;
     if unusable || full || address.ip.is_none() || forgotten.contains(entry.id, now) {
         return None;
     }
     let mut node = Node::new(entry.id, address, now);
     node.role = announced_role(entry.flags);
-    if entry.flags.has(NodeFlags::FAIL) {
+    if entry.flags.contains(NodeFlags::FAIL) {
         node.health = NodeHealth::Failed { since: now };
     }
     state.nodes.insert(entry.id, node);
@@ -163,10 +167,10 @@ pub(crate) fn add_gossiped_node(
 /// Updates the address of a failing node from `entry`: if the node has moved, the sender of `entry` may already reach
 /// it at the new address.
 pub(crate) fn update_gossiped_address(state: &mut ClusterState, entry: &GossipEntry) -> Vec<Effect> {
-    let down = entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
+    let down = entry.flags.contains(NodeFlags::PFAIL) || entry.flags.contains(NodeFlags::FAIL);
     let node = state.node(entry.id);
     let unreachable = node.is_some_and(|node| !node.is_healthy() || node.address.ip.is_none());
-    if unreachable && !down && !entry.flags.has(NodeFlags::NO_ADDRESS) {
+    if unreachable && !down && !entry.flags.contains(NodeFlags::NO_ADDRESS) {
         update_address(state, entry.id, gossiped_address(entry))
     } else {
         Vec::new()
@@ -187,11 +191,11 @@ pub(crate) fn remove_node(state: &mut ClusterState, id: NodeId) -> Option<Role> 
 /// Returns the role according to the flags. The master of a replica stays unknown until the replica itself announces
 /// it.
 fn announced_role(flags: NodeFlags) -> Role {
-    if flags.has(NodeFlags::REPLICA) { Role::Replica(None) } else { Role::Master }
+    if flags.contains(NodeFlags::REPLICA) { Role::Replica(None) } else { Role::Master }
 }
 
 fn gossiped_address(entry: &GossipEntry) -> Address {
-    Address { ip: entry.ip, port: entry.port, other_port: entry.other_port, bus_port: entry.bus_port }
+    Address { ip: entry.ip, port: entry.port, secondary_port: entry.secondary_port, bus_port: entry.bus_port }
 }
 
 #[cfg(test)]
@@ -206,15 +210,24 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    fn address(last: u8) -> Address {
-        let ip = Some(Ipv4Addr::new(10, 0, 0, last).into());
-        Address { ip, port: 7000, other_port: 0, bus_port: 17_000 }
+    fn address(last_octet: u8) -> Address {
+        let ip = Some(Ipv4Addr::new(10, 0, 0, last_octet).into());
+        Address { ip, port: 7000, secondary_port: 0, bus_port: 17_000 }
     }
 
     fn entry(index: u8, flags: NodeFlags) -> GossipEntry {
-        let Address { ip, port, other_port, bus_port } = address(index);
+        let Address { ip, port, secondary_port: other_port, bus_port } = address(index);
         let (ping_sent, pong_received) = (0, 0);
-        GossipEntry { id: id(index), ping_sent, pong_received, ip, port, bus_port, flags, other_port }
+        GossipEntry {
+            id: id(index),
+            ping_sent,
+            pong_received,
+            ip,
+            port,
+            bus_port,
+            flags,
+            secondary_port: other_port,
+        }
     }
 
     #[test]
@@ -230,10 +243,10 @@ mod tests {
         let header = Header { sender: id(9), ..cluster.header_of(1) };
         let effects = finish_handshake(&mut cluster.state, temporary[0], &header);
         assert_eq!(effects[0], Effect::Log(ClusterEvent::HandshakeDone(id(9))));
-        assert!(cluster.state.knows(id(9)));
+        assert!(cluster.state.is_known_node(id(9)));
         start_handshake(&mut cluster.state, address(8), true, &mut random);
         assert_eq!(drop_stale_handshakes(&mut cluster.state), []);
-        cluster.pass(cluster.state.config().handshake_timeout());
+        cluster.advance_time(cluster.state.config().handshake_timeout());
         assert_eq!(drop_stale_handshakes(&mut cluster.state).len(), 1);
     }
 
@@ -259,12 +272,12 @@ mod tests {
         assert_eq!(update_my_address(&mut cluster.state, local, false), []);
         assert_eq!(update_my_address(&mut cluster.state, local, true).len(), 2);
         assert_eq!(update_my_address(&mut cluster.state, Ipv4Addr::UNSPECIFIED.into(), true), []);
-        cluster.state.config_mut().announce.ip = Some(local);
+        cluster.state.config_mut().announced_address.ip = Some(local);
         assert_eq!(update_my_address(&mut cluster.state, Ipv4Addr::LOCALHOST.into(), true), []);
     }
 
     #[test]
-    fn epochs_that_no_node_can_have_reached_are_found() {
+    fn impossible_epochs_are_found() {
         let cluster = TestCluster::new(2, &[]);
         let header = cluster.header_of(1);
         let find = |header: &Header| find_impossible_epoch(&cluster.state, header, &MessageBody::AuthAck);
@@ -297,7 +310,7 @@ mod tests {
             (8, NodeFlags::MASTER, false),
         ] {
             let effect = add_gossiped_node(&mut cluster.state, &entry(index, flags), &forgotten);
-            assert_eq!((effect.is_some(), cluster.state.knows(id(index))), (added, added), "{index}");
+            assert_eq!((effect.is_some(), cluster.state.is_known_node(id(index))), (added, added), "{index}");
         }
     }
 
@@ -306,6 +319,6 @@ mod tests {
         let mut cluster = TestCluster::new(2, &[(2, 1)]);
         assert_eq!(remove_node(&mut cluster.state, id(1)), Some(Role::Master));
         assert_eq!(cluster.node(2).role, Role::Replica(None));
-        assert_eq!(cluster.state.slots.count(id(1)), 0);
+        assert_eq!(cluster.state.slots.slot_count(id(1)), 0);
     }
 }

@@ -6,7 +6,7 @@ use clock::Instant;
 use slot_routing::{ClientEndpoint, NodeId, SlotSet};
 
 use crate::forget_list::ForgetList;
-use crate::node::Extensions;
+use crate::node::SupportedExtensions;
 use crate::random::Randomness;
 use crate::state::ClusterState;
 use crate::votes::Votes;
@@ -30,7 +30,7 @@ pub(crate) struct Receiver {
     /// The id of the receiving node; `None` if it is not a known node.
     pub(crate) id: Option<NodeId>,
     /// Whether the receiver wants to know how this node sees it.
-    pub(crate) asks: bool,
+    pub(crate) wants_own_health: bool,
 }
 
 /// Composes a header with this node's claim on `slots`. A replica's header carries the claim of its master.
@@ -42,12 +42,12 @@ pub(crate) fn compose_header(state: &ClusterState, slots: SlotSet, are_writes_pa
         flags: role
             | NodeFlags::MYSELF
             | NodeFlags::EXTENSIONS
-            | NodeFlags::when(me.no_failover, NodeFlags::NO_FAILOVER),
-        message_flags: if are_writes_paused { MessageFlags::PAUSED } else { MessageFlags::default() },
-        serving: state.is_serving(),
-        ip: state.config().announce.ip,
+            | NodeFlags::flag_if(me.no_failover, NodeFlags::NO_FAILOVER),
+        message_flags: if are_writes_paused { MessageFlags::WRITES_PAUSED } else { MessageFlags::default() },
+        is_serving: state.is_serving(),
+        ip: state.config().announced_address.ip,
         port: me.address.port,
-        other_port: me.address.other_port,
+        secondary_port: me.address.secondary_port,
         bus_port: me.address.bus_port,
         current_epoch: state.current_epoch(),
         config_epoch: state.claimed_epoch(me),
@@ -64,27 +64,30 @@ pub(crate) fn compose_gossip_section(
     state: &ClusterState,
     votes: &Votes,
     forgotten: &ForgetList,
-    to: Receiver,
+    destination: Receiver,
     random: &mut Randomness,
 ) -> GossipSection {
     let nodes = &state.nodes;
-    let receiver = to.id.and_then(|id| nodes.gossip_index(id));
+    let receiver = destination.id.and_then(|id| nodes.gossip_index(id));
     let is_suspect = |id: &NodeId| nodes.suspects().any(|suspect| suspect == *id);
     let is_doubted = |id: NodeId| state.node(id).is_some_and(|node| votes.considers_replaceable(state, node));
-    let named = to.id.filter(|id| receiver.is_some() || is_suspect(id));
-    let named = named.filter(|id| to.asks || is_doubted(*id));
+    let named = destination.id.filter(|id| receiver.is_some() || is_suspect(id));
+    let named = named.filter(|id| destination.wants_own_health || is_doubted(*id));
     let by_chance = pick_gossip_candidates(state, receiver, random);
     let told = by_chance.iter().map(|place| nodes.gossip_candidates()[*place]);
-    let suspects = nodes.suspects().filter(|id| Some(*id) != to.id);
+    let suspects = nodes.suspects().filter(|id| Some(*id) != destination.id);
     let ids = told.chain(named).chain(suspects).take(MAX_ENTRIES);
     let entries = ids
         .map(|id| {
             let entry = compose_entry(state, id);
-            let doubted = Some(id) == to.id && is_doubted(id);
-            GossipEntry { flags: entry.flags | NodeFlags::when(doubted, NodeFlags::PFAIL), ..entry }
+            let doubted = Some(id) == destination.id && is_doubted(id);
+            GossipEntry { flags: entry.flags | NodeFlags::flag_if(doubted, NodeFlags::PFAIL), ..entry }
         })
         .collect();
-    let reads = to.id.and_then(|id| state.node(id)).map_or(Extensions::None, |node| node.extensions);
+    let reads = destination
+        .id
+        .and_then(|id| state.node(id))
+        .map_or(SupportedExtensions::None, |node| node.extensions);
     GossipSection { entries, extensions: compose_extensions(state, forgotten, reads) }
 }
 
@@ -93,18 +96,21 @@ pub(crate) fn compose_gossip_section(
 /// is already in the set.
 fn pick_gossip_candidates(
     state: &ClusterState,
-    without: Option<usize>,
+    excluded_index: Option<usize>,
     random: &mut Randomness,
 ) -> Vec<usize> {
-    let there = state.nodes.gossip_candidates().len() - usize::from(without.is_some());
+    let there = state.nodes.gossip_candidates().len() - usize::from(excluded_index.is_some());
     let wanted = (state.nodes.len() / 10).clamp(MIN_RANDOM_ENTRIES, MAX_RANDOM_ENTRIES).min(there);
     let mut places = Vec::with_capacity(wanted);
     for last in there - wanted..there {
-        let drawn = random.below(last as u64 + 1) as usize;
+        let drawn = random.random_below(last as u64 + 1) as usize;
         places.push(if places.contains(&drawn) { last } else { drawn });
     }
     // Skip the receiver's position, which was excluded from the draw.
-    places.into_iter().map(|place| place + usize::from(without.is_some_and(|out| place >= out))).collect()
+    places
+        .into_iter()
+        .map(|place| place + usize::from(excluded_index.is_some_and(|out| place >= out)))
+        .collect()
 }
 
 fn compose_entry(state: &ClusterState, id: NodeId) -> GossipEntry {
@@ -113,23 +119,27 @@ fn compose_entry(state: &ClusterState, id: NodeId) -> GossipEntry {
         |time: Option<Instant>| time.map_or(0, |time| u32::try_from(state.wall_at(time).secs()).unwrap_or(0));
     GossipEntry {
         id,
-        ping_sent: secs(node.contact.ping_sent),
-        pong_received: secs(node.contact.pong_received),
+        ping_sent: secs(node.contact_times.ping_sent_at),
+        pong_received: secs(node.contact_times.pong_received_at),
         ip: node.address.ip,
         port: node.address.port,
         bus_port: node.address.bus_port,
         flags: node.flags(),
-        other_port: node.address.other_port,
+        secondary_port: node.address.secondary_port,
     }
 }
 
-fn compose_extensions(state: &ClusterState, forgotten: &ForgetList, reads: Extensions) -> Vec<Extension> {
+fn compose_extensions(
+    state: &ClusterState,
+    forgotten: &ForgetList,
+    supported: SupportedExtensions,
+) -> Vec<Extension> {
     let me = state.myself();
     let mut extensions = Vec::new();
-    if reads >= Extensions::Hostname && !me.hostname.is_empty() {
+    if supported >= SupportedExtensions::Hostname && !me.hostname.is_empty() {
         extensions.push(Extension::Hostname(me.hostname.clone()));
     }
-    if reads < Extensions::All {
+    if supported < SupportedExtensions::All {
         return extensions;
     }
     if !me.human_name.is_empty() {
@@ -160,10 +170,15 @@ mod tests {
     use crate::NodeHealth;
     use crate::test_state::{TestCluster, id};
 
-    fn section(cluster: &mut TestCluster, forgotten: &ForgetList, to: u8, asks: bool) -> GossipSection {
+    fn compose_section(
+        cluster: &mut TestCluster,
+        forgotten: &ForgetList,
+        to: u8,
+        wants_own_health: bool,
+    ) -> GossipSection {
         cluster.state.update_indexes();
         let mut random = Randomness::new(ChaCha8Rng::seed_from_u64(1));
-        let to = Receiver { id: Some(id(to)), asks };
+        let to = Receiver { id: Some(id(to)), wants_own_health };
         compose_gossip_section(&cluster.state, &Votes::default(), forgotten, to, &mut random)
     }
 
@@ -171,14 +186,18 @@ mod tests {
     fn replica_announces_the_claim_and_epoch_of_its_master() {
         let mut cluster = TestCluster::new(3, &[]);
         cluster.become_replica_of(2);
-        let slots = cluster.state.slots.set_of(id(2));
+        let slots = cluster.state.slots.slots_of(id(2));
         let header = compose_header(&cluster.state, slots, false);
         assert_eq!((header.replica_of, header.config_epoch.0), (Some(id(2)), 3));
-        assert!(compose_header(&cluster.state, SlotSet::new(), true).message_flags.has(MessageFlags::PAUSED));
+        assert!(
+            compose_header(&cluster.state, SlotSet::new(), true)
+                .message_flags
+                .contains(MessageFlags::WRITES_PAUSED)
+        );
     }
 
     #[test]
-    fn all_suspects_are_named_and_the_receiver_only_if_it_asks_or_is_doubted() {
+    fn gossip_contains_all_suspects_and_the_receiver_only_if_needed() {
         let mut cluster = TestCluster::new(9, &[]);
         let since = cluster.state.now();
         let cause = crate::SuspicionCause::Silence;
@@ -189,22 +208,22 @@ mod tests {
         let names = |section: GossipSection| -> Vec<NodeId> {
             section.entries.into_iter().map(|entry| entry.id).collect()
         };
-        let all = names(section(&mut cluster, &forgotten, 1, false));
+        let all = names(compose_section(&mut cluster, &forgotten, 1, false));
         assert!([6, 7, 8].iter().all(|index| all.contains(&id(*index))) && !all.contains(&id(1)));
-        assert!(names(section(&mut cluster, &forgotten, 1, true)).contains(&id(1)));
-        assert!(names(section(&mut cluster, &forgotten, 6, false)).contains(&id(6)));
+        assert!(names(compose_section(&mut cluster, &forgotten, 1, true)).contains(&id(1)));
+        assert!(names(compose_section(&mut cluster, &forgotten, 6, false)).contains(&id(6)));
     }
 
     #[test]
-    fn only_nodes_that_read_extensions_get_them() {
+    fn extensions_are_sent_only_to_nodes_that_understand_them() {
         let mut cluster = TestCluster::new(3, &[]);
         cluster.node(0).hostname = "one.example.org".to_owned();
         let mut forgotten = ForgetList::default();
         forgotten.add(id(9), Duration::from_millis(2500), cluster.state.now());
         let mut kinds = Vec::new();
-        for reads in [Extensions::None, Extensions::Hostname, Extensions::All] {
+        for reads in [SupportedExtensions::None, SupportedExtensions::Hostname, SupportedExtensions::All] {
             cluster.node(1).extensions = reads;
-            kinds.push(section(&mut cluster, &forgotten, 1, false).extensions);
+            kinds.push(compose_section(&mut cluster, &forgotten, 1, false).extensions);
         }
         assert_eq!((kinds[0].len(), kinds[1].len()), (0, 1));
         let last = Extension::Forgotten { id: id(9), ttl: Duration::from_secs(2) };

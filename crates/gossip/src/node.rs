@@ -43,7 +43,7 @@ pub struct Node {
     /// Whether the node is configured to never start an election.
     pub no_failover: bool,
     /// The PING extensions that the node understands.
-    pub extensions: Extensions,
+    pub extensions: SupportedExtensions,
     /// The epoch of the node's last slot claim. Replicas do not claim slots.
     pub config_epoch: Epoch,
     /// The replication offset in the last header of the node: the end of the stream that a master has written or a
@@ -52,11 +52,11 @@ pub struct Node {
     /// State of the outbound link to the node.
     pub link: LinkState,
     /// Times of the last messages from and to the node.
-    pub contact: Contact,
+    pub contact_times: ContactTimes,
     /// Whether the node declared itself FAIL, because it restarted with less data than its replicas.
-    pub(crate) declared_fail: bool,
+    pub(crate) has_declared_fail: bool,
     /// The values of this node that the indexes of [`Nodes`](crate::nodes::Nodes) currently contain.
-    pub(crate) indexed: IndexEntry,
+    pub(crate) index_entry: IndexEntry,
 }
 
 /// The address of a node on the cluster bus and for clients.
@@ -67,7 +67,7 @@ pub struct Address {
     /// The plaintext client port or, with `tls-cluster`, the TLS port.
     pub port: u16,
     /// The client port of the other kind (usually TLS); 0 if there is none.
-    pub other_port: u16,
+    pub secondary_port: u16,
     /// The port on which the node accepts links from other nodes.
     pub bus_port: u16,
 }
@@ -104,9 +104,9 @@ pub enum NodeHealth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
     /// When the handshake started; it is abandoned after a timeout.
-    pub since: Instant,
+    pub started_at: Instant,
     /// Whether to send MEET, because an operator ran CLUSTER MEET on this node.
-    pub meet: bool,
+    pub sends_meet: bool,
 }
 
 /// The state of the outbound link to a node.
@@ -152,32 +152,32 @@ impl LinkState {
 
 /// When messages were exchanged with a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Contact {
+pub struct ContactTimes {
     /// When the oldest unanswered PING was sent; `None` if all were answered. A reconnect does not reset it.
-    pub ping_sent: Option<Instant>,
+    pub ping_sent_at: Option<Instant>,
     /// When the last PONG arrived, for CLUSTER NODES and gossip entries.
-    pub pong_received: Option<Instant>,
+    pub pong_received_at: Option<Instant>,
     /// When the last message arrived, on any link.
-    pub last_message: Option<Instant>,
+    pub last_message_at: Option<Instant>,
     /// When to send the next PING, unless a PING is unanswered.
-    pub ping_due: Option<Instant>,
+    pub ping_due_at: Option<Instant>,
     /// When the current series of refused connection attempts began; `None` if the last attempt was not refused.
     pub refused_since: Option<Instant>,
     /// Whether a link to the node has worked since this process started.
-    pub ever_connected: bool,
+    pub was_ever_connected: bool,
     /// Whether the node has answered since this process started or resumed, and does not object to this node serving.
     pub(crate) confirms_serving: bool,
     /// Whether the node has answered since this process started or resumed, and does not object to this node voting.
     pub(crate) confirms_voting: bool,
 }
 
-impl Contact {
+impl ContactTimes {
     /// Shifts the times by the duration of a pause of this process, so that the pause does not count for the timeouts.
-    pub(crate) fn exclude_pause(&mut self, gap: Duration) {
+    pub(crate) fn exclude_pause(&mut self, pause: Duration) {
         for time in
-            [&mut self.ping_sent, &mut self.last_message, &mut self.refused_since].into_iter().flatten()
+            [&mut self.ping_sent_at, &mut self.last_message_at, &mut self.refused_since].into_iter().flatten()
         {
-            *time += gap;
+            *time += pause;
         }
     }
 }
@@ -198,13 +198,13 @@ impl Node {
             client_endpoint: ClientEndpoint::default(),
             zone: String::new(),
             no_failover: false,
-            extensions: Extensions::None,
+            extensions: SupportedExtensions::None,
             config_epoch: Epoch(0),
             offset: ReplOffset(0),
             link: LinkState::Down { retry_at: now },
-            contact: Contact::default(),
-            declared_fail: false,
-            indexed: IndexEntry::default(),
+            contact_times: ContactTimes::default(),
+            has_declared_fail: false,
+            index_entry: IndexEntry::default(),
         }
     }
 
@@ -253,18 +253,18 @@ impl Node {
     #[must_use]
     pub fn flags(&self) -> NodeFlags {
         let role = if self.is_master() { NodeFlags::MASTER } else { NodeFlags::REPLICA };
-        role | NodeFlags::when(self.is_suspected(), NodeFlags::PFAIL)
-            | NodeFlags::when(self.has_failed(), NodeFlags::FAIL)
-            | NodeFlags::when(self.handshake.is_some(), NodeFlags::HANDSHAKE)
-            | NodeFlags::when(self.address.ip.is_none(), NodeFlags::NO_ADDRESS)
-            | NodeFlags::when(self.no_failover, NodeFlags::NO_FAILOVER)
-            | NodeFlags::when(self.extensions != Extensions::None, NodeFlags::EXTENSIONS)
+        role | NodeFlags::flag_if(self.is_suspected(), NodeFlags::PFAIL)
+            | NodeFlags::flag_if(self.has_failed(), NodeFlags::FAIL)
+            | NodeFlags::flag_if(self.handshake.is_some(), NodeFlags::HANDSHAKE)
+            | NodeFlags::flag_if(self.address.ip.is_none(), NodeFlags::NO_ADDRESS)
+            | NodeFlags::flag_if(self.no_failover, NodeFlags::NO_FAILOVER)
+            | NodeFlags::flag_if(self.extensions != SupportedExtensions::None, NodeFlags::EXTENSIONS)
     }
 
     /// Updates all attributes except the role from the node's own header.
     pub(crate) fn update_from(&mut self, header: &Header) {
-        self.no_failover = header.flags.has(NodeFlags::NO_FAILOVER);
-        self.extensions = self.extensions.max(Extensions::supported_by(header));
+        self.no_failover = header.flags.contains(NodeFlags::NO_FAILOVER);
+        self.extensions = self.extensions.max(SupportedExtensions::supported_by(header));
         self.offset = header.offset;
         self.config_epoch = self.config_epoch.max(header.own_epoch());
     }
@@ -280,7 +280,7 @@ impl Node {
 /// The PING extensions that a node understands. The level never decreases, because not every message shows which
 /// extensions its sender understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Extensions {
+pub enum SupportedExtensions {
     None,
     /// Redis 7.0, which logs a warning for all other extensions.
     Hostname,
@@ -288,11 +288,11 @@ pub enum Extensions {
     All,
 }
 
-impl Extensions {
+impl SupportedExtensions {
     fn supported_by(header: &Header) -> Self {
-        if header.flags.has(NodeFlags::EXTENSIONS) {
+        if header.flags.contains(NodeFlags::EXTENSIONS) {
             Self::All
-        } else if header.message_flags.has(MessageFlags::EXTENSIONS) {
+        } else if header.message_flags.contains(MessageFlags::EXTENSIONS) {
             Self::Hostname
         } else {
             Self::None
@@ -304,11 +304,11 @@ impl Address {
     /// Returns the address announced in `header`. A missing IP address is replaced by `peer_ip`, the remote address of
     /// the link.
     #[must_use]
-    pub(crate) fn announced(header: &Header, peer: Option<IpAddr>) -> Self {
+    pub(crate) fn from_header(header: &Header, peer_ip: Option<IpAddr>) -> Self {
         Self {
-            ip: header.ip.or(peer),
+            ip: header.ip.or(peer_ip),
             port: header.port,
-            other_port: header.other_port,
+            secondary_port: header.secondary_port,
             bus_port: header.bus_port,
         }
     }

@@ -6,11 +6,11 @@ use slot_routing::NodeId;
 /// The attributes of a node on which the indexes depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct IndexedState {
-    pub(crate) due: Option<Instant>,
+    pub(crate) next_deadline: Option<Instant>,
     pub(crate) is_gossip_candidate: bool,
     pub(crate) is_suspected: bool,
     /// When the node became FAIL; `None` unless it is a FAIL master with slots.
-    pub(crate) failed_voter: Option<Instant>,
+    pub(crate) failed_voter_since: Option<Instant>,
     pub(crate) eligible_replica_of: Option<NodeId>,
     pub(crate) is_reachable: bool,
     pub(crate) confirms_serving: bool,

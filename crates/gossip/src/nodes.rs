@@ -23,7 +23,7 @@ pub(crate) const MAX_NODES: usize = 10_000;
 pub(crate) struct Nodes {
     by_id: BTreeMap<NodeId, Node>,
     /// Nodes that may have changed since the last index update.
-    touched: Vec<NodeId>,
+    changed_nodes: Vec<NodeId>,
     /// The next deadline of each node.
     timers: BTreeSet<(Instant, NodeId)>,
     /// Nodes from which gossip entries are picked at random, in no particular order.
@@ -35,10 +35,10 @@ pub(crate) struct Nodes {
     /// Number of replicas per master that could take over.
     eligible_replicas: BTreeMap<NodeId, usize>,
     /// Whether any index other than `timers` has changed since the last check.
-    changed: bool,
+    has_changed: bool,
     /// Number of other masters with slots that are reachable.
-    reachable: usize,
-    confirming: usize,
+    reachable_voters: usize,
+    confirming_voters: usize,
 }
 
 impl Deref for Nodes {
@@ -52,29 +52,29 @@ impl Deref for Nodes {
 impl From<BTreeMap<NodeId, Node>> for Nodes {
     fn from(by_id: BTreeMap<NodeId, Node>) -> Self {
         let touched = by_id.keys().copied().collect();
-        Self { by_id, touched, ..Self::default() }
+        Self { by_id, changed_nodes: touched, ..Self::default() }
     }
 }
 
 impl Nodes {
     pub(crate) fn get_mut(&mut self, id: &NodeId) -> Option<&mut Node> {
         let node = self.by_id.get_mut(id)?;
-        if self.touched.last() != Some(id) {
-            self.touched.push(*id);
+        if self.changed_nodes.last() != Some(id) {
+            self.changed_nodes.push(*id);
         }
         Some(node)
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Node> {
-        self.touch_all();
+        self.mark_all_changed();
         self.by_id.values_mut()
     }
 
     /// Inserts a node, replacing one with the same id.
     pub(crate) fn insert(&mut self, id: NodeId, mut node: Node) {
         self.remove(&id);
-        node.indexed = IndexEntry::default();
-        self.touched.push(id);
+        node.index_entry = IndexEntry::default();
+        self.changed_nodes.push(id);
         self.by_id.insert(id, node);
     }
 
@@ -84,20 +84,20 @@ impl Nodes {
     }
 
     /// Marks all nodes as changed. Called after a change that affects every node.
-    pub(crate) fn touch_all(&mut self) {
-        self.touched.clear();
-        self.touched.extend(self.by_id.keys());
-        self.changed = true;
+    pub(crate) fn mark_all_changed(&mut self) {
+        self.changed_nodes.clear();
+        self.changed_nodes.extend(self.by_id.keys());
+        self.has_changed = true;
     }
 
     /// Marks these nodes as changed because of a change outside of the table.
-    pub(crate) fn touch(&mut self, ids: impl Iterator<Item = NodeId>) {
-        self.touched.extend(ids);
+    pub(crate) fn mark_changed(&mut self, ids: impl Iterator<Item = NodeId>) {
+        self.changed_nodes.extend(ids);
     }
 
     /// Updates the indexes for all changed nodes.
     pub(crate) fn update_indexes(&mut self, state_of: impl Fn(&Node) -> IndexedState) {
-        let mut touched = std::mem::take(&mut self.touched);
+        let mut touched = std::mem::take(&mut self.changed_nodes);
         if touched.len() > 1 {
             touched.sort_unstable();
             touched.dedup();
@@ -108,40 +108,40 @@ impl Nodes {
             }
         }
         // Put the vector back to reuse its allocation.
-        self.touched = touched;
+        self.changed_nodes = touched;
     }
 
     /// Returns whether any index other than the timers has changed since the last call.
     pub(crate) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
+        std::mem::take(&mut self.has_changed)
     }
 
     /// Replaces the node's previous values in the indexes by the current ones.
-    fn update_entry(&mut self, id: NodeId, now: IndexedState) {
+    fn update_entry(&mut self, id: NodeId, current: IndexedState) {
         let Some(node) = self.by_id.get_mut(&id) else { return };
-        let IndexEntry { state: before, gossip_index: place } = node.indexed;
-        node.indexed.state = now;
-        if before == now {
+        let IndexEntry { state: before, gossip_index: place } = node.index_entry;
+        node.index_entry.state = current;
+        if before == current {
             return;
         }
-        self.changed |= IndexedState { due: now.due, ..before } != now;
-        if before.due != now.due {
-            before.due.map(|at| self.timers.remove(&(at, id)));
-            self.timers.extend(now.due.map(|at| (at, id)));
+        self.has_changed |= IndexedState { next_deadline: current.next_deadline, ..before } != current;
+        if before.next_deadline != current.next_deadline {
+            before.next_deadline.map(|at| self.timers.remove(&(at, id)));
+            self.timers.extend(current.next_deadline.map(|at| (at, id)));
         }
-        if now.is_gossip_candidate && !before.is_gossip_candidate {
-            node.indexed.gossip_index = self.gossip_candidates.len();
+        if current.is_gossip_candidate && !before.is_gossip_candidate {
+            node.index_entry.gossip_index = self.gossip_candidates.len();
             self.gossip_candidates.push(id);
-        } else if before.is_gossip_candidate && !now.is_gossip_candidate {
+        } else if before.is_gossip_candidate && !current.is_gossip_candidate {
             self.gossip_candidates.swap_remove(place);
             let moved = self.gossip_candidates.get(place).and_then(|moved| self.by_id.get_mut(moved));
             if let Some(moved) = moved {
-                moved.indexed.gossip_index = place;
+                moved.index_entry.gossip_index = place;
             }
         }
-        set_membership(&mut self.suspects, id, now.is_suspected);
-        set_membership(&mut self.failed_voters, id, now.failed_voter.is_some());
-        if before.eligible_replica_of != now.eligible_replica_of {
+        set_membership(&mut self.suspects, id, current.is_suspected);
+        set_membership(&mut self.failed_voters, id, current.failed_voter_since.is_some());
+        if before.eligible_replica_of != current.eligible_replica_of {
             if let Some(master) = before.eligible_replica_of
                 && let Some(eligible_replicas) = self.eligible_replicas.get_mut(&master)
             {
@@ -150,17 +150,18 @@ impl Nodes {
                     self.eligible_replicas.remove(&master);
                 }
             }
-            if let Some(master) = now.eligible_replica_of {
+            if let Some(master) = current.eligible_replica_of {
                 *self.eligible_replicas.entry(master).or_default() += 1;
             }
         }
-        self.reachable = self.reachable + usize::from(now.is_reachable) - usize::from(before.is_reachable);
-        self.confirming =
-            self.confirming + usize::from(now.confirms_serving) - usize::from(before.confirms_serving);
+        self.reachable_voters =
+            self.reachable_voters + usize::from(current.is_reachable) - usize::from(before.is_reachable);
+        self.confirming_voters = self.confirming_voters + usize::from(current.confirms_serving)
+            - usize::from(before.confirms_serving);
     }
 
     /// The nodes with a due deadline, sorted by id.
-    pub(crate) fn due(&self, now: Instant) -> Vec<NodeId> {
+    pub(crate) fn due_nodes(&self, now: Instant) -> Vec<NodeId> {
         let due = self.timers.iter().take_while(|(at, _)| *at <= now);
         let mut due: Vec<NodeId> = due.map(|(_, id)| *id).collect();
         due.sort_unstable();
@@ -178,7 +179,7 @@ impl Nodes {
 
     /// The position of `id` in [`Nodes::gossip_candidates`]; `None` if `id` is not a candidate.
     pub(crate) fn gossip_index(&self, id: NodeId) -> Option<usize> {
-        let indexed = self.by_id.get(&id)?.indexed;
+        let indexed = self.by_id.get(&id)?.index_entry;
         indexed.state.is_gossip_candidate.then_some(indexed.gossip_index)
     }
 
@@ -196,13 +197,13 @@ impl Nodes {
     }
 
     /// Number of other masters with slots that are reachable in this node's view.
-    pub(crate) fn reachable(&self) -> usize {
-        self.reachable
+    pub(crate) fn reachable_voter_count(&self) -> usize {
+        self.reachable_voters
     }
 
     /// Number of other masters with slots that confirm that this node may serve.
-    pub(crate) fn confirming(&self) -> usize {
-        self.confirming
+    pub(crate) fn confirming_voter_count(&self) -> usize {
+        self.confirming_voters
     }
 }
 
@@ -210,22 +211,22 @@ impl Nodes {
     /// Checks that the incrementally updated indexes equal indexes computed from scratch.
     #[cfg(test)]
     pub(crate) fn assert_consistent(&self, state_of: impl Fn(&Node) -> IndexedState) {
-        let all = self.by_id.values().map(|node| (node.id, state_of(node), node.indexed.state));
+        let all = self.by_id.values().map(|node| (node.id, state_of(node), node.index_entry.state));
         all.for_each(|(id, now, indexed)| assert_eq!(now, indexed, "{id}"));
         let count = |of: fn(&IndexedState) -> bool| {
-            self.by_id.values().filter(|node| of(&node.indexed.state)).count()
+            self.by_id.values().filter(|node| of(&node.index_entry.state)).count()
         };
         let sums =
             [self.timers.len(), self.gossip_candidates.len(), self.suspects.len(), self.failed_voters.len()];
         let indexed = [
-            count(|state| state.due.is_some()),
+            count(|state| state.next_deadline.is_some()),
             count(|state| state.is_gossip_candidate),
             count(|state| state.is_suspected),
-            count(|state| state.failed_voter.is_some()),
+            count(|state| state.failed_voter_since.is_some()),
         ];
         assert_eq!(sums, indexed);
-        assert_eq!(self.reachable, count(|state| state.is_reachable));
-        assert_eq!(self.confirming, count(|state| state.confirms_serving));
+        assert_eq!(self.reachable_voters, count(|state| state.is_reachable));
+        assert_eq!(self.confirming_voters, count(|state| state.confirms_serving));
         assert_eq!(
             self.eligible_replicas.values().sum::<usize>(),
             count(|state| state.eligible_replica_of.is_some())
@@ -235,8 +236,8 @@ impl Nodes {
     }
 }
 
-fn set_membership(set: &mut BTreeSet<NodeId>, id: NodeId, wanted: bool) {
-    if wanted {
+fn set_membership(set: &mut BTreeSet<NodeId>, id: NodeId, is_member: bool) {
+    if is_member {
         set.insert(id);
     } else if !set.is_empty() {
         set.remove(&id);

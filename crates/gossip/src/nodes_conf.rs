@@ -41,7 +41,7 @@ pub struct NodesConfError {
 /// The content of `nodes.conf`, from which a node is restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SavedConfig {
-    pub(crate) me: NodeId,
+    pub(crate) my_id: NodeId,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) slots: SlotTable,
     pub(crate) marks: SlotMarks,
@@ -52,7 +52,7 @@ pub(crate) struct SavedConfig {
 impl SavedConfig {
     pub(crate) fn empty(me: NodeId) -> Self {
         Self {
-            me,
+            my_id: me,
             nodes: BTreeMap::new(),
             slots: SlotTable::new(),
             marks: SlotMarks::default(),
@@ -64,7 +64,7 @@ impl SavedConfig {
     /// Returns the state of a node that starts with this content of `nodes.conf`.
     pub(crate) fn into_state(self, config: ClusterConfig) -> ClusterState {
         let nodes = Nodes::from(self.nodes);
-        ClusterState::new(config, self.me, nodes, self.slots, self.marks, self.current_epoch)
+        ClusterState::new(config, self.my_id, nodes, self.slots, self.marks, self.current_epoch)
     }
 }
 
@@ -72,7 +72,7 @@ impl ClusterState {
     /// Formats the current state for `nodes.conf`.
     pub(crate) fn nodes_conf_text(&self, last_vote_epoch: Epoch) -> String {
         let mut text = String::new();
-        let ranges = self.ranges();
+        let ranges = self.slot_ranges();
         for node in self.nodes.values().filter(|node| node.handshake.is_none()) {
             write_address(&mut text, node);
             self.write_node_state(&mut text, node, &ranges);
@@ -94,7 +94,7 @@ fn write_address(text: &mut String, node: &Node) {
     let said = |word: &String| (!word.is_empty()).then(|| word.clone());
     let further = [
         ("nodename", said(&node.human_name)),
-        ("tls-port", known(node.address.other_port)),
+        ("tls-port", known(node.address.secondary_port)),
         ("availability-zone", said(&node.zone)),
         ("client-ipv4", ipv4.map(|ip| ip.to_string())),
         ("client-ipv6", ipv6.map(|ip| ip.to_string())),
@@ -110,12 +110,15 @@ fn write_address(text: &mut String, node: &Node) {
 
 /// Parses the content of the file.
 pub(crate) fn parse(text: &str) -> Result<SavedConfig, NodesConfError> {
-    let mut reader =
-        Reader { saved: SavedConfig::empty(NodeId::from_random([0; 20])), me: None, masters: Vec::new() };
+    let mut reader = NodesConfParser {
+        saved: SavedConfig::empty(NodeId::from_random([0; 20])),
+        my_id: None,
+        replica_masters: Vec::new(),
+    };
     for (index, line) in text.lines().enumerate() {
         let at = |reason: String| NodesConfError { line: index + 1, reason };
         if !line.is_empty() {
-            reader.line(line).map_err(at)?;
+            reader.parse_line(line).map_err(at)?;
         }
     }
     let last = text.lines().count().max(1);
@@ -125,29 +128,29 @@ pub(crate) fn parse(text: &str) -> Result<SavedConfig, NodesConfError> {
     if !text.ends_with('\n') && !text.lines().last().is_some_and(is_last) {
         return Err(at_end("the last line is cut short"));
     }
-    let Some(me) = reader.me else { return Err(at_end("no line is marked as myself")) };
+    let Some(me) = reader.my_id else { return Err(at_end("no line is marked as myself")) };
     reader.link_replicas().map_err(|reason| at_end(&reason))?;
     let mut saved = reader.saved;
-    saved.me = me;
+    saved.my_id = me;
     // The node has seen every claimed epoch, even if the `vars` line is older.
     let claimed = saved.nodes.values().map(|node| node.config_epoch).max().unwrap_or_default();
     saved.current_epoch = saved.current_epoch.max(claimed);
     Ok(saved)
 }
 
-struct Reader {
+struct NodesConfParser {
     saved: SavedConfig,
-    me: Option<NodeId>,
+    my_id: Option<NodeId>,
     /// Each replica with its master. Resolved at the end, because the line of the master may follow that of the
     /// replica.
-    masters: Vec<(NodeId, NodeId)>,
+    replica_masters: Vec<(NodeId, NodeId)>,
 }
 
-impl Reader {
-    fn line(&mut self, line: &str) -> Result<(), String> {
+impl NodesConfParser {
+    fn parse_line(&mut self, line: &str) -> Result<(), String> {
         let words: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).collect();
         if words.first() == Some(&"vars") {
-            return self.vars(&words[1..]);
+            return self.parse_vars(&words[1..]);
         }
         let [id, address, flags, master, _ping, _pong, epoch, _link, slots @ ..] = &words[..] else {
             return Err("a node line needs at least eight fields".to_owned());
@@ -159,20 +162,20 @@ impl Reader {
         let mut node = Node::new(id, Address::default(), Instant::ORIGIN);
         parse_address(&mut node, address)?;
         for flag in flags.split(',') {
-            self.flag(&mut node, flag)?;
+            self.parse_flag(&mut node, flag)?;
         }
         if *master != "-" {
-            self.masters.push((id, parse_id(master)?));
+            self.replica_masters.push((id, parse_id(master)?));
         }
         let epoch = parse_epoch(epoch)?;
         // A replica's line contains its master's epoch. If the replica kept this epoch as its own, a later promotion of
         // the replica under a lower epoch would be ignored.
         node.config_epoch = if node.is_master() { epoch } else { Epoch(0) };
         self.saved.nodes.insert(id, node);
-        slots.iter().try_for_each(|word| self.slot_word(id, word))
+        slots.iter().try_for_each(|word| self.parse_slot_word(id, word))
     }
 
-    fn vars(&mut self, words: &[&str]) -> Result<(), String> {
+    fn parse_vars(&mut self, words: &[&str]) -> Result<(), String> {
         for pair in words.chunks(2) {
             let [name, value] = pair else { return Err("a variable without a value".to_owned()) };
             match *name {
@@ -185,10 +188,10 @@ impl Reader {
         Ok(())
     }
 
-    fn flag(&mut self, node: &mut Node, flag: &str) -> Result<(), String> {
+    fn parse_flag(&mut self, node: &mut Node, flag: &str) -> Result<(), String> {
         match flag {
             "myself" => {
-                if self.me.replace(node.id).is_some() {
+                if self.my_id.replace(node.id).is_some() {
                     return Err("a second line is marked as myself".to_owned());
                 }
             }
@@ -197,7 +200,9 @@ impl Reader {
             // PFAIL is transient and is not restored, unlike FAIL.
             "fail?" | "noaddr" | "noflags" => {}
             "fail" => node.health = NodeHealth::Failed { since: Instant::ORIGIN },
-            "handshake" => node.handshake = Some(Handshake { since: Instant::ORIGIN, meet: false }),
+            "handshake" => {
+                node.handshake = Some(Handshake { started_at: Instant::ORIGIN, sends_meet: false });
+            }
             "nofailover" => node.no_failover = true,
             other => return Err(format!("unknown flag '{other}'")),
         }
@@ -205,7 +210,7 @@ impl Reader {
     }
 
     /// Parses a slot `n`, a range `n-m`, or a mark `[n->-id]` or `[n-<-id]`.
-    fn slot_word(&mut self, id: NodeId, word: &str) -> Result<(), String> {
+    fn parse_slot_word(&mut self, id: NodeId, word: &str) -> Result<(), String> {
         if let Some(moving) = word.strip_prefix('[') {
             let moving = moving.strip_suffix(']').ok_or_else(|| format!("'{word}' is not a slot"))?;
             let (arrow, mark): (_, fn(&mut SlotMarks, Slot, NodeId)) = if moving.contains("->-") {
@@ -226,11 +231,11 @@ impl Reader {
     }
 
     fn link_replicas(&mut self) -> Result<(), String> {
-        for (replica, master) in std::mem::take(&mut self.masters) {
+        for (replica, master) in std::mem::take(&mut self.replica_masters) {
             if !self.saved.nodes.contains_key(&master) {
                 return Err(format!("node {replica} replicates {master}, which has no line"));
             }
-            if self.saved.slots.count(replica) > 0 {
+            if self.saved.slots.slot_count(replica) > 0 {
                 return Err(format!("replica {replica} owns slots"));
             }
             let shard = self.saved.nodes[&master].shard;
@@ -239,7 +244,7 @@ impl Reader {
             node.shard = shard;
         }
         let known = |id: &NodeId| self.saved.nodes.contains_key(id);
-        if !self.saved.marks.ends().all(|id| known(&id)) {
+        if !self.saved.marks.peer_nodes().all(|id| known(&id)) {
             return Err("a slot moves to or from a node that has no line".to_owned());
         }
         self.drop_handshakes()
@@ -250,9 +255,9 @@ impl Reader {
     fn drop_handshakes(&mut self) -> Result<(), String> {
         let saved = &mut self.saved;
         let masters = saved.nodes.values().filter_map(Node::master);
-        let named: BTreeSet<NodeId> = saved.marks.ends().chain(masters).chain(self.me).collect();
+        let named: BTreeSet<NodeId> = saved.marks.peer_nodes().chain(masters).chain(self.my_id).collect();
         for node in saved.nodes.values().filter(|node| node.handshake.is_some()) {
-            if named.contains(&node.id) || saved.slots.count(node.id) > 0 {
+            if named.contains(&node.id) || saved.slots.slot_count(node.id) > 0 {
                 return Err(format!(
                     "node {} is in handshake but is referenced by the cluster configuration",
                     node.id
@@ -278,7 +283,7 @@ fn parse_address(node: &mut Node, text: &str) -> Result<(), String> {
         }
     };
     let ip: Option<IpAddr> = if ip.is_empty() { None } else { Some(ip.parse().map_err(|_| bad())?) };
-    node.address = Address { ip, port, other_port: 0, bus_port };
+    node.address = Address { ip, port, secondary_port: 0, bus_port };
     parts.next().unwrap_or_default().clone_into(&mut node.hostname);
     for part in parts {
         let (key, value) = part.split_once('=').ok_or_else(bad)?;
@@ -290,7 +295,7 @@ fn parse_address(node: &mut Node, text: &str) -> Result<(), String> {
             "client-ipv6" => node.client_endpoint.ipv6 = Some(value.parse().map_err(|_| bad())?),
             "client-tcp-port" => node.client_endpoint.port = value.parse().map_err(|_| bad())?,
             "client-tls-port" => node.client_endpoint.tls_port = value.parse().map_err(|_| bad())?,
-            "tls-port" => node.address.other_port = value.parse().map_err(|_| bad())?,
+            "tls-port" => node.address.secondary_port = value.parse().map_err(|_| bad())?,
             _ => {}
         }
     }

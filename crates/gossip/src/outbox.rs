@@ -17,8 +17,8 @@ use crate::wire::Packet;
 pub(crate) struct Outbox {
     actions: Vec<ClusterAction>,
     pending: PendingWork,
-    claim: ClaimDurability,
-    published: Option<Topology>,
+    claim_durability: ClaimDurability,
+    published_topology: Option<Topology>,
     stats: MessageStats,
     timeline: FailoverTimeline,
     /// The slots in this node's headers, cached with their claimant and the version of the slot table.
@@ -28,22 +28,22 @@ pub(crate) struct Outbox {
 /// Work that is postponed to the end of the step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct PendingWork {
-    save: Save,
+    save: SaveUrgency,
     /// Whether the published topology may be outdated.
-    publish: bool,
+    needs_publish: bool,
     /// Whether to resume writes after the topology with the new slot owners has been published.
-    resume: bool,
+    resumes_writes: bool,
     /// Slot changes to write into the replication stream after the topology has been published, so that a snapshot
     /// taken in between includes the changes as well.
-    tell_replicas: Vec<(Slot, SlotChange)>,
+    slot_changes: Vec<(Slot, SlotChange)>,
 }
 
 /// When the changed state must be written to `nodes.conf`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) enum Save {
+pub(crate) enum SaveUrgency {
     /// The file is up to date.
     #[default]
-    No,
+    NotNeeded,
     /// The file is outdated, but other nodes would gossip the changes again after a crash.
     Later,
     /// The file must be durable before the packets of this step are sent.
@@ -79,26 +79,26 @@ impl Outbox {
         self.timeline.record(node, entry, at);
     }
 
-    pub(crate) fn save(&mut self, when: Save) {
-        self.pending.save = self.pending.save.max(when);
+    pub(crate) fn save(&mut self, urgency: SaveUrgency) {
+        self.pending.save = self.pending.save.max(urgency);
     }
 
     /// Publishes the topology if it has changed.
     pub(crate) fn publish(&mut self) {
-        self.pending.publish = true;
+        self.pending.needs_publish = true;
     }
 
     pub(crate) fn resume_writes(&mut self, resume: bool) {
-        self.pending.resume = resume;
+        self.pending.resumes_writes = resume;
     }
 
-    pub(crate) fn tell_replicas(&mut self, slot: Slot, change: SlotChange) {
-        self.pending.tell_replicas.push((slot, change));
+    pub(crate) fn replicate_slot_change(&mut self, slot: Slot, change: SlotChange) {
+        self.pending.slot_changes.push((slot, change));
     }
 
     /// Records that all claims are durable.
     pub(crate) fn on_persisted(&mut self) {
-        self.claim = ClaimDurability::Durable;
+        self.claim_durability = ClaimDurability::Durable;
     }
 
     /// Returns the slots of `claimant` for a header. The set is cached, because headers are frequent and the slot table
@@ -108,7 +108,7 @@ impl Outbox {
         match &self.claimed_slots {
             Some((whose, when, slots)) if (*whose, *when) == (claimant, version) => slots.clone(),
             _ => {
-                let slots = state.slots.set_of(claimant);
+                let slots = state.slots.slots_of(claimant);
                 self.claimed_slots = Some((claimant, version, slots.clone()));
                 slots
             }
@@ -116,39 +116,40 @@ impl Outbox {
     }
 
     /// Ends the step: publishes and saves what has changed, and moves the actions to `out`.
-    pub(crate) fn finish(
+    pub(crate) fn finish_step(
         &mut self,
         state: &ClusterState,
         last_vote_epoch: Epoch,
         out: &mut Vec<ClusterAction>,
     ) {
-        let PendingWork { save, publish, resume, tell_replicas } = std::mem::take(&mut self.pending);
+        let PendingWork { save, needs_publish: publish, resumes_writes: resume, slot_changes: tell_replicas } =
+            std::mem::take(&mut self.pending);
         if publish {
             let topology = state.topology();
-            if self.published.as_ref() != Some(&topology) {
-                self.published = Some(topology.clone());
+            if self.published_topology.as_ref() != Some(&topology) {
+                self.published_topology = Some(topology.clone());
                 self.push(ClusterAction::Publish(Box::new(topology)));
             }
         }
         for (slot, change) in tell_replicas {
-            self.push(ClusterAction::TellReplicas { slot, change, confirm: None });
+            self.push(ClusterAction::ReplicateSlotChange { slot, change, confirmation: None });
         }
         if resume {
             self.push(ClusterAction::ResumeWrites);
         }
-        if save == Save::BeforeClaiming {
-            self.claim = ClaimDurability::Unsaved;
+        if save == SaveUrgency::BeforeClaiming {
+            self.claim_durability = ClaimDurability::Unsaved;
         }
-        if save >= Save::BeforeSending || self.claim == ClaimDurability::Unsaved {
+        if save >= SaveUrgency::BeforeSending || self.claim_durability == ClaimDurability::Unsaved {
             for action in &mut self.actions {
                 if let ClusterAction::Send { after_persist, .. } = action {
                     *after_persist = true;
                 }
             }
         }
-        if save > Save::No {
-            let (text, sync) = (state.nodes_conf_text(last_vote_epoch), save >= Save::BeforeSending);
-            out.push(ClusterAction::Persist { text, sync });
+        if save > SaveUrgency::NotNeeded {
+            let (text, sync) = (state.nodes_conf_text(last_vote_epoch), save >= SaveUrgency::BeforeSending);
+            out.push(ClusterAction::Persist { nodes_conf: text, sync });
         }
         out.append(&mut self.actions);
     }
@@ -183,11 +184,11 @@ mod tests {
 
     fn finish(outbox: &mut Outbox, cluster: &TestCluster) -> Vec<ClusterAction> {
         let mut out = Vec::new();
-        outbox.finish(&cluster.state, Epoch(0), &mut out);
+        outbox.finish_step(&cluster.state, Epoch(0), &mut out);
         out
     }
 
-    fn waits(actions: &[ClusterAction]) -> bool {
+    fn is_waiting_for_persist(actions: &[ClusterAction]) -> bool {
         actions.iter().any(|action| matches!(action, ClusterAction::Send { after_persist: true, .. }))
     }
 
@@ -197,36 +198,44 @@ mod tests {
         // Columns: the pending save, whether packets of this step wait for it, whether packets of the next step wait as
         // well
         for (save, now, next) in [
-            (Save::No, false, false),
-            (Save::Later, false, false),
-            (Save::BeforeSending, true, false),
-            (Save::BeforeClaiming, true, true),
+            (SaveUrgency::NotNeeded, false, false),
+            (SaveUrgency::Later, false, false),
+            (SaveUrgency::BeforeSending, true, false),
+            (SaveUrgency::BeforeClaiming, true, true),
         ] {
             outbox.save(save);
-            outbox.save(Save::No);
-            outbox.send(LinkId::Out(1), packet(&cluster));
+            outbox.save(SaveUrgency::NotNeeded);
+            outbox.send(LinkId::Outbound(1), packet(&cluster));
             let actions = finish(&mut outbox, &cluster);
             let persists = matches!(actions[0], ClusterAction::Persist { sync, .. } if sync == now);
-            assert_eq!((persists, waits(&actions)), (save != Save::No, now), "{save:?}");
-            outbox.send(LinkId::Out(1), packet(&cluster));
-            assert_eq!(waits(&finish(&mut outbox, &cluster)), next, "{save:?}");
+            assert_eq!(
+                (persists, is_waiting_for_persist(&actions)),
+                (save != SaveUrgency::NotNeeded, now),
+                "{save:?}"
+            );
+            outbox.send(LinkId::Outbound(1), packet(&cluster));
+            assert_eq!(is_waiting_for_persist(&finish(&mut outbox, &cluster)), next, "{save:?}");
         }
         outbox.on_persisted();
-        outbox.send(LinkId::Out(1), packet(&cluster));
-        assert!(!waits(&finish(&mut outbox, &cluster)));
+        outbox.send(LinkId::Outbound(1), packet(&cluster));
+        assert!(!is_waiting_for_persist(&finish(&mut outbox, &cluster)));
     }
 
     #[test]
-    fn topology_is_published_before_replicas_are_told_and_writes_resume() {
+    fn topology_is_published_before_slot_changes_are_replicated_and_writes_resume() {
         let (cluster, mut outbox) = (TestCluster::new(3, &[]), Outbox::default());
         let slot = Slot::new(0).unwrap();
         outbox.resume_writes(true);
-        outbox.tell_replicas(slot, SlotChange::Stable);
+        outbox.replicate_slot_change(slot, SlotChange::Stable);
         outbox.publish();
         let actions = finish(&mut outbox, &cluster);
         assert!(matches!(
             actions[..],
-            [ClusterAction::Publish(_), ClusterAction::TellReplicas { .. }, ClusterAction::ResumeWrites]
+            [
+                ClusterAction::Publish(_),
+                ClusterAction::ReplicateSlotChange { .. },
+                ClusterAction::ResumeWrites
+            ]
         ));
         outbox.publish();
         assert_eq!(finish(&mut outbox, &cluster), [], "the topology is the same");

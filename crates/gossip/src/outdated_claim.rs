@@ -17,7 +17,7 @@ pub(crate) fn correct_outdated_claim(
         (owner.id != sender && owner.config_epoch > header.config_epoch).then_some(owner)
     };
     let owner = header.slots.iter().find_map(newer_owner)?;
-    let slots = state.slots.set_of(owner.id);
+    let slots = state.slots.slots_of(owner.id);
     let update = ConfigUpdate { config_epoch: owner.config_epoch, id: owner.id, slots };
     Some(Effect::Send { to: sender, body: MessageBody::Update(update) })
 }

@@ -13,11 +13,11 @@ impl Randomness {
     }
 
     /// Returns a random number below `bound`, or 0 if the bound is 0.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn random_below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.0.random_range(0..bound) }
     }
 
-    pub(crate) fn node_id(&mut self) -> NodeId {
+    pub(crate) fn random_node_id(&mut self) -> NodeId {
         let mut bytes = [0; 20];
         self.0.fill_bytes(&mut bytes);
         NodeId::from_random(bytes)

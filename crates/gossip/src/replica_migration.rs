@@ -16,9 +16,9 @@ use crate::node::{Node, Role};
 use crate::state::ClusterState;
 
 /// How long a master must be an orphan before a replica moves to it (Redis: `CLUSTER_SLAVE_MIGRATION_DELAY`).
-const DELAY: Duration = Duration::from_secs(5);
+const MIGRATION_DELAY: Duration = Duration::from_secs(5);
 /// Interval of the search for orphans (as in Redis, the interval of its cron).
-const PERIOD: Duration = Duration::from_millis(100);
+const ORPHAN_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Tracks the masters without working replicas, and decides when this replica moves to one of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -37,12 +37,12 @@ impl ReplicaMigration {
     }
 
     /// Updates the set of masters that should have replicas after the role of `id` has changed from `old_role`.
-    pub(crate) fn on_role_change(&mut self, state: &ClusterState, id: NodeId, before: Role) {
+    pub(crate) fn on_role_change(&mut self, state: &ClusterState, id: NodeId, old_role: Role) {
         let Some(after) = state.node(id).map(|node| node.role) else { return };
-        self.on_replica_left(state, before);
+        self.on_replica_left(state, old_role);
         match after {
             // A promoted replica replaces its master in the set, because it should have replicas as well.
-            Role::Master if before != Role::Master => {
+            Role::Master if old_role != Role::Master => {
                 self.should_have_replicas.insert(id);
             }
             Role::Master => {}
@@ -78,16 +78,16 @@ impl ReplicaMigration {
         if state.now() < self.next_check || !state.config().allow_replica_migration {
             return None;
         }
-        self.next_check = state.now() + PERIOD;
+        self.next_check = state.now() + ORPHAN_CHECK_PERIOD;
         let working = working_replicas(state);
         self.find_orphans(state, &working);
-        self.orphan_to_adopt(state, master, &working)
+        self.find_orphan_to_join(state, master, &working)
     }
 
-    fn find_orphans(&mut self, state: &ClusterState, working: &BTreeMap<NodeId, Vec<NodeId>>) {
+    fn find_orphans(&mut self, state: &ClusterState, working_replicas: &BTreeMap<NodeId, Vec<NodeId>>) {
         let is_orphan = |id: &NodeId| {
             let well = state.node(*id).is_some_and(|node| !node.has_failed());
-            well && state.is_voter(*id) && !working.contains_key(id)
+            well && state.is_voter(*id) && !working_replicas.contains_key(id)
         };
         self.orphans.retain(|id, _| is_orphan(id) && self.should_have_replicas.contains(id));
         for id in self.should_have_replicas.iter().filter(|id| is_orphan(id)) {
@@ -96,19 +96,19 @@ impl ReplicaMigration {
     }
 
     /// The orphan that this node, a replica of `master`, should move to.
-    fn orphan_to_adopt(
+    fn find_orphan_to_join(
         &self,
         state: &ClusterState,
         master: NodeId,
-        working: &BTreeMap<NodeId, Vec<NodeId>>,
+        working_replicas: &BTreeMap<NodeId, Vec<NodeId>>,
     ) -> Option<NodeId> {
         let (&orphan, &since) = self.orphans.first_key_value()?;
-        let siblings = working.get(&master)?;
-        let most = working.values().map(Vec::len).max()?;
-        let richest = working.values().filter(|replicas| replicas.len() == most);
+        let siblings = working_replicas.get(&master)?;
+        let most = working_replicas.values().map(Vec::len).max()?;
+        let richest = working_replicas.values().filter(|replicas| replicas.len() == most);
         let first = richest.filter_map(|replicas| replicas.first()).min()?;
         let staying = siblings.iter().filter(|id| state.node(**id).is_some_and(Node::is_healthy)).count();
-        let ready = state.now() >= since + DELAY && state.is_serving();
+        let ready = state.now() >= since + MIGRATION_DELAY && state.is_serving();
         let spare = most >= 2 && staying > state.config().migration_barrier;
         (ready && spare && *first == state.id() && !state.myself().no_failover).then_some(orphan)
     }
@@ -116,7 +116,7 @@ impl ReplicaMigration {
     /// Returns when the next orphan has waited long enough. Skips orphans whose time has passed, because other replicas
     /// move to them.
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        self.orphans.values().map(|since| *since + DELAY).filter(|at| *at > now).min()
+        self.orphans.values().map(|since| *since + MIGRATION_DELAY).filter(|at| *at > now).min()
     }
 }
 
@@ -147,43 +147,43 @@ mod tests {
     }
 
     /// Lets the delay pass and returns the orphan to move to.
-    fn after_delay(cluster: &mut TestCluster, part: &mut ReplicaMigration) -> Option<NodeId> {
-        assert_eq!(part.step(&cluster.state), None);
-        cluster.pass(DELAY);
-        part.step(&cluster.state)
+    fn step_after_delay(cluster: &mut TestCluster, migration: &mut ReplicaMigration) -> Option<NodeId> {
+        assert_eq!(migration.step(&cluster.state), None);
+        cluster.advance_time(MIGRATION_DELAY);
+        migration.step(&cluster.state)
     }
 
     #[test]
     fn spare_replica_moves_to_an_orphan_after_the_delay() {
         let (mut cluster, mut part) = cluster();
-        cluster.fail(5);
+        cluster.mark_failed(5);
         assert_eq!(part.step(&cluster.state), None);
-        assert_eq!(part.next_deadline(cluster.state.now()), Some(cluster.state.now() + DELAY));
-        cluster.pass(DELAY);
+        assert_eq!(part.next_deadline(cluster.state.now()), Some(cluster.state.now() + MIGRATION_DELAY));
+        cluster.advance_time(MIGRATION_DELAY);
         assert_eq!(part.step(&cluster.state), Some(id(2)));
     }
 
     #[test]
     fn replica_stays_while_the_cluster_is_down_or_at_the_barrier() {
         let (mut cluster, mut part) = cluster();
-        cluster.fail(5);
+        cluster.mark_failed(5);
         cluster.state.set_serving(false);
-        assert_eq!(after_delay(&mut cluster, &mut part), None);
+        assert_eq!(step_after_delay(&mut cluster, &mut part), None);
         cluster.state.set_serving(true);
         cluster.state.config_mut().migration_barrier = 2;
-        assert_eq!(after_delay(&mut cluster, &mut part), None);
+        assert_eq!(step_after_delay(&mut cluster, &mut part), None);
         cluster.state.config_mut().migration_barrier = 1;
         cluster.state.config_mut().allow_replica_migration = false;
-        assert_eq!(after_delay(&mut cluster, &mut part), None);
+        assert_eq!(step_after_delay(&mut cluster, &mut part), None);
     }
 
     #[test]
     fn recovered_replica_ends_the_wait() {
         let (mut cluster, mut part) = cluster();
-        cluster.fail(5);
+        cluster.mark_failed(5);
         assert_eq!(part.step(&cluster.state), None);
         cluster.node(5).health = crate::node::NodeHealth::Healthy;
-        assert_eq!(after_delay(&mut cluster, &mut part), None);
+        assert_eq!(step_after_delay(&mut cluster, &mut part), None);
         assert_eq!(part.next_deadline(cluster.state.now()), None);
     }
 
@@ -192,20 +192,20 @@ mod tests {
         let (mut cluster, mut part) = cluster();
         cluster.node(5).role = Role::Replica(Some(id(3)));
         part.on_role_change(&cluster.state, id(5), Role::Replica(Some(id(2))));
-        assert_eq!(after_delay(&mut cluster, &mut part), None);
+        assert_eq!(step_after_delay(&mut cluster, &mut part), None);
         // Master 3 has a replica now, so it becomes an orphan when that replica fails.
-        cluster.fail(5);
-        cluster.pass(PERIOD);
-        assert_eq!(after_delay(&mut cluster, &mut part), Some(id(3)));
+        cluster.mark_failed(5);
+        cluster.advance_time(ORPHAN_CHECK_PERIOD);
+        assert_eq!(step_after_delay(&mut cluster, &mut part), Some(id(3)));
     }
 
     #[test]
     fn removed_master_is_no_orphan() {
         let (mut cluster, mut part) = cluster();
-        cluster.fail(5);
+        cluster.mark_failed(5);
         part.step(&cluster.state);
         let role = cluster.remove(2);
         part.on_node_removed(&cluster.state, id(2), role);
-        assert_eq!(after_delay(&mut cluster, &mut part), None);
+        assert_eq!(step_after_delay(&mut cluster, &mut part), None);
     }
 }

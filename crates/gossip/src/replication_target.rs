@@ -11,12 +11,12 @@ use crate::state::ClusterState;
 /// The master that the driver was last instructed to replicate from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ReplicationTarget {
-    target: Option<Target>,
-    data: DataOrigin,
+    last_target: Option<TargetAddress>,
+    data_origin: DataOrigin,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Target {
+struct TargetAddress {
     master: NodeId,
     ip: IpAddr,
     port: u16,
@@ -34,28 +34,33 @@ enum DataOrigin {
 impl ReplicationTarget {
     /// Records that this node moved to another shard with its old data.
     pub(crate) fn on_shard_change(&mut self) {
-        self.data = DataOrigin::OtherShard;
+        self.data_origin = DataOrigin::OtherShard;
     }
 
     /// Instructs the driver to replicate from another master if the master or its address has changed.
     pub(crate) fn update(&mut self, state: &ClusterState) -> Option<Effect> {
         let me = state.myself();
         if me.is_master() {
-            let was_replica = std::mem::take(self).target.is_some();
-            return was_replica.then_some(Effect::Act(ClusterAction::BecomeMaster));
+            let was_replica = std::mem::take(self).last_target.is_some();
+            return was_replica.then_some(Effect::DriverAction(ClusterAction::BecomeMaster));
         }
         let master = me.master().and_then(|id| state.node(id))?;
         let ip = master.address.ip?;
         let (port, tls_port) = state.client_ports(&master.address);
-        let uses_tls = state.config().announce.tls_replication && tls_port != 0;
-        let target = Target { master: master.id, ip, port: if uses_tls { tls_port } else { port } };
-        if self.target == Some(target) {
+        let uses_tls = state.config().announced_address.tls_replication && tls_port != 0;
+        let target = TargetAddress { master: master.id, ip, port: if uses_tls { tls_port } else { port } };
+        if self.last_target == Some(target) {
             return None;
         }
-        let foreign = self.data == DataOrigin::OtherShard;
-        *self = Self { target: Some(target), data: DataOrigin::OwnShard };
-        let Target { master, ip, port } = target;
-        Some(Effect::Act(ClusterAction::BecomeReplica { master, ip, port, foreign }))
+        let foreign = self.data_origin == DataOrigin::OtherShard;
+        *self = Self { last_target: Some(target), data_origin: DataOrigin::OwnShard };
+        let TargetAddress { master, ip, port } = target;
+        Some(Effect::DriverAction(ClusterAction::BecomeReplica {
+            master,
+            ip,
+            port,
+            is_data_foreign: foreign,
+        }))
     }
 }
 
@@ -65,21 +70,26 @@ mod tests {
     use crate::test_state::{TestCluster, id};
 
     #[test]
-    fn driver_is_told_once_about_each_change() {
+    fn driver_is_informed_once_about_each_change() {
         let (mut cluster, mut part) = (TestCluster::new(3, &[]), ReplicationTarget::default());
         assert_eq!(part.update(&cluster.state), None);
         cluster.become_replica_of(1);
         part.on_shard_change();
         let ip = std::net::Ipv4Addr::LOCALHOST.into();
         let follows = |index: u8, port, foreign| {
-            Some(Effect::Act(ClusterAction::BecomeReplica { master: id(index), ip, port, foreign }))
+            Some(Effect::DriverAction(ClusterAction::BecomeReplica {
+                master: id(index),
+                ip,
+                port,
+                is_data_foreign: foreign,
+            }))
         };
         assert_eq!(part.update(&cluster.state), follows(1, 7001, true));
         assert_eq!(part.update(&cluster.state), None);
         cluster.node(1).address.port = 8000;
         assert_eq!(part.update(&cluster.state), follows(1, 8000, false));
         cluster.node(0).role = crate::Role::Master;
-        assert_eq!(part.update(&cluster.state), Some(Effect::Act(ClusterAction::BecomeMaster)));
+        assert_eq!(part.update(&cluster.state), Some(Effect::DriverAction(ClusterAction::BecomeMaster)));
         assert_eq!(part.update(&cluster.state), None);
     }
 
@@ -87,9 +97,12 @@ mod tests {
     fn replicas_use_the_tls_port_if_replication_is_encrypted() {
         let (mut cluster, mut part) = (TestCluster::new(3, &[]), ReplicationTarget::default());
         cluster.become_replica_of(1);
-        cluster.state.config_mut().announce.tls_replication = true;
-        cluster.node(1).address.other_port = 9000;
+        cluster.state.config_mut().announced_address.tls_replication = true;
+        cluster.node(1).address.secondary_port = 9000;
         let effect = part.update(&cluster.state);
-        assert!(matches!(effect, Some(Effect::Act(ClusterAction::BecomeReplica { port: 9000, .. }))));
+        assert!(matches!(
+            effect,
+            Some(Effect::DriverAction(ClusterAction::BecomeReplica { port: 9000, .. }))
+        ));
     }
 }

@@ -13,25 +13,25 @@ use crate::stats::{LinkTraffic, MessageStats};
 use crate::wire::MessageKind;
 
 /// The slot ranges of each owner; both ends of a range are inclusive.
-pub(crate) type Ranges = BTreeMap<NodeId, Vec<(Slot, Slot)>>;
+pub(crate) type OwnerRanges = BTreeMap<NodeId, Vec<(Slot, Slot)>>;
 
 impl ClusterState {
     /// The text of CLUSTER NODES, one line per node. `transport` selects the address that the client can reach.
     #[must_use]
-    pub fn nodes_text(&self, via: ClientTransport) -> String {
+    pub fn nodes_text(&self, transport: ClientTransport) -> String {
         let mut text = String::new();
-        let ranges = self.ranges();
+        let ranges = self.slot_ranges();
         for node in self.nodes.values() {
-            self.write_node(&mut text, node, via, &ranges);
+            self.write_node(&mut text, node, transport, &ranges);
             text.push('\n');
         }
         text
     }
 
     /// The slot ranges of each owner.
-    pub(crate) fn ranges(&self) -> Ranges {
-        let mut ranges = Ranges::new();
-        for (first, last, owner) in self.slots.runs() {
+    pub(crate) fn slot_ranges(&self) -> OwnerRanges {
+        let mut ranges = OwnerRanges::new();
+        for (first, last, owner) in self.slots.owner_ranges() {
             ranges.entry(owner).or_default().push((first, last));
         }
         ranges
@@ -41,26 +41,30 @@ impl ClusterState {
     ///
     /// # Errors
     /// The node is unknown or is not a master.
-    pub fn replicas_text(&self, master: &str, via: ClientTransport) -> Result<Vec<String>, OperatorError> {
+    pub fn replicas_text(
+        &self,
+        master: &str,
+        transport: ClientTransport,
+    ) -> Result<Vec<String>, OperatorError> {
         let master = self.find_node(master)?;
         if !self.nodes[&master].is_master() {
             return Err(OperatorError::NotAMaster);
         }
-        let ranges = self.ranges();
+        let ranges = self.slot_ranges();
         let replicas = self.nodes.values().filter(|node| node.master() == Some(master));
         Ok(replicas
             .map(|node| {
                 let mut line = String::new();
-                self.write_node(&mut line, node, via, &ranges);
+                self.write_node(&mut line, node, transport, &ranges);
                 line
             })
             .collect())
     }
 
     /// Writes `id ip:port@bus[,hostname] flags master ping pong epoch link slots...`.
-    fn write_node(&self, text: &mut String, node: &Node, via: ClientTransport, ranges: &Ranges) {
+    fn write_node(&self, text: &mut String, node: &Node, transport: ClientTransport, ranges: &OwnerRanges) {
         let endpoint = self.endpoint(node);
-        let (ip, port) = (endpoint.ip_for(via), endpoint.client_port(via));
+        let (ip, port) = (endpoint.client_ip(transport), endpoint.client_port(transport));
         let _ = write!(text, "{} {ip}:{port}@{}", node.id, endpoint.bus_port);
         if !node.hostname.is_empty() {
             let _ = write!(text, ",{}", node.hostname);
@@ -68,7 +72,7 @@ impl ClusterState {
         self.write_node_state(text, node, ranges);
     }
 
-    pub(crate) fn write_node_state(&self, text: &mut String, node: &Node, ranges: &Ranges) {
+    pub(crate) fn write_node_state(&self, text: &mut String, node: &Node, ranges: &OwnerRanges) {
         let millis = |time: Option<Instant>| time.map_or(0, |time| self.wall_at(time).0);
         let master = node.master().and_then(|id| self.nodes.get(&id));
         let epoch = self.claimed_epoch(node);
@@ -76,10 +80,10 @@ impl ClusterState {
         let _ = write!(
             text,
             " {} {} {} {} {epoch} {}",
-            self.flag_words(node),
+            self.flag_names(node),
             master.map_or("-", |master| master.id.as_str()),
-            millis(node.contact.ping_sent),
-            millis(node.contact.pong_received),
+            millis(node.contact_times.ping_sent_at),
+            millis(node.contact_times.pong_received_at),
             if connected { "connected" } else { "disconnected" },
         );
         for (first, last) in ranges.get(&node.id).into_iter().flatten() {
@@ -98,7 +102,7 @@ impl ClusterState {
         }
     }
 
-    fn flag_words(&self, node: &Node) -> String {
+    fn flag_names(&self, node: &Node) -> String {
         let words = [
             (node.id == self.id(), "myself"),
             (node.is_master() && node.handshake.is_none(), "master"),
@@ -131,7 +135,7 @@ impl ClusterState {
              cluster_voting_nodes_pfail:{}\r\ncluster_voting_nodes_fail:{}\r\ncluster_known_nodes:{}\r\n\
              cluster_size:{}\r\ncluster_current_epoch:{}\r\ncluster_my_epoch:{epoch}\r\n",
             if self.is_serving() { "ok" } else { "fail" },
-            self.slots.assigned(),
+            self.slots.assigned_count(),
             slots_of(Node::is_healthy),
             slots_of(Node::is_suspected),
             slots_of(Node::has_failed),
@@ -140,10 +144,10 @@ impl ClusterState {
             voters(Node::is_suspected),
             voters(Node::has_failed),
             self.nodes.len(),
-            self.voters(),
+            self.voter_count(),
             self.current_epoch(),
         );
-        write_messages(&mut text, stats);
+        write_message_counts(&mut text, stats);
         let LinkTraffic {
             bytes_sent, bytes_received, published_bytes_sent, published_bytes_received, ..
         } = traffic;
@@ -165,8 +169,8 @@ impl ClusterState {
     pub fn topology(&self) -> Topology {
         let members = self.nodes.values().filter_map(|node| self.member(node)).collect();
         let mut topology = Topology::new(self.id(), self.current_epoch(), self.is_serving(), members);
-        for (first, last, owner) in self.slots.runs() {
-            topology.assign_run(first, last, owner);
+        for (first, last, owner) in self.slots.owner_ranges() {
+            topology.assign_range(first, last, owner);
         }
         for (&slot, &to) in self.marks.migrating() {
             topology.mark_migrating(slot, to);
@@ -196,8 +200,8 @@ impl ClusterState {
             role,
             config_epoch: self.claimed_epoch(node),
             offset: if me { self.replication().offset } else { node.offset },
-            failed: node.has_failed(),
-            suspected: node.is_suspected(),
+            has_failed: node.has_failed(),
+            is_suspected: node.is_suspected(),
         })
     }
 
@@ -215,17 +219,17 @@ impl ClusterState {
     }
 }
 
-fn write_messages(text: &mut String, stats: &MessageStats) {
+fn write_message_counts(text: &mut String, stats: &MessageStats) {
     for (word, count) in [
-        ("sent", MessageStats::sent as fn(&MessageStats, MessageKind) -> u64),
-        ("received", MessageStats::received),
+        ("sent", MessageStats::sent_count as fn(&MessageStats, MessageKind) -> u64),
+        ("received", MessageStats::received_count),
     ] {
         let mut total = 0;
         for kind in MessageKind::ALL {
             let messages = count(stats, kind);
             total += messages;
             if messages > 0 {
-                let _ = write!(text, "cluster_stats_messages_{}_{word}:{messages}\r\n", kind.word());
+                let _ = write!(text, "cluster_stats_messages_{}_{word}:{messages}\r\n", kind.wire_name());
             }
         }
         let _ = write!(text, "cluster_stats_messages_{word}:{total}\r\n");

@@ -36,96 +36,101 @@ use crate::wire::{Header, MessageBody};
 
 /// How long a master that has data waits for replicas that may be gone. It equals the start delay, during which a
 /// master does not serve anyway.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const REPLICA_WAIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The check whether this master has started with less data than its replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct SelfFail {
-    phase: Phase,
+pub(crate) struct SelfFailCheck {
+    phase: SelfFailPhase,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-enum Phase {
+enum SelfFailPhase {
     /// No comparison is needed, or the comparison is complete.
     #[default]
-    Off,
+    Inactive,
     /// The offsets of the replicas are being compared.
     Comparing(Comparison),
     /// A replica is ahead, and this node has declared itself FAIL.
     Declared {
         comparison: Comparison,
         /// The nodes to which FAIL was sent, each with the time at which to send it again.
-        told: BTreeMap<NodeId, Instant>,
+        fail_receivers: BTreeMap<NodeId, Instant>,
     },
     /// The node started without data and without replicas.
-    Alone,
+    NoReplicas,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Comparison {
     /// Replication offset of the data that was loaded from disk.
-    found: ReplOffset,
-    until: Instant,
+    loaded_offset: ReplOffset,
+    deadline: Instant,
     /// When to stop waiting for replicas that cannot be elected.
     ignore_ineligible_from: Instant,
 }
 
-impl SelfFail {
+impl SelfFailCheck {
     /// Returns whether this master is still comparing offsets or has declared itself FAIL. Meanwhile it serves neither
     /// clients nor replicas.
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn blocks_serving(&self) -> bool {
         self.comparison().is_some()
     }
 
     /// Starts the comparison. `loaded_offset` is the offset of the data loaded from disk.
-    pub(crate) fn start(&mut self, state: &ClusterState, found: ReplOffset) -> Vec<Effect> {
+    pub(crate) fn start(&mut self, state: &ClusterState, loaded_offset: ReplOffset) -> Vec<Effect> {
         if state.config().empty_master_timeout.is_zero() {
             return Vec::new();
         }
         if !state.is_voter(state.id()) || replicas(state).next().is_none() {
-            return self.restrict_replicas_if_empty(state, found);
+            return self.restrict_replicas_if_empty(state, loaded_offset);
         }
-        self.phase = Phase::Comparing(Comparison {
-            found,
-            until: state.now() + timeout(state, found),
-            ignore_ineligible_from: state.now() + TIMEOUT,
+        self.phase = SelfFailPhase::Comparing(Comparison {
+            loaded_offset,
+            deadline: state.now() + timeout(state, loaded_offset),
+            ignore_ineligible_from: state.now() + REPLICA_WAIT_TIMEOUT,
         });
         vec![
-            Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::None)),
-            Effect::log(FailureEvent::Comparing { found: found.0 }),
+            Effect::DriverAction(ClusterAction::RestrictReplicas(ReplicaAdmission::None)),
+            Effect::log(FailureEvent::ComparingOffsets { loaded_offset: loaded_offset.0 }),
         ]
     }
 
     /// Restricts who may replicate from this node if it has neither data nor replicas. Nodes with data cannot be
     /// replicas of this node then; they may be replicas of a former node at this address.
-    fn restrict_replicas_if_empty(&mut self, state: &ClusterState, found: ReplOffset) -> Vec<Effect> {
-        if has_data(found) || replicas(state).next().is_some() {
+    fn restrict_replicas_if_empty(&mut self, state: &ClusterState, loaded_offset: ReplOffset) -> Vec<Effect> {
+        if has_data(loaded_offset) || replicas(state).next().is_some() {
             return Vec::new();
         }
-        self.phase = Phase::Alone;
-        vec![Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::OnlyEmpty))]
+        self.phase = SelfFailPhase::NoReplicas;
+        vec![Effect::DriverAction(ClusterAction::RestrictReplicas(ReplicaAdmission::OnlyEmpty))]
     }
 
     /// Compares offsets. Declares FAIL if a replica is ahead, ends the comparison, or continues waiting.
     pub(crate) fn step(&mut self, state: &ClusterState) -> Vec<Effect> {
         match &self.phase {
-            Phase::Off => Vec::new(),
-            Phase::Alone => {
+            SelfFailPhase::Inactive => Vec::new(),
+            SelfFailPhase::NoReplicas => {
                 let is_empty_master = state.myself().is_master() && !has_data(state.offset());
                 let stays = is_empty_master && replicas(state).next().is_none();
                 if stays { Vec::new() } else { vec![self.end()] }
             }
-            Phase::Comparing(comparison) => self.compare(state, *comparison, false),
-            Phase::Declared { comparison, .. } => self.compare(state, *comparison, true),
+            SelfFailPhase::Comparing(comparison) => self.compare(state, *comparison, false),
+            SelfFailPhase::Declared { comparison, .. } => self.compare(state, *comparison, true),
         }
     }
 
-    fn compare(&mut self, state: &ClusterState, comparison: Comparison, declared: bool) -> Vec<Effect> {
-        let Comparison { found, until, ignore_ineligible_from } = comparison;
+    fn compare(
+        &mut self,
+        state: &ClusterState,
+        comparison: Comparison,
+        has_declared_fail: bool,
+    ) -> Vec<Effect> {
+        let Comparison { loaded_offset: found, deadline: until, ignore_ineligible_from } = comparison;
         if !state.is_voter(state.id()) {
             return vec![self.end()];
         }
-        let heard = |node: &Node| node.contact.last_message.is_some();
+        let heard = |node: &Node| node.contact_times.last_message_at.is_some();
         let is_ahead = |node: &&Node| heard(node) && !node.no_failover && node.offset > found;
         let best = replicas(state).filter(is_ahead).max_by_key(|node| node.offset);
         let ignore_ineligible = state.now() >= ignore_ineligible_from;
@@ -134,29 +139,29 @@ impl SelfFail {
         let is_late = state.now() >= until;
         let mut effects = Vec::new();
         if compared || is_late {
-            if is_late && (declared || !has_data(found)) {
+            if is_late && (has_declared_fail || !has_data(found)) {
                 effects.push(Effect::log(FailureEvent::NoReplicaTookOver));
             }
             effects.push(self.end());
             effects.extend(self.restrict_replicas_if_empty(state, found));
             return effects;
         }
-        if let (Some(best), false) = (best, declared) {
-            effects.push(Effect::log(FailureEvent::Resigned { replica: best.id, offset: best.offset.0 }));
+        if let (Some(best), false) = (best, has_declared_fail) {
+            effects.push(Effect::log(FailureEvent::SteppedDown { replica: best.id, offset: best.offset.0 }));
             let until = state.now() + state.config().empty_master_timeout;
-            let comparison = Comparison { until, ..comparison };
-            self.phase = Phase::Declared { comparison, told: BTreeMap::new() };
+            let comparison = Comparison { deadline: until, ..comparison };
+            self.phase = SelfFailPhase::Declared { comparison, fail_receivers: BTreeMap::new() };
         }
-        effects.extend(self.announce(state));
+        effects.extend(self.announce_fail(state));
         effects
     }
 
     /// Sends FAIL to all reachable nodes again. This node still answers PINGs, so Redis nodes clear the FAIL flag after
     /// a while, but must see the flag when a candidate requests their vote.
-    fn announce(&mut self, state: &ClusterState) -> Vec<Effect> {
-        let Phase::Declared { told, .. } = &mut self.phase else { return Vec::new() };
+    fn announce_fail(&mut self, state: &ClusterState) -> Vec<Effect> {
+        let SelfFailPhase::Declared { fail_receivers: told, .. } = &mut self.phase else { return Vec::new() };
         let (now, again) = (state.now(), state.now() + state.config().node_timeout / 10);
-        let linked = state.linked();
+        let linked = state.linked_nodes();
         told.retain(|id, _| linked.contains(id));
         let due: Vec<NodeId> =
             linked.into_iter().filter(|id| told.get(id).is_none_or(|at| now >= *at)).collect();
@@ -166,50 +171,52 @@ impl SelfFail {
     }
 
     fn end(&mut self) -> Effect {
-        self.phase = Phase::Off;
-        Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::All))
+        self.phase = SelfFailPhase::Inactive;
+        Effect::DriverAction(ClusterAction::RestrictReplicas(ReplicaAdmission::All))
     }
 
     /// Restarts the timeout while no majority is reachable, because no replica can be elected.
     pub(crate) fn postpone_timeout(&mut self, state: &ClusterState) {
         match &mut self.phase {
-            Phase::Off | Phase::Alone => {}
-            Phase::Comparing(comparison) => {
-                comparison.until = state.now() + timeout(state, comparison.found);
+            SelfFailPhase::Inactive | SelfFailPhase::NoReplicas => {}
+            SelfFailPhase::Comparing(comparison) => {
+                comparison.deadline = state.now() + timeout(state, comparison.loaded_offset);
             }
-            Phase::Declared { comparison, .. } => {
-                comparison.until = state.now() + state.config().empty_master_timeout;
+            SelfFailPhase::Declared { comparison, .. } => {
+                comparison.deadline = state.now() + state.config().empty_master_timeout;
             }
         }
     }
 
     /// Whether the candidate is a replica of `me` that should replace this master.
     pub(crate) fn should_yield_to(&self, candidate: &Header, me: NodeId) -> bool {
-        let Phase::Declared { comparison, .. } = &self.phase else { return false };
-        candidate.replica_of == Some(me) && candidate.offset > comparison.found
+        let SelfFailPhase::Declared { comparison, .. } = &self.phase else { return false };
+        candidate.replica_of == Some(me) && candidate.offset > comparison.loaded_offset
     }
 
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let Comparison { until, ignore_ineligible_from, .. } = self.comparison()?;
+        let Comparison { deadline: until, ignore_ineligible_from, .. } = self.comparison()?;
         let ignore = Some(*ignore_ineligible_from).filter(|at| *at > now);
         let again = match &self.phase {
-            Phase::Declared { told, .. } => told.values().copied().min(),
-            Phase::Off | Phase::Alone | Phase::Comparing(_) => None,
+            SelfFailPhase::Declared { fail_receivers: told, .. } => told.values().copied().min(),
+            SelfFailPhase::Inactive | SelfFailPhase::NoReplicas | SelfFailPhase::Comparing(_) => None,
         };
         [Some(*until), ignore, again].into_iter().flatten().min()
     }
 
     fn comparison(&self) -> Option<&Comparison> {
         match &self.phase {
-            Phase::Off | Phase::Alone => None,
-            Phase::Comparing(comparison) | Phase::Declared { comparison, .. } => Some(comparison),
+            SelfFailPhase::Inactive | SelfFailPhase::NoReplicas => None,
+            SelfFailPhase::Comparing(comparison) | SelfFailPhase::Declared { comparison, .. } => {
+                Some(comparison)
+            }
         }
     }
 }
 
-fn timeout(state: &ClusterState, found: ReplOffset) -> Duration {
+fn timeout(state: &ClusterState, loaded_offset: ReplOffset) -> Duration {
     let longest = state.config().empty_master_timeout;
-    if has_data(found) { longest.min(TIMEOUT) } else { longest }
+    if has_data(loaded_offset) { longest.min(REPLICA_WAIT_TIMEOUT) } else { longest }
 }
 
 /// Returns the replicas of this node and the replicas of those replicas. The latter replicate from a replica that was
@@ -228,14 +235,14 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    const ALLOW_ALL: Effect = Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::All));
+    const ALLOW_ALL: Effect = Effect::DriverAction(ClusterAction::RestrictReplicas(ReplicaAdmission::All));
 
     /// A cluster of three masters. This node is master 0 and has replica 3.
     fn cluster() -> TestCluster {
         TestCluster::new(3, &[(3, 0)])
     }
 
-    fn sends(effects: &[Effect]) -> usize {
+    fn count_sent_messages(effects: &[Effect]) -> usize {
         effects.iter().filter(|effect| matches!(effect, Effect::Send { .. })).count()
     }
 
@@ -243,15 +250,15 @@ mod tests {
     fn replica_that_is_ahead_makes_the_master_declare_itself_fail() {
         let mut cluster = cluster();
         cluster.node(3).offset = ReplOffset(8);
-        let mut part = SelfFail::default();
+        let mut part = SelfFailCheck::default();
         assert_eq!(part.start(&cluster.state, ReplOffset(7)).len(), 2);
-        assert!(part.is_open());
+        assert!(part.blocks_serving());
         let effects = part.step(&cluster.state);
-        assert_eq!(effects[0], Effect::log(FailureEvent::Resigned { replica: id(3), offset: 8 }));
-        assert_eq!(sends(&effects), 3, "all other nodes are told");
+        assert_eq!(effects[0], Effect::log(FailureEvent::SteppedDown { replica: id(3), offset: 8 }));
+        assert_eq!(count_sent_messages(&effects), 3, "all other nodes are told");
         assert_eq!(part.step(&cluster.state), [], "not again before a tenth of the node timeout");
-        cluster.pass(cluster.state.config().node_timeout / 10);
-        assert_eq!(sends(&part.step(&cluster.state)), 3);
+        cluster.advance_time(cluster.state.config().node_timeout / 10);
+        assert_eq!(count_sent_messages(&part.step(&cluster.state)), 3);
         let ahead = Header { offset: ReplOffset(8), ..cluster.header_of(3) };
         assert!(part.should_yield_to(&ahead, id(0)));
         let behind = Header { offset: ReplOffset(7), ..ahead };
@@ -262,45 +269,45 @@ mod tests {
     fn comparison_ends_when_no_replica_is_ahead() {
         let mut cluster = cluster();
         cluster.node(3).offset = ReplOffset(7);
-        let mut part = SelfFail::default();
+        let mut part = SelfFailCheck::default();
         part.start(&cluster.state, ReplOffset(7));
         assert_eq!(part.step(&cluster.state), [ALLOW_ALL]);
-        assert!(!part.is_open());
+        assert!(!part.blocks_serving());
         assert_eq!(part.next_deadline(cluster.state.now()), None);
     }
 
     #[test]
     fn silent_replica_delays_a_master_with_data_only_for_the_start_delay() {
         let mut cluster = cluster();
-        cluster.node(3).contact.last_message = None;
-        let mut part = SelfFail::default();
+        cluster.node(3).contact_times.last_message_at = None;
+        let mut part = SelfFailCheck::default();
         part.start(&cluster.state, ReplOffset(7));
         assert_eq!(part.step(&cluster.state), []);
-        assert_eq!(part.next_deadline(cluster.state.now()), Some(cluster.state.now() + TIMEOUT));
-        cluster.pass(TIMEOUT);
+        assert_eq!(part.next_deadline(cluster.state.now()), Some(cluster.state.now() + REPLICA_WAIT_TIMEOUT));
+        cluster.advance_time(REPLICA_WAIT_TIMEOUT);
         assert_eq!(part.step(&cluster.state), [ALLOW_ALL]);
     }
 
     #[test]
     fn timeout_restarts_while_no_majority_is_reachable() {
         let mut cluster = cluster();
-        cluster.node(3).contact.last_message = None;
-        let mut part = SelfFail::default();
+        cluster.node(3).contact_times.last_message_at = None;
+        let mut part = SelfFailCheck::default();
         part.start(&cluster.state, ReplOffset(0));
         let longest = cluster.state.config().empty_master_timeout;
-        cluster.pass(longest - TIMEOUT);
+        cluster.advance_time(longest - REPLICA_WAIT_TIMEOUT);
         part.postpone_timeout(&cluster.state);
-        cluster.pass(TIMEOUT);
+        cluster.advance_time(REPLICA_WAIT_TIMEOUT);
         assert_eq!(part.step(&cluster.state), []);
-        cluster.pass(longest);
+        cluster.advance_time(longest);
         assert_eq!(part.step(&cluster.state)[0], Effect::log(FailureEvent::NoReplicaTookOver));
     }
 
     #[test]
     fn empty_master_without_replicas_accepts_only_empty_nodes() {
         let mut cluster = TestCluster::new(3, &[]);
-        let mut part = SelfFail::default();
-        let only_empty = Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::OnlyEmpty));
+        let mut part = SelfFailCheck::default();
+        let only_empty = Effect::DriverAction(ClusterAction::RestrictReplicas(ReplicaAdmission::OnlyEmpty));
         assert_eq!(part.start(&cluster.state, ReplOffset(0)), [only_empty]);
         assert_eq!(part.step(&cluster.state), []);
         cluster.state.set_offset(ReplOffset(1));

@@ -39,9 +39,9 @@ const START_DELAY: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ServiceState {
     /// The earliest time at which a master may start to serve.
-    not_before: Instant,
-    /// Whether `not_before` is the only obstacle.
-    waiting: bool,
+    serve_not_before: Instant,
+    /// Whether `serve_not_before` is the only obstacle.
+    is_waiting: bool,
     coverage: Coverage,
     replacement_check: Option<ReplacementCheck>,
 }
@@ -50,18 +50,18 @@ pub(crate) struct ServiceState {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Coverage {
     /// Whether a master with slots is FAIL and no replica can take over.
-    uncovered: bool,
+    has_uncovered_slots: bool,
     /// When the coverage of each FAIL master with an eligible replica expires, in ascending order.
-    deadlines: Vec<Instant>,
+    coverage_deadlines: Vec<Instant>,
 }
 
 /// The check whether another node replaced this master without its knowledge. It queries the other masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ReplacementCheck {
     /// The highest epoch known when the check started.
-    known: Epoch,
+    known_epoch: Epoch,
     /// When this node votes even if the check is not complete.
-    until: Instant,
+    votes_unconditionally_at: Instant,
     /// Whether this node was paused, in which case it serves as soon as a majority confirms it.
     serve_when_confirmed: bool,
 }
@@ -70,10 +70,10 @@ impl ServiceState {
     /// Starts the delay before this node serves, and the measurement of the other nodes' silence.
     pub(crate) fn on_start(&mut self, state: &mut ClusterState) {
         let now = state.now();
-        self.not_before = now + START_DELAY;
+        self.serve_not_before = now + START_DELAY;
         // Measure silence from the start, even for nodes without an address, which cannot be pinged.
         for node in state.others_mut() {
-            node.contact.ping_sent = Some(now);
+            node.contact_times.ping_sent_at = Some(now);
         }
         if state.is_voter(state.id()) {
             self.start_replacement_check(state, START_DELAY, false);
@@ -82,17 +82,17 @@ impl ServiceState {
 
     /// Serves without delay, because a majority has just elected this node.
     pub(crate) fn on_elected(&mut self, now: Instant) {
-        self.not_before = now;
+        self.serve_not_before = now;
     }
 
     /// Stops serving after a pause of the process, during which another node may have replaced this one. All nodes
     /// count as unreachable until a message from them arrives, and a master queries all other voters over new links.
     pub(crate) fn on_process_paused(&mut self, state: &mut ClusterState) -> Vec<Effect> {
         for node in state.nodes.values_mut() {
-            node.contact.last_message = None;
-            (node.contact.confirms_serving, node.contact.confirms_voting) = (false, false);
+            node.contact_times.last_message_at = None;
+            (node.contact_times.confirms_serving, node.contact_times.confirms_voting) = (false, false);
         }
-        self.not_before = state.now() + state.config().rejoin_delay();
+        self.serve_not_before = state.now() + state.config().rejoin_delay();
         if !state.myself().is_master() {
             return Vec::new();
         }
@@ -102,15 +102,24 @@ impl ServiceState {
         [Effect::Publish].into_iter().chain(voters.map(Effect::Reconnect)).collect()
     }
 
-    fn start_replacement_check(&mut self, state: &ClusterState, least: Duration, serve_when_confirmed: bool) {
-        let until = state.now() + state.config().fail_undo_time().max(least);
-        self.replacement_check =
-            Some(ReplacementCheck { known: state.current_epoch(), until, serve_when_confirmed });
+    fn start_replacement_check(
+        &mut self,
+        state: &ClusterState,
+        min_duration: Duration,
+        serve_when_confirmed: bool,
+    ) {
+        let until = state.now() + state.config().fail_clear_delay().max(min_duration);
+        self.replacement_check = Some(ReplacementCheck {
+            known_epoch: state.current_epoch(),
+            votes_unconditionally_at: until,
+            serve_when_confirmed,
+        });
     }
 
     /// Whether another node may have replaced this master. Its vote may then belong to its successor.
     pub(crate) fn may_have_been_replaced(&self, state: &ClusterState) -> bool {
-        self.replacement_check.is_some_and(|check| state.now() < check.until) && state.voters() > 1
+        self.replacement_check.is_some_and(|check| state.now() < check.votes_unconditionally_at)
+            && state.voter_count() > 1
     }
 
     #[cfg(test)]
@@ -120,14 +129,14 @@ impl ServiceState {
 
     /// Evaluates the PONG to a PING that was sent over a link established after the pause or start.
     pub(crate) fn on_answer(&self, state: &mut ClusterState, header: &Header, section: &GossipSection) {
-        let Some(ReplacementCheck { known, .. }) = self.replacement_check else { return };
-        let failing = |flags: NodeFlags| flags.has(NodeFlags::PFAIL) || flags.has(NodeFlags::FAIL);
+        let Some(ReplacementCheck { known_epoch: known, .. }) = self.replacement_check else { return };
+        let failing = |flags: NodeFlags| flags.contains(NodeFlags::PFAIL) || flags.contains(NodeFlags::FAIL);
         let told = section.entries.iter().find(|entry| entry.id == state.id());
         let doubted = told.map(|entry| failing(entry.flags));
         let is_old = header.current_epoch <= known;
         if let Some(node) = state.nodes.get_mut(&header.sender) {
-            node.contact.confirms_serving = is_old && doubted != Some(true);
-            node.contact.confirms_voting = doubted.map_or(is_old, |doubted| !doubted);
+            node.contact_times.confirms_serving = is_old && doubted != Some(true);
+            node.contact_times.confirms_voting = doubted.map_or(is_old, |doubted| !doubted);
         }
     }
 
@@ -135,36 +144,37 @@ impl ServiceState {
     pub(crate) fn update(&mut self, state: &mut ClusterState, is_self_failed: bool) -> Vec<Effect> {
         let (now, majority) = (state.now(), has_majority(state));
         if is_in_minority(state) {
-            self.not_before = self.not_before.max(now + state.config().rejoin_delay());
+            self.serve_not_before = self.serve_not_before.max(now + state.config().rejoin_delay());
         }
         self.finish_replacement_check(state, majority);
         let may = majority && self.is_covered(state);
-        let early = state.myself().is_master() && now < self.not_before;
-        self.waiting = may && early && !state.is_serving();
-        let serving = may && !self.waiting && !is_self_failed;
+        let early = state.myself().is_master() && now < self.serve_not_before;
+        self.is_waiting = may && early && !state.is_serving();
+        let serving = may && !self.is_waiting && !is_self_failed;
         if serving == state.is_serving() {
             return Vec::new();
         }
         state.set_serving(serving);
-        vec![Effect::Publish, Effect::Log(ClusterEvent::StateChanged { serving })]
+        vec![Effect::Publish, Effect::Log(ClusterEvent::StateChanged { is_serving: serving })]
     }
 
     fn finish_replacement_check(&mut self, state: &ClusterState, majority: bool) {
         let Some(mut check) = self.replacement_check else { return };
-        let confirmed = state.nodes.confirming() + own_vote(state) >= state.quorum();
-        let trusts =
-            |id: NodeId| id == state.id() || state.node(id).is_some_and(|node| node.contact.confirms_voting);
+        let confirmed = state.nodes.confirming_voter_count() + own_vote_count(state) >= state.quorum();
+        let trusts = |id: NodeId| {
+            id == state.id() || state.node(id).is_some_and(|node| node.contact_times.confirms_voting)
+        };
         let trusted = state.slots.owners().filter(|(id, _)| trusts(*id)).count() >= state.quorum();
         if majority && trusted {
-            check.until = check.until.min(state.now());
+            check.votes_unconditionally_at = check.votes_unconditionally_at.min(state.now());
         }
         if majority && confirmed && check.serve_when_confirmed {
-            self.not_before = state.now();
+            self.serve_not_before = state.now();
         }
-        if majority && state.now() >= self.not_before {
+        if majority && state.now() >= self.serve_not_before {
             check.serve_when_confirmed = false;
         }
-        let over = state.now() >= check.until && !check.serve_when_confirmed;
+        let over = state.now() >= check.votes_unconditionally_at && !check.serve_when_confirmed;
         self.replacement_check = (!over).then_some(check);
     }
 
@@ -172,8 +182,8 @@ impl ServiceState {
         if !state.config().require_full_coverage {
             return true;
         }
-        let late = self.coverage.deadlines.first().is_some_and(|at| *at <= state.now());
-        state.slots.assigned() == SLOT_COUNT && !self.coverage.uncovered && !late
+        let late = self.coverage.coverage_deadlines.first().is_some_and(|at| *at <= state.now());
+        state.slots.assigned_count() == SLOT_COUNT && !self.coverage.has_uncovered_slots && !late
     }
 
     /// Recomputes the coverage after the failed masters or the eligible replicas have changed.
@@ -181,15 +191,15 @@ impl ServiceState {
         let nodes = &state.nodes;
         let (with, without): (Vec<&Node>, Vec<&Node>) =
             nodes.failed_voters().partition(|failed| nodes.has_eligible_replica(failed.id));
-        self.coverage.uncovered = !without.is_empty();
+        self.coverage.has_uncovered_slots = !without.is_empty();
         let since = with.into_iter().filter_map(Node::failed_since);
-        self.coverage.deadlines = since.map(|since| since + state.config().node_timeout).collect();
-        self.coverage.deadlines.sort_unstable();
+        self.coverage.coverage_deadlines = since.map(|since| since + state.config().node_timeout).collect();
+        self.coverage.coverage_deadlines.sort_unstable();
     }
 
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let begin = self.waiting.then_some(self.not_before);
-        let coverage = self.coverage.deadlines.iter().copied().find(|at| *at > now);
+        let begin = self.is_waiting.then_some(self.serve_not_before);
+        let coverage = self.coverage.coverage_deadlines.iter().copied().find(|at| *at > now);
         begin.into_iter().chain(coverage).min()
     }
 }
@@ -197,15 +207,15 @@ impl ServiceState {
 /// Whether fewer than a majority of the masters with slots are reachable. Without slot owners there is no minority, so a
 /// node that gets the first slots serves without a delay.
 pub(crate) fn is_in_minority(state: &ClusterState) -> bool {
-    !has_majority(state) && state.voters() > 0
+    !has_majority(state) && state.voter_count() > 0
 }
 
 fn has_majority(state: &ClusterState) -> bool {
-    state.nodes.reachable() + own_vote(state) >= state.quorum()
+    state.nodes.reachable_voter_count() + own_vote_count(state) >= state.quorum()
 }
 
-fn own_vote(state: &ClusterState) -> usize {
-    usize::from(state.slots.count(state.id()) > 0)
+fn own_vote_count(state: &ClusterState) -> usize {
+    usize::from(state.slots.slot_count(state.id()) > 0)
 }
 
 #[cfg(test)]
@@ -213,8 +223,8 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    const SERVES: Effect = Effect::Log(ClusterEvent::StateChanged { serving: true });
-    const LOG_STOPPED_SERVING: Effect = Effect::Log(ClusterEvent::StateChanged { serving: false });
+    const LOG_STARTED_SERVING: Effect = Effect::Log(ClusterEvent::StateChanged { is_serving: true });
+    const LOG_STOPPED_SERVING: Effect = Effect::Log(ClusterEvent::StateChanged { is_serving: false });
 
     /// A cluster of three masters that have just started, and replica 3 of master 1.
     fn cluster() -> (TestCluster, ServiceState) {
@@ -235,22 +245,22 @@ mod tests {
         let (mut cluster, mut part) = cluster();
         assert_eq!(update(&mut part, &mut cluster), []);
         assert_eq!(part.next_deadline(cluster.state.now()), Some(cluster.state.now() + START_DELAY));
-        cluster.pass(START_DELAY);
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&SERVES));
+        cluster.advance_time(START_DELAY);
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
     }
 
     #[test]
     fn failed_master_is_covered_for_the_node_timeout_if_a_replica_can_take_over() {
         let (mut cluster, mut part) = cluster();
-        cluster.pass(START_DELAY);
+        cluster.advance_time(START_DELAY);
         update(&mut part, &mut cluster);
-        cluster.fail(1);
+        cluster.mark_failed(1);
         assert_eq!(update(&mut part, &mut cluster), []);
-        cluster.pass(cluster.state.config().node_timeout);
+        cluster.advance_time(cluster.state.config().node_timeout);
         assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STOPPED_SERVING));
         cluster.state.config_mut().require_full_coverage = false;
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&SERVES));
-        cluster.fail(2);
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
+        cluster.mark_failed(2);
         assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STOPPED_SERVING), "a minority");
         assert!(is_in_minority(&cluster.state));
     }
@@ -259,39 +269,39 @@ mod tests {
     fn master_in_a_minority_waits_before_it_serves_again() {
         let (mut cluster, mut part) = cluster();
         cluster.state.config_mut().require_full_coverage = false;
-        [1, 2].into_iter().for_each(|index| cluster.fail(index));
-        cluster.pass(START_DELAY);
+        [1, 2].into_iter().for_each(|index| cluster.mark_failed(index));
+        cluster.advance_time(START_DELAY);
         assert_eq!(update(&mut part, &mut cluster), []);
         cluster.node(1).health = crate::NodeHealth::Healthy;
         assert_eq!(update(&mut part, &mut cluster), []);
-        cluster.pass(cluster.state.config().rejoin_delay());
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&SERVES));
+        cluster.advance_time(cluster.state.config().rejoin_delay());
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
     }
 
     #[test]
     fn paused_master_serves_and_votes_once_a_majority_confirms_it() {
         let (mut cluster, mut part) = cluster();
-        cluster.pass(START_DELAY);
+        cluster.advance_time(START_DELAY);
         update(&mut part, &mut cluster);
         let effects = part.on_process_paused(&mut cluster.state);
         assert_eq!(effects, [Effect::Publish, Effect::Reconnect(id(1)), Effect::Reconnect(id(2))]);
         assert!(!cluster.state.is_serving() && part.may_have_been_replaced(&cluster.state));
         let now = Some(cluster.state.now());
-        cluster.node(1).contact.last_message = now;
+        cluster.node(1).contact_times.last_message_at = now;
         let section = GossipSection { entries: Vec::new(), extensions: Vec::new() };
         let newer = Header { current_epoch: Epoch(9), ..cluster.header_of(1) };
         part.on_answer(&mut cluster.state, &newer, &section);
         assert_eq!(update(&mut part, &mut cluster), [], "there may be a successor");
         let header = cluster.header_of(1);
         part.on_answer(&mut cluster.state, &header, &section);
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&SERVES));
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
         assert!(!part.may_have_been_replaced(&cluster.state));
     }
 
     #[test]
     fn master_that_declared_itself_fail_does_not_serve() {
         let (mut cluster, mut part) = cluster();
-        cluster.pass(START_DELAY);
+        cluster.advance_time(START_DELAY);
         cluster.state.update_indexes();
         assert_eq!(part.update(&mut cluster.state, true), []);
     }

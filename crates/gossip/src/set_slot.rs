@@ -2,10 +2,10 @@
 //!
 //! A replica must know its master's marks. A promoted replica without them would treat migrated keys as missing, accept
 //! writes for them, and refuse the keys that its master imported. As in Valkey since version 8, a SETSLOT is therefore
-//! written into the replication stream first ([`ClusterAction::TellReplicas`]), and executed and answered once the
+//! written into the replication stream first ([`ClusterAction::ReplicateSlotChange`]), and executed and answered once the
 //! replicas have acknowledged it ([`ClusterInput::ReplicasAcknowledged`](crate::ClusterInput)); all keys migrated
 //! afterwards follow it in the stream. A master without known replicas does not wait, but writes the change as well.
-//! Snapshots contain the marks ([`ClusterInput::MovesLoaded`](crate::ClusterInput)), and so does `nodes.conf` on
+//! Snapshots contain the marks ([`ClusterInput::SlotMarksLoaded`](crate::ClusterInput)), and so does `nodes.conf` on
 //! masters and replicas. During a manual failover the stream must not grow, so a SETSLOT waits until the failover has
 //! ended. A restarted master that is still comparing its data with its replicas' ([`self_fail`](crate::self_fail))
 //! accepts no replicas yet, and one of them may take over without the mark, so this master refuses SETSLOT.
@@ -33,7 +33,7 @@ pub(crate) struct SetSlotQueue(VecDeque<(SetSlotRequest, RequestProgress)>);
 /// A SETSLOT command of an operator that has not been answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetSlotRequest {
-    pub(crate) confirm: ReplicaConfirmation,
+    pub(crate) confirmation: ReplicaConfirmation,
     pub(crate) slot: Slot,
     pub(crate) change: SlotChange,
     /// Number of keys that this node has in the slot, as last reported by the driver.
@@ -47,17 +47,17 @@ enum RequestProgress {
     New,
     /// The request has been written to the stream. `is_resent` means that the slot's state was written again
     /// afterwards.
-    Written { resent: bool },
+    Written { is_resent: bool },
     /// All replicas have acknowledged the request (`is_acknowledged`), or have failed to do so in time.
-    Confirmed { held: bool, resent: bool },
+    Confirmed { is_acknowledged: bool, is_resent: bool },
 }
 
 /// A request whose acknowledgement has succeeded or failed.
 #[derive(Debug)]
 pub(crate) struct ConfirmedRequest {
     request: SetSlotRequest,
-    held: bool,
-    resent: bool,
+    is_acknowledged: bool,
+    is_resent: bool,
 }
 
 impl SetSlotQueue {
@@ -68,7 +68,7 @@ impl SetSlotQueue {
         request: SetSlotRequest,
         stream: StreamState,
     ) -> Vec<Effect> {
-        let token = request.confirm.token;
+        let token = request.confirmation.token;
         if let Err(refusal) = check_set_slot(state, request.slot, &request.change, request.keys_in_slot) {
             return vec![Effect::Reply { token, result: Err(refusal) }];
         }
@@ -82,7 +82,7 @@ impl SetSlotQueue {
             Err(error) => vec![Effect::Reply { token, result: Err(error) }],
             Ok(mut effects) => {
                 // Replicas unknown to the bus, such as forgotten or new ones, may receive the stream as well.
-                effects.push(Effect::TellReplicas { slot, change });
+                effects.push(Effect::ReplicateSlotChange { slot, change });
                 effects.push(Effect::Reply { token, result: Ok(OperatorReply::Ok) });
                 effects
             }
@@ -99,33 +99,44 @@ impl SetSlotQueue {
             if *progress != RequestProgress::New {
                 return true;
             }
-            let SetSlotRequest { confirm, slot, change, keys_in_slot } = &*request;
+            let SetSlotRequest { confirmation: confirm, slot, change, keys_in_slot } = &*request;
             // This node's role may have changed since the request arrived.
             if let Err(refusal) = check_set_slot(state, *slot, change, *keys_in_slot) {
                 effects.push(Effect::Reply { token: confirm.token, result: Err(refusal) });
                 return false;
             }
-            *progress = RequestProgress::Written { resent: false };
+            *progress = RequestProgress::Written { is_resent: false };
             let (slot, change, confirm) = (*slot, change.clone(), Some(*confirm));
-            effects.push(Effect::Act(ClusterAction::TellReplicas { slot, change, confirm }));
+            effects.push(Effect::DriverAction(ClusterAction::ReplicateSlotChange {
+                slot,
+                change,
+                confirmation: confirm,
+            }));
             true
         });
         effects
     }
 
     /// Records the result of an acknowledgement, and the current number of keys that this node has in the slot.
-    pub(crate) fn record_acknowledgement(&mut self, token: u64, held: bool, keys_in_slot: u64) {
-        let entry = self.0.iter_mut().find(|(request, _)| request.confirm.token == token);
+    pub(crate) fn record_acknowledgement(&mut self, token: u64, is_acknowledged: bool, keys_in_slot: u64) {
+        let entry = self.0.iter_mut().find(|(request, _)| request.confirmation.token == token);
         let Some((request, progress)) = entry else { return };
-        let resent = matches!(progress, RequestProgress::Written { resent: true });
-        *progress = RequestProgress::Confirmed { held, resent };
+        let resent = matches!(progress, RequestProgress::Written { is_resent: true });
+        *progress = RequestProgress::Confirmed { is_acknowledged, is_resent: resent };
         request.keys_in_slot = keys_in_slot;
     }
 
     /// Removes and returns the next request to execute. Requests are executed in stream order.
     pub(crate) fn pop_confirmed(&mut self) -> Option<ConfirmedRequest> {
-        let &(_, RequestProgress::Confirmed { held, resent }) = self.0.front()? else { return None };
-        self.0.pop_front().map(|(request, _)| ConfirmedRequest { request, held, resent })
+        let &(_, RequestProgress::Confirmed { is_acknowledged: held, is_resent: resent }) = self.0.front()?
+        else {
+            return None;
+        };
+        self.0.pop_front().map(|(request, _)| ConfirmedRequest {
+            request,
+            is_acknowledged: held,
+            is_resent: resent,
+        })
     }
 
     /// Answers an executed request. If the replicas may have applied a change that failed, or that is not the last one
@@ -139,19 +150,22 @@ impl SetSlotQueue {
     ) -> Vec<Effect> {
         let slot = confirmed.request.slot;
         let mut effects = Vec::new();
-        if state.myself().is_master() && (confirmed.resent || result.is_err()) && stream == StreamState::Open
+        if state.myself().is_master()
+            && (confirmed.is_resent || result.is_err())
+            && stream == StreamState::Open
         {
-            effects = slot_state(state, slot);
+            effects = slot_state_effects(state, slot);
             for (_, progress) in self.0.iter_mut().filter(|(request, _)| request.slot == slot) {
                 match progress {
                     RequestProgress::New => {}
-                    RequestProgress::Written { resent } | RequestProgress::Confirmed { resent, .. } => {
+                    RequestProgress::Written { is_resent: resent }
+                    | RequestProgress::Confirmed { is_resent: resent, .. } => {
                         *resent = true;
                     }
                 }
             }
         }
-        let (token, result) = (confirmed.request.confirm.token, result.map(|()| OperatorReply::Ok));
+        let (token, result) = (confirmed.request.confirmation.token, result.map(|()| OperatorReply::Ok));
         effects.push(Effect::Reply { token, result });
         effects
     }
@@ -160,7 +174,7 @@ impl SetSlotQueue {
     /// as a master are either contained in the snapshot or lost.
     pub(crate) fn refuse_all(&mut self) -> Vec<Effect> {
         let refused = |(request, _): (SetSlotRequest, RequestProgress)| Effect::Reply {
-            token: request.confirm.token,
+            token: request.confirmation.token,
             result: Err(OperatorError::SetSlotOnReplica),
         };
         self.0.drain(..).map(refused).collect()
@@ -178,10 +192,11 @@ impl ConfirmedRequest {
         let SetSlotRequest { slot, change, keys_in_slot, .. } = &self.request;
         if !state.myself().is_master() {
             // This node was demoted, but the new master has the change as well, because all replicas acknowledged it.
-            let effects = if self.held { apply_replicated_change(state, *slot, change) } else { Vec::new() };
+            let effects =
+                if self.is_acknowledged { apply_replicated_change(state, *slot, change) } else { Vec::new() };
             return (Err(OperatorError::SetSlotOnReplica), effects);
         }
-        if !self.held {
+        if !self.is_acknowledged {
             return (Err(OperatorError::NoReplicas), Vec::new());
         }
         let checked = check_set_slot(state, *slot, change, *keys_in_slot);
@@ -193,13 +208,18 @@ impl ConfirmedRequest {
 }
 
 /// Returns the changes that set the replicas' state of the slot to the actual one, for the replication stream.
-fn slot_state(state: &ClusterState, slot: Slot) -> Vec<Effect> {
+fn slot_state_effects(state: &ClusterState, slot: Slot) -> Vec<Effect> {
     let name = |id: &NodeId| id.to_string();
-    let owner = state.slot_owner(slot).as_ref().map(name).map(SlotChange::Node);
-    let to = state.marks.migrating().get(&slot).map(name).map(|to| SlotChange::Migrating { to });
-    let from = state.marks.importing().get(&slot).map(name).map(|from| SlotChange::Importing { from });
+    let owner = state.slot_owner(slot).as_ref().map(name).map(SlotChange::AssignTo);
+    let to = state.marks.migrating().get(&slot).map(name).map(|to| SlotChange::Migrating { target: to });
+    let from =
+        state.marks.importing().get(&slot).map(name).map(|from| SlotChange::Importing { source: from });
     let changes = owner.into_iter().chain([SlotChange::Stable]).chain(to).chain(from);
-    changes.map(|change| Effect::Act(ClusterAction::TellReplicas { slot, change, confirm: None })).collect()
+    changes
+        .map(|change| {
+            Effect::DriverAction(ClusterAction::ReplicateSlotChange { slot, change, confirmation: None })
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -215,30 +235,30 @@ mod tests {
 
     fn request(token: u64, change: SlotChange) -> SetSlotRequest {
         let confirm = ReplicaConfirmation { token, timeout: Duration::from_secs(2) };
-        SetSlotRequest { confirm, slot: slot(0), change, keys_in_slot: 0 }
+        SetSlotRequest { confirmation: confirm, slot: slot(0), change, keys_in_slot: 0 }
     }
 
-    fn migrating() -> SlotChange {
-        SlotChange::Migrating { to: id(1).to_string() }
+    fn migrating_change() -> SlotChange {
+        SlotChange::Migrating { target: id(1).to_string() }
     }
 
-    fn reply(token: u64, result: Result<OperatorReply, OperatorError>) -> Effect {
+    fn reply_effect(token: u64, result: Result<OperatorReply, OperatorError>) -> Effect {
         Effect::Reply { token, result }
     }
 
     #[test]
     fn master_without_replicas_executes_at_once_and_still_writes_to_the_stream() {
         let (mut cluster, mut part) = (TestCluster::new(2, &[]), SetSlotQueue::default());
-        let effects = part.start(&mut cluster.state, request(7, migrating()), StreamState::Open);
-        let tell = Effect::TellReplicas { slot: slot(0), change: migrating() };
-        assert_eq!(effects, [Effect::ConfigChanged, tell, reply(7, Ok(OperatorReply::Ok))]);
+        let effects = part.start(&mut cluster.state, request(7, migrating_change()), StreamState::Open);
+        let tell = Effect::ReplicateSlotChange { slot: slot(0), change: migrating_change() };
+        assert_eq!(effects, [Effect::ConfigChanged, tell, reply_effect(7, Ok(OperatorReply::Ok))]);
         assert_eq!(cluster.state.marks.migrating()[&slot(0)], id(1));
     }
 
     #[test]
     fn request_waits_for_the_replicas_and_for_the_end_of_a_failover() {
         let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
-        assert_eq!(part.start(&mut cluster.state, request(7, migrating()), StreamState::Frozen), []);
+        assert_eq!(part.start(&mut cluster.state, request(7, migrating_change()), StreamState::Frozen), []);
         assert_eq!(part.write_to_stream(&cluster.state, StreamState::Frozen), []);
         assert_eq!(part.write_to_stream(&cluster.state, StreamState::Open).len(), 1);
         assert_eq!(part.write_to_stream(&cluster.state, StreamState::Open), []);
@@ -248,14 +268,14 @@ mod tests {
         let (result, effects) = confirmed.execute(&mut cluster.state);
         assert_eq!((result, effects), (Ok(()), vec![Effect::ConfigChanged]));
         let answered = part.finish(&cluster.state, &confirmed, Ok(()), StreamState::Open);
-        assert_eq!(answered, [reply(7, Ok(OperatorReply::Ok))]);
+        assert_eq!(answered, [reply_effect(7, Ok(OperatorReply::Ok))]);
         assert!(!part.is_pending(slot(0)));
     }
 
     #[test]
     fn requests_are_executed_in_stream_order() {
         let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
-        part.start(&mut cluster.state, request(7, migrating()), StreamState::Open);
+        part.start(&mut cluster.state, request(7, migrating_change()), StreamState::Open);
         part.start(&mut cluster.state, request(8, SlotChange::Stable), StreamState::Open);
         part.write_to_stream(&cluster.state, StreamState::Open);
         part.record_acknowledgement(8, true, 0);
@@ -265,9 +285,9 @@ mod tests {
     }
 
     #[test]
-    fn failed_request_resends_the_state_of_the_slot_also_after_later_requests() {
+    fn failed_request_resends_the_slot_state_even_after_later_requests() {
         let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
-        part.start(&mut cluster.state, request(7, migrating()), StreamState::Open);
+        part.start(&mut cluster.state, request(7, migrating_change()), StreamState::Open);
         part.start(&mut cluster.state, request(8, SlotChange::Stable), StreamState::Open);
         part.write_to_stream(&cluster.state, StreamState::Open);
         part.record_acknowledgement(7, false, 0);
@@ -283,9 +303,9 @@ mod tests {
     }
 
     #[test]
-    fn replica_refuses_the_requests_of_its_time_as_master() {
+    fn demoted_master_refuses_its_pending_requests() {
         let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
-        part.start(&mut cluster.state, request(7, migrating()), StreamState::Open);
-        assert_eq!(part.refuse_all(), [reply(7, Err(OperatorError::SetSlotOnReplica))]);
+        part.start(&mut cluster.state, request(7, migrating_change()), StreamState::Open);
+        assert_eq!(part.refuse_all(), [reply_effect(7, Err(OperatorError::SetSlotOnReplica))]);
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn flush_slots(state: &mut ClusterState, holds_keys: bool) -> Result<
 fn check_no_duplicates(slots: &[Slot]) -> Result<(), OperatorError> {
     let mut seen = SlotSet::new();
     match slots.iter().find(|slot| !seen.insert(**slot)) {
-        Some(twice) => Err(OperatorError::SlotTwice(*twice)),
+        Some(twice) => Err(OperatorError::DuplicateSlot(*twice)),
         None => Ok(()),
     }
 }
@@ -62,7 +62,7 @@ mod tests {
         let (first, last) = (slot(0), slot(16_383));
         let state = &mut cluster.state;
         assert_eq!(add_slots(state, &[first]), Err(OperatorError::SlotBusy(first)));
-        assert_eq!(delete_slots(state, &[first, first]), Err(OperatorError::SlotTwice(first)));
+        assert_eq!(delete_slots(state, &[first, first]), Err(OperatorError::DuplicateSlot(first)));
         assert!(delete_slots(state, &[first, last]).is_ok());
         assert_eq!(delete_slots(state, &[slot(1), last]), Err(OperatorError::SlotUnassigned(last)));
         assert_eq!(state.slot_owner(slot(1)), Some(id(0)));
@@ -70,6 +70,6 @@ mod tests {
         assert_eq!(state.slot_owner(last), Some(id(0)));
         assert_eq!(flush_slots(state, true), Err(OperatorError::FlushNotEmpty));
         assert!(flush_slots(state, false).is_ok());
-        assert_eq!(state.slots.count(id(0)), 0);
+        assert_eq!(state.slots.slot_count(id(0)), 0);
     }
 }

@@ -28,7 +28,7 @@ impl SlotMarks {
     }
 
     /// The targets of all migrating slots and the sources of all imported ones.
-    pub(crate) fn ends(&self) -> impl Iterator<Item = NodeId> + '_ {
+    pub(crate) fn peer_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.migrating.values().chain(self.importing.values()).copied()
     }
 
@@ -36,12 +36,12 @@ impl SlotMarks {
         self.migrating.is_empty() && self.importing.is_empty()
     }
 
-    pub(crate) fn mark_migrating(&mut self, slot: Slot, to: NodeId) {
-        self.migrating.insert(slot, to);
+    pub(crate) fn mark_migrating(&mut self, slot: Slot, target: NodeId) {
+        self.migrating.insert(slot, target);
     }
 
-    pub(crate) fn mark_importing(&mut self, slot: Slot, from: NodeId) {
-        self.importing.insert(slot, from);
+    pub(crate) fn mark_importing(&mut self, slot: Slot, source: NodeId) {
+        self.importing.insert(slot, source);
     }
 
     /// Removes the mark of a migrating slot. Returns whether there was one.
@@ -69,14 +69,14 @@ impl SlotMarks {
 
     /// Removes marks that contradict the slot owners, after a promotion: a migrating slot must belong to `me`, and an
     /// imported one to another node.
-    pub(crate) fn drop_invalid(&mut self, slots: &SlotTable, me: NodeId) {
+    pub(crate) fn remove_invalid(&mut self, slots: &SlotTable, me: NodeId) {
         self.migrating.retain(|slot, _| slots.owner(*slot) == Some(me));
         self.importing.retain(|slot, _| slots.owner(*slot) != Some(me));
     }
 
     /// Replaces `old` by `new` in all marks, because the node `new` took over from `old`. Returns whether any mark
     /// named `old`.
-    pub(crate) fn redirect(&mut self, old: NodeId, new: NodeId) -> bool {
+    pub(crate) fn replace_node(&mut self, old: NodeId, new: NodeId) -> bool {
         let ends = self.migrating.values_mut().chain(self.importing.values_mut());
         let mut found = false;
         for end in ends.filter(|end| **end == old) {
@@ -114,10 +114,10 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_are_redirected_to_a_successor() {
+    fn marks_name_the_successor_of_a_replaced_node() {
         let mut marks = marks();
-        assert!(marks.redirect(id(1), id(3)));
-        assert!(!marks.redirect(id(1), id(3)));
+        assert!(marks.replace_node(id(1), id(3)));
+        assert!(!marks.replace_node(id(1), id(3)));
         assert_eq!(marks.migrating()[&slot(1)], id(3));
         assert_eq!(marks.importing()[&slot(2)], id(3));
         assert_eq!(marks.importing()[&slot(3)], id(2));
@@ -136,7 +136,7 @@ mod tests {
     fn only_own_slots_migrate_and_only_foreign_slots_are_imported() {
         let (mut marks, mut slots) = (marks(), SlotTable::new());
         slots.assign(slot(2), id(0));
-        marks.drop_invalid(&slots, id(0));
+        marks.remove_invalid(&slots, id(0));
         assert!(marks.migrating().is_empty(), "slot 1 has no owner");
         assert_eq!(marks.importing().keys().copied().collect::<Vec<_>>(), [slot(3)]);
     }

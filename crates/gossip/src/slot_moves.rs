@@ -12,7 +12,7 @@
 
 use slot_routing::{NodeId, Slot, SlotSet};
 
-use crate::commands::{OperatorError, SlotChange, parse_name};
+use crate::commands::{OperatorError, SlotChange, parse_node_id};
 use crate::effect::Effect;
 use crate::event::ClusterEvent;
 use crate::state::ClusterState;
@@ -31,17 +31,17 @@ pub(crate) fn check_set_slot(
     match change {
         SlotChange::Migrating { .. } if !mine => Err(OperatorError::NotOwner(slot)),
         SlotChange::Importing { .. } if mine => Err(OperatorError::AlreadyOwner(slot)),
-        SlotChange::Migrating { to: node } | SlotChange::Importing { from: node } => {
-            match state.find_master(node, OperatorError::DontKnowNode)? {
+        SlotChange::Migrating { target: node } | SlotChange::Importing { source: node } => {
+            match state.find_master(node, OperatorError::UnknownMigrationPeer)? {
                 id if id == state.id() => Err(OperatorError::TargetIsMyself),
                 _ => Ok(()),
             }
         }
         SlotChange::Stable => Ok(()),
-        SlotChange::Node(to) => {
+        SlotChange::AssignTo(to) => {
             let to = state.find_master(to, OperatorError::UnknownNode)?;
             if mine && to != state.id() && keys_in_slot > 0 {
-                Err(OperatorError::HoldsKeys(slot))
+                Err(OperatorError::SlotHasKeys(slot))
             } else {
                 Ok(())
             }
@@ -57,16 +57,16 @@ pub(crate) fn set_slot(
     keys_in_slot: u64,
 ) -> Result<Vec<Effect>, OperatorError> {
     match change {
-        SlotChange::Migrating { to } => {
-            let to = state.find_master(to, OperatorError::DontKnowNode)?;
+        SlotChange::Migrating { target: to } => {
+            let to = state.find_master(to, OperatorError::UnknownMigrationPeer)?;
             state.marks.mark_migrating(slot, to);
         }
-        SlotChange::Importing { from } => {
-            let from = state.find_master(from, OperatorError::DontKnowNode)?;
+        SlotChange::Importing { source: from } => {
+            let from = state.find_master(from, OperatorError::UnknownMigrationPeer)?;
             state.marks.mark_importing(slot, from);
         }
         SlotChange::Stable => state.marks.unmark(slot),
-        SlotChange::Node(to) => {
+        SlotChange::AssignTo(to) => {
             let to = state.find_master(to, OperatorError::UnknownNode)?;
             return Ok(give_slot(state, slot, to, keys_in_slot));
         }
@@ -74,21 +74,21 @@ pub(crate) fn set_slot(
     Ok(vec![Effect::ConfigChanged])
 }
 
-fn give_slot(state: &mut ClusterState, slot: Slot, to: NodeId, keys_in_slot: u64) -> Vec<Effect> {
+fn give_slot(state: &mut ClusterState, slot: Slot, new_owner: NodeId, keys_in_slot: u64) -> Vec<Effect> {
     let (me, owner) = (state.id(), state.slot_owner(slot));
-    if keys_in_slot == 0 || to != me {
+    if keys_in_slot == 0 || new_owner != me {
         state.marks.end_migrating(slot);
     }
-    state.slots.assign(slot, to);
+    state.slots.assign(slot, new_owner);
     let mut effects = vec![Effect::ConfigChanged];
-    let emptied = owner == Some(me) && to != me && state.slots.count(me) == 0;
+    let emptied = owner == Some(me) && new_owner != me && state.slots.slot_count(me) == 0;
     if emptied && state.config().allow_replica_migration {
         // This master has lost its last slot and becomes a replica of the new owner.
-        effects.push(Effect::Log(ClusterEvent::SlotsLost { to }));
-        effects.push(Effect::BecomeReplicaOf(to));
+        effects.push(Effect::Log(ClusterEvent::SlotsLost { new_owner }));
+        effects.push(Effect::BecomeReplicaOf(new_owner));
     }
-    let imported = to == me && state.marks.end_importing(slot);
-    if imported || (to == me && owner.is_some_and(|owner| owner != me)) {
+    let imported = new_owner == me && state.marks.end_importing(slot);
+    if imported || (new_owner == me && owner.is_some_and(|owner| owner != me)) {
         // The other nodes accept the claim only with a new epoch. Redis takes a new epoch only for imports. If a power
         // failure erased the import mark, the slot would fall back to the old owner, and have no owner once the old
         // owner gives it away.
@@ -101,13 +101,13 @@ fn give_slot(state: &mut ClusterState, slot: Slot, to: NodeId, keys_in_slot: u64
 pub(crate) fn claim_slots(
     state: &mut ClusterState,
     slots: &SlotSet,
-    from: NodeId,
+    source: NodeId,
 ) -> Result<Vec<Effect>, OperatorError> {
     if !state.myself().is_master() {
         return Err(OperatorError::ClaimOnReplica);
     }
-    if from == state.id() || !slots.iter().all(|slot| state.slot_owner(slot) == Some(from)) {
-        return Err(OperatorError::ClaimOfOthers);
+    if source == state.id() || !slots.iter().all(|slot| state.slot_owner(slot) == Some(source)) {
+        return Err(OperatorError::SourceIsNotOwner);
     }
     for slot in slots.iter() {
         state.marks.unmark(slot);
@@ -123,20 +123,20 @@ pub(crate) fn apply_replicated_change(
     slot: Slot,
     change: &SlotChange,
 ) -> Vec<Effect> {
-    let known = |name: &String| parse_name(name).filter(|id| state.knows(*id));
+    let known = |name: &String| parse_node_id(name).filter(|id| state.is_known_node(*id));
     let unknown =
         |node: &String| vec![Effect::Log(ClusterEvent::SlotOfUnknownNode { slot, node: node.clone() })];
     match change {
-        SlotChange::Migrating { to: node } => {
+        SlotChange::Migrating { target: node } => {
             let Some(to) = known(node) else { return unknown(node) };
             state.marks.mark_migrating(slot, to);
         }
-        SlotChange::Importing { from: node } => {
+        SlotChange::Importing { source: node } => {
             let Some(from) = known(node) else { return unknown(node) };
             state.marks.mark_importing(slot, from);
         }
         SlotChange::Stable => state.marks.unmark(slot),
-        SlotChange::Node(node) => {
+        SlotChange::AssignTo(node) => {
             let Some(owner) = known(node) else { return unknown(node) };
             state.marks.end_migrating(slot);
             if state.myself().master() == Some(owner) {
@@ -153,19 +153,24 @@ pub(crate) fn apply_replicated_change(
 }
 
 /// Replaces all marks with those of a loaded snapshot.
-pub(crate) fn load_marks(state: &mut ClusterState, moves: &[(Slot, SlotChange)]) -> Vec<Effect> {
+pub(crate) fn load_marks(state: &mut ClusterState, slot_changes: &[(Slot, SlotChange)]) -> Vec<Effect> {
     let mut effects = Vec::new();
     if !state.marks.is_empty() {
         effects.push(Effect::ConfigChanged);
     }
     state.marks.clear();
-    effects.extend(moves.iter().flat_map(|(slot, change)| apply_replicated_change(state, *slot, change)));
+    effects
+        .extend(slot_changes.iter().flat_map(|(slot, change)| apply_replicated_change(state, *slot, change)));
     effects
 }
 
 /// Marks slots as importing that contain keys but are owned by another node. At startup, unassigned slots with keys are
 /// claimed instead.
-pub(crate) fn mark_slots_with_keys(state: &mut ClusterState, slots: &SlotSet, at_start: bool) -> Vec<Effect> {
+pub(crate) fn mark_slots_with_keys(
+    state: &mut ClusterState,
+    slots: &SlotSet,
+    at_startup: bool,
+) -> Vec<Effect> {
     if !state.myself().is_master() {
         return Vec::new();
     }
@@ -178,7 +183,7 @@ pub(crate) fn mark_slots_with_keys(state: &mut ClusterState, slots: &SlotSet, at
                 effects.push(Effect::Log(ClusterEvent::KeysInForeignSlot { slot, owner }));
             }
             // After startup, an unassigned slot is usually moving from one owner to another, so it is not claimed.
-            None if at_start => {
+            None if at_startup => {
                 state.slots.assign(slot, state.id());
                 effects.push(Effect::Log(ClusterEvent::KeysInUnassignedSlot { slot }));
             }
@@ -198,7 +203,7 @@ mod tests {
         Slot::new(number).unwrap()
     }
 
-    fn name(index: u8) -> String {
+    fn node_name(index: u8) -> String {
         id(index).to_string()
     }
 
@@ -207,26 +212,33 @@ mod tests {
         let cluster = TestCluster::new(2, &[(2, 1)]);
         // Columns: slot number, change, keys in the slot, expected error
         for (number, change, keys, expected) in [
-            (0, SlotChange::Migrating { to: name(1) }, 0, Ok(())),
-            (0, SlotChange::Migrating { to: name(0) }, 0, Err(OperatorError::TargetIsMyself)),
-            (0, SlotChange::Migrating { to: name(2) }, 0, Err(OperatorError::TargetNotMaster)),
-            (0, SlotChange::Importing { from: name(1) }, 0, Err(OperatorError::AlreadyOwner(slot(0)))),
-            (16_383, SlotChange::Migrating { to: name(1) }, 0, Err(OperatorError::NotOwner(slot(16_383)))),
-            (16_383, SlotChange::Importing { from: name(1) }, 0, Ok(())),
-            (0, SlotChange::Node(name(1)), 0, Ok(())),
-            (0, SlotChange::Node(name(1)), 1, Err(OperatorError::HoldsKeys(slot(0)))),
-            (0, SlotChange::Node(name(9)), 0, Err(OperatorError::UnknownNode(name(9)))),
+            (0, SlotChange::Migrating { target: node_name(1) }, 0, Ok(())),
+            (0, SlotChange::Migrating { target: node_name(0) }, 0, Err(OperatorError::TargetIsMyself)),
+            (0, SlotChange::Migrating { target: node_name(2) }, 0, Err(OperatorError::TargetNotMaster)),
+            (0, SlotChange::Importing { source: node_name(1) }, 0, Err(OperatorError::AlreadyOwner(slot(0)))),
+            (
+                16_383,
+                SlotChange::Migrating { target: node_name(1) },
+                0,
+                Err(OperatorError::NotOwner(slot(16_383))),
+            ),
+            (16_383, SlotChange::Importing { source: node_name(1) }, 0, Ok(())),
+            (0, SlotChange::AssignTo(node_name(1)), 0, Ok(())),
+            (0, SlotChange::AssignTo(node_name(1)), 1, Err(OperatorError::SlotHasKeys(slot(0)))),
+            (0, SlotChange::AssignTo(node_name(9)), 0, Err(OperatorError::UnknownNode(node_name(9)))),
         ] {
             assert_eq!(check_set_slot(&cluster.state, slot(number), &change, keys), expected, "{change:?}");
         }
     }
 
     #[test]
-    fn imported_slot_is_claimed_under_a_new_epoch_and_a_given_one_is_not() {
+    fn only_imported_slots_are_claimed_under_a_new_epoch() {
         let mut cluster = TestCluster::new(2, &[]);
-        let to_me = set_slot(&mut cluster.state, slot(16_383), &SlotChange::Node(name(0)), 0).unwrap();
+        let to_me =
+            set_slot(&mut cluster.state, slot(16_383), &SlotChange::AssignTo(node_name(0)), 0).unwrap();
         assert_eq!(to_me, [Effect::ConfigChanged, Effect::ClaimImportedSlots]);
-        let away = set_slot(&mut cluster.state, slot(16_383), &SlotChange::Node(name(1)), 0).unwrap();
+        let away =
+            set_slot(&mut cluster.state, slot(16_383), &SlotChange::AssignTo(node_name(1)), 0).unwrap();
         assert_eq!(away, [Effect::ConfigChanged]);
         assert_eq!(cluster.state.slot_owner(slot(16_383)), Some(id(1)));
     }
@@ -236,15 +248,15 @@ mod tests {
         let mut cluster = TestCluster::new(2, &[]);
         cluster.state.slots.release_all(id(0));
         cluster.state.slots.assign(slot(0), id(0));
-        let effects = set_slot(&mut cluster.state, slot(0), &SlotChange::Node(name(1)), 0).unwrap();
+        let effects = set_slot(&mut cluster.state, slot(0), &SlotChange::AssignTo(node_name(1)), 0).unwrap();
         assert_eq!(effects.last(), Some(&Effect::BecomeReplicaOf(id(1))));
     }
 
     #[test]
-    fn atomic_import_needs_the_owner_that_it_names() {
+    fn atomic_import_requires_the_named_owner() {
         let mut cluster = TestCluster::new(3, &[]);
         let slots: SlotSet = [slot(16_383)].into_iter().collect();
-        assert_eq!(claim_slots(&mut cluster.state, &slots, id(1)), Err(OperatorError::ClaimOfOthers));
+        assert_eq!(claim_slots(&mut cluster.state, &slots, id(1)), Err(OperatorError::SourceIsNotOwner));
         assert!(claim_slots(&mut cluster.state, &slots, id(2)).is_ok());
         assert_eq!(cluster.state.slot_owner(slot(16_383)), Some(id(0)));
     }
@@ -253,11 +265,11 @@ mod tests {
     fn loaded_marks_replace_all_others() {
         let mut cluster = TestCluster::new(2, &[]);
         cluster.state.marks.mark_migrating(slot(1), id(1));
-        let moves = [(slot(2), SlotChange::Importing { from: name(1) })];
+        let moves = [(slot(2), SlotChange::Importing { source: node_name(1) })];
         assert_eq!(load_marks(&mut cluster.state, &moves), [Effect::ConfigChanged, Effect::ConfigChanged]);
         assert!(cluster.state.marks.migrating().is_empty());
         assert_eq!(cluster.state.marks.importing()[&slot(2)], id(1));
-        let unknown = SlotChange::Node(name(9));
+        let unknown = SlotChange::AssignTo(node_name(9));
         let effects = apply_replicated_change(&mut cluster.state, slot(3), &unknown);
         assert!(matches!(effects[..], [Effect::Log(ClusterEvent::SlotOfUnknownNode { .. })]));
     }

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 
 use slot_routing::{NodeId, SLOT_COUNT, Slot, SlotSet};
 
-const NOBODY: u16 = u16::MAX;
+const NO_OWNER: u16 = u16::MAX;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlotTable {
-    /// The handle of the owner for each slot; [`NOBODY`] if the slot is unassigned.
+    /// The handle of the owner for each slot; [`NO_OWNER`] if the slot is unassigned.
     owners: Box<[u16]>,
     /// Node id for each handle; `None` marks a free handle.
-    ids: Vec<Option<NodeId>>,
+    node_ids: Vec<Option<NodeId>>,
     handles: BTreeMap<NodeId, u16>,
-    counts: Vec<u16>,
-    assigned: usize,
+    slot_counts: Vec<u16>,
+    assigned_count: usize,
     /// Slots that their owner no longer claims, because it gave them to a node whose claim has not arrived yet. They
     /// still belong to the old owner, which redirects clients until the claim arrives.
     disclaimed: SlotSet,
@@ -30,11 +30,11 @@ pub(crate) struct SlotTable {
 impl SlotTable {
     pub(crate) fn new() -> Self {
         Self {
-            owners: vec![NOBODY; SLOT_COUNT].into_boxed_slice(),
-            ids: Vec::new(),
+            owners: vec![NO_OWNER; SLOT_COUNT].into_boxed_slice(),
+            node_ids: Vec::new(),
             handles: BTreeMap::new(),
-            counts: Vec::new(),
-            assigned: 0,
+            slot_counts: Vec::new(),
+            assigned_count: 0,
             disclaimed: SlotSet::new(),
             changed_owners: Vec::new(),
             version: 0,
@@ -46,7 +46,7 @@ impl SlotTable {
     }
 
     pub(crate) fn owner(&self, slot: Slot) -> Option<NodeId> {
-        self.ids.get(usize::from(self.owners[slot.index()])).copied().flatten()
+        self.node_ids.get(usize::from(self.owners[slot.index()])).copied().flatten()
     }
 
     /// The owner of `slot`, or `None` if the owner no longer claims it.
@@ -55,8 +55,8 @@ impl SlotTable {
     }
 
     /// Records which of its slots `owner` still claims. `claimed` is the slot set of its header.
-    pub(crate) fn note_claim(&mut self, owner: NodeId, claimed: &SlotSet) {
-        for slot in self.set_of(owner).iter() {
+    pub(crate) fn record_claim(&mut self, owner: NodeId, claimed: &SlotSet) {
+        for slot in self.slots_of(owner).iter() {
             if claimed.contains(slot) {
                 self.disclaimed.remove(slot);
             } else {
@@ -66,13 +66,13 @@ impl SlotTable {
     }
 
     /// Number of slots that `id` owns.
-    pub(crate) fn count(&self, id: NodeId) -> usize {
-        self.handles.get(&id).map_or(0, |&handle| usize::from(self.counts[usize::from(handle)]))
+    pub(crate) fn slot_count(&self, id: NodeId) -> usize {
+        self.handles.get(&id).map_or(0, |&handle| usize::from(self.slot_counts[usize::from(handle)]))
     }
 
     /// Number of slots with an owner.
-    pub(crate) fn assigned(&self) -> usize {
-        self.assigned
+    pub(crate) fn assigned_count(&self) -> usize {
+        self.assigned_count
     }
 
     /// Number of nodes that own slots.
@@ -87,10 +87,10 @@ impl SlotTable {
 
     /// The owners with their number of slots, sorted by id.
     pub(crate) fn owners(&self) -> impl Iterator<Item = (NodeId, usize)> + '_ {
-        self.handles.iter().map(|(&id, &handle)| (id, usize::from(self.counts[usize::from(handle)])))
+        self.handles.iter().map(|(&id, &handle)| (id, usize::from(self.slot_counts[usize::from(handle)])))
     }
 
-    pub(crate) fn set_of(&self, id: NodeId) -> SlotSet {
+    pub(crate) fn slots_of(&self, id: NodeId) -> SlotSet {
         let Some(&handle) = self.handles.get(&id) else { return SlotSet::new() };
         let mut bitmap = [0; SLOT_COUNT / 8];
         for (bytes, owners) in bitmap.chunks_exact_mut(8).zip(self.owners.chunks_exact(64)) {
@@ -106,20 +106,20 @@ impl SlotTable {
     }
 
     /// Maximal ranges of slots with the same owner as (first, last, owner), in ascending order.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = (Slot, Slot, NodeId)> + '_ {
+    pub(crate) fn owner_ranges(&self) -> impl Iterator<Item = (Slot, Slot, NodeId)> + '_ {
         let slot = |index: usize| Slot::new(index as u16).expect("within the table");
         let mut start = 0;
         self.owners.chunk_by(|one, next| one == next).filter_map(move |run| {
             let first = start;
             start += run.len();
-            let owner = self.ids.get(usize::from(run[0])).copied().flatten()?;
+            let owner = self.node_ids.get(usize::from(run[0])).copied().flatten()?;
             Some((slot(first), slot(start - 1), owner))
         })
     }
 
     /// Whether `id` owns exactly `slots` and still claims all of them.
     pub(crate) fn owns_exactly(&self, id: NodeId, slots: &SlotSet) -> bool {
-        slots.len() == self.count(id)
+        slots.len() == self.slot_count(id)
             && self.owns_all(id, slots)
             && slots.words().zip(self.disclaimed.words()).all(|(slots, disclaimed)| slots & disclaimed == 0)
     }
@@ -139,49 +139,49 @@ impl SlotTable {
     /// Makes `id` the owner of `slot`, whoever owned it before.
     pub(crate) fn assign(&mut self, slot: Slot, id: NodeId) {
         self.release(slot);
-        let handle = self.handle(id);
+        let handle = self.handle_for(id);
         self.owners[slot.index()] = handle;
-        self.counts[usize::from(handle)] += 1;
-        self.assigned += 1;
+        self.slot_counts[usize::from(handle)] += 1;
+        self.assigned_count += 1;
         self.version += 1;
     }
 
     /// Removes the owner of `slot` and returns it.
     pub(crate) fn release(&mut self, slot: Slot) -> Option<NodeId> {
-        let handle = std::mem::replace(&mut self.owners[slot.index()], NOBODY);
-        let id = self.ids.get(usize::from(handle)).copied().flatten()?;
+        let handle = std::mem::replace(&mut self.owners[slot.index()], NO_OWNER);
+        let id = self.node_ids.get(usize::from(handle)).copied().flatten()?;
         self.disclaimed.remove(slot);
-        self.assigned -= 1;
+        self.assigned_count -= 1;
         self.version += 1;
-        let count = &mut self.counts[usize::from(handle)];
+        let count = &mut self.slot_counts[usize::from(handle)];
         *count -= 1;
         if *count == 0 {
             self.handles.remove(&id);
             self.changed_owners.push(id);
-            self.ids[usize::from(handle)] = None;
+            self.node_ids[usize::from(handle)] = None;
         }
         Some(id)
     }
 
     /// Removes all slots from `id` and returns them.
     pub(crate) fn release_all(&mut self, id: NodeId) -> SlotSet {
-        let slots = self.set_of(id);
+        let slots = self.slots_of(id);
         for slot in slots.iter() {
             self.release(slot);
         }
         slots
     }
 
-    fn handle(&mut self, id: NodeId) -> u16 {
+    fn handle_for(&mut self, id: NodeId) -> u16 {
         if let Some(&handle) = self.handles.get(&id) {
             return handle;
         }
-        let free = self.ids.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.ids.push(None);
-            self.counts.push(0);
-            self.ids.len() - 1
+        let free = self.node_ids.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.node_ids.push(None);
+            self.slot_counts.push(0);
+            self.node_ids.len() - 1
         });
-        self.ids[free] = Some(id);
+        self.node_ids[free] = Some(id);
         let handle = u16::try_from(free).expect("no more owners than slots");
         self.handles.insert(id, handle);
         self.changed_owners.push(id);
@@ -203,24 +203,24 @@ mod tests {
         }
         table.assign(slot(3), two);
         table.assign(slot(3), two);
-        assert_eq!((table.count(one), table.count(two), table.assigned()), (9, 1, 10));
-        assert_eq!(table.set_of(two).ranges(), [(slot(3), slot(3))]);
+        assert_eq!((table.slot_count(one), table.slot_count(two), table.assigned_count()), (9, 1, 10));
+        assert_eq!(table.slots_of(two).ranges(), [(slot(3), slot(3))]);
         assert!(table.owns_exactly(two, &[slot(3)].into_iter().collect()));
-        assert!(!table.owns_exactly(one, &table.set_of(two)));
+        assert!(!table.owns_exactly(one, &table.slots_of(two)));
         let runs: Vec<_> =
-            table.runs().map(|(first, last, id)| (first.number(), last.number(), id)).collect();
+            table.owner_ranges().map(|(first, last, id)| (first.number(), last.number(), id)).collect();
         assert_eq!(runs, [(0, 2, one), (3, 3, two), (4, 9, one)]);
-        table.note_claim(two, &SlotSet::new());
+        table.record_claim(two, &SlotSet::new());
         assert_eq!((table.owner(slot(3)), table.claimant(slot(3))), (Some(two), None));
-        table.note_claim(two, &table.set_of(two));
+        table.record_claim(two, &table.slots_of(two));
         assert_eq!(table.claimant(slot(3)), Some(two));
-        table.note_claim(two, &SlotSet::new());
+        table.record_claim(two, &SlotSet::new());
         assert_eq!(table.release(slot(3)), Some(two));
         assert_eq!(table.release(slot(3)), None);
         assert!(table.disclaimed.is_empty());
         assert_eq!(table.owners().collect::<Vec<_>>(), [(one, 9)]);
         assert_eq!(table.release_all(one).len(), 9);
-        assert_eq!(table.assigned(), 0);
+        assert_eq!(table.assigned_count(), 0);
         assert_eq!(table.owners().count(), 0);
     }
 }

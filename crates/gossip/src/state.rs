@@ -8,7 +8,7 @@ use std::time::Duration;
 use clock::{Instant, Millis};
 use slot_routing::{Epoch, NodeId, ReplOffset, Slot};
 
-use crate::commands::{OperatorError, parse_name};
+use crate::commands::{OperatorError, parse_node_id};
 use crate::config::ClusterConfig;
 use crate::contract::ReplicationStatus;
 use crate::deadlines;
@@ -23,16 +23,16 @@ use crate::wire::Header;
 #[derive(Debug)]
 pub struct ClusterState {
     config: ClusterConfig,
-    me: NodeId,
+    my_id: NodeId,
     pub(crate) nodes: Nodes,
     pub(crate) slots: SlotTable,
     pub(crate) marks: SlotMarks,
     current_epoch: Epoch,
     /// Whether this node's `cluster_state` is `ok`.
-    serving: bool,
+    is_serving: bool,
     replication: ReplicationStatus,
     now: Instant,
-    wall: Millis,
+    wall_time: Millis,
 }
 
 impl ClusterState {
@@ -47,23 +47,23 @@ impl ClusterState {
     ) -> Self {
         Self {
             config,
-            me,
+            my_id: me,
             nodes,
             slots,
             marks,
             current_epoch,
-            serving: false,
+            is_serving: false,
             replication: ReplicationStatus::default(),
             now: Instant::ORIGIN,
-            wall: Millis::default(),
+            wall_time: Millis::default(),
         }
     }
 
     /// Sets the time of the step, and returns the time since the last step.
-    pub(crate) fn begin_step(&mut self, now: Instant, wall: Millis) -> Duration {
+    pub(crate) fn begin_step(&mut self, now: Instant, wall_time: Millis) -> Duration {
         assert!(now >= self.now, "time went back");
         let before = std::mem::replace(&mut self.now, now);
-        self.wall = wall;
+        self.wall_time = wall_time;
         now.since(before)
     }
 
@@ -92,7 +92,7 @@ impl ClusterState {
     }
 
     pub(crate) fn set_serving(&mut self, serving: bool) {
-        self.serving = serving;
+        self.is_serving = serving;
     }
 
     /// Raises the current epoch to `epoch` if `epoch` is higher.
@@ -103,11 +103,11 @@ impl ClusterState {
     /// This node's own entry in the table of nodes.
     #[must_use]
     pub fn myself(&self) -> &Node {
-        self.nodes.get(&self.me).expect("a node knows itself")
+        self.nodes.get(&self.my_id).expect("a node knows itself")
     }
 
     pub(crate) fn myself_mut(&mut self) -> &mut Node {
-        self.nodes.get_mut(&self.me).expect("a node knows itself")
+        self.nodes.get_mut(&self.my_id).expect("a node knows itself")
     }
 
     /// The entry of a node that must exist. Panics if the node is unknown.
@@ -123,7 +123,7 @@ impl ClusterState {
     /// This node's id, which only RESET HARD changes.
     #[must_use]
     pub fn id(&self) -> NodeId {
-        self.me
+        self.my_id
     }
 
     /// All nodes, including those in handshake, sorted by id.
@@ -133,11 +133,11 @@ impl ClusterState {
 
     /// All nodes except this one.
     pub(crate) fn others(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.values().filter(|node| node.id != self.me)
+        self.nodes.values().filter(|node| node.id != self.my_id)
     }
 
     pub(crate) fn others_mut(&mut self) -> impl Iterator<Item = &mut Node> {
-        let me = self.me;
+        let me = self.my_id;
         self.nodes.values_mut().filter(move |node| node.id != me)
     }
 
@@ -162,7 +162,7 @@ impl ClusterState {
     /// Whether the cluster state is `ok` in this node's view.
     #[must_use]
     pub fn is_serving(&self) -> bool {
-        self.serving
+        self.is_serving
     }
 
     /// The configuration in effect.
@@ -180,7 +180,7 @@ impl ClusterState {
     /// Whether `id` is a master with slots.
     #[must_use]
     pub fn is_voter(&self, id: NodeId) -> bool {
-        self.slots.count(id) > 0 && self.nodes.get(&id).is_some_and(Node::is_master)
+        self.slots.slot_count(id) > 0 && self.nodes.get(&id).is_some_and(Node::is_master)
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -188,8 +188,8 @@ impl ClusterState {
     }
 
     /// The wall-clock time of the current step.
-    pub(crate) fn wall(&self) -> Millis {
-        self.wall
+    pub(crate) fn wall_time(&self) -> Millis {
+        self.wall_time
     }
 
     /// The replication state of this node.
@@ -203,22 +203,22 @@ impl ClusterState {
     }
 
     /// Number of masters with slots; only they vote.
-    pub(crate) fn voters(&self) -> usize {
+    pub(crate) fn voter_count(&self) -> usize {
         self.slots.owner_count()
     }
 
     /// Number of votes that make a majority.
     pub(crate) fn quorum(&self) -> usize {
-        self.voters() / 2 + 1
+        self.voter_count() / 2 + 1
     }
 
     /// Whether `id` is another node whose handshake is complete.
-    pub(crate) fn knows(&self, id: NodeId) -> bool {
-        id != self.me && self.nodes.get(&id).is_some_and(|node| node.handshake.is_none())
+    pub(crate) fn is_known_node(&self, id: NodeId) -> bool {
+        id != self.my_id && self.nodes.get(&id).is_some_and(|node| node.handshake.is_none())
     }
 
     /// The nodes with an established outbound link, except those in handshake.
-    pub(crate) fn linked(&self) -> Vec<NodeId> {
+    pub(crate) fn linked_nodes(&self) -> Vec<NodeId> {
         let up = self.nodes.values().filter(|node| node.link.is_up() && node.handshake.is_none());
         up.map(|node| node.id).collect()
     }
@@ -230,7 +230,7 @@ impl ClusterState {
 
     /// The other nodes of this node's shard.
     pub(crate) fn shard_members(&self) -> Vec<NodeId> {
-        let root = self.myself().master().unwrap_or(self.me);
+        let root = self.myself().master().unwrap_or(self.my_id);
         let ours = |node: &&Node| node.id == root || node.master() == Some(root);
         self.others().filter(ours).map(|node| node.id).collect()
     }
@@ -249,33 +249,33 @@ impl ClusterState {
     /// Converts `instant`, which must not be in the future, to wall-clock time.
     pub(crate) fn wall_at(&self, instant: Instant) -> Millis {
         let ago = i64::try_from(self.now.since(instant).as_millis()).unwrap_or(i64::MAX);
-        Millis(self.wall.0.saturating_sub(ago))
+        Millis(self.wall_time.0.saturating_sub(ago))
     }
 
     /// The plaintext and the TLS client port of a node; a missing port is 0.
     pub(crate) fn client_ports(&self, address: &Address) -> (u16, u16) {
-        if self.config.announce.tls_cluster {
-            (address.other_port, address.port)
+        if self.config.announced_address.tls_cluster {
+            (address.secondary_port, address.port)
         } else {
-            (address.port, address.other_port)
+            (address.port, address.secondary_port)
         }
     }
 
     /// Looks up a node by the id that the operator typed. Nodes in handshake are not found.
     pub(crate) fn find_node(&self, name: &str) -> Result<NodeId, OperatorError> {
         let known = |node: &&Node| node.handshake.is_none();
-        parse_name(name)
+        parse_node_id(name)
             .and_then(|id| self.nodes.get(&id).filter(known))
             .map(|node| node.id)
-            .ok_or_else(|| OperatorError::unknown(name))
+            .ok_or_else(|| OperatorError::unknown_node(name))
     }
 
     pub(crate) fn find_master(
         &self,
         name: &str,
-        unknown: fn(String) -> OperatorError,
+        unknown_error: fn(String) -> OperatorError,
     ) -> Result<NodeId, OperatorError> {
-        let id = self.find_node(name).map_err(|_| unknown(name.to_owned()))?;
+        let id = self.find_node(name).map_err(|_| unknown_error(name.to_owned()))?;
         if self.nodes[&id].is_master() { Ok(id) } else { Err(OperatorError::TargetNotMaster) }
     }
 
@@ -303,11 +303,11 @@ impl ClusterState {
 
     /// Gives this node another id and resets all epochs.
     pub(crate) fn rename_myself(&mut self, id: NodeId) {
-        if let Some(mut node) = self.nodes.remove(&self.me) {
+        if let Some(mut node) = self.nodes.remove(&self.my_id) {
             (node.id, node.shard, node.config_epoch) = (id, id, Epoch(0));
             self.nodes.insert(id, node);
         }
-        self.me = id;
+        self.my_id = id;
         self.current_epoch = Epoch(0);
     }
 
@@ -315,13 +315,13 @@ impl ClusterState {
     /// node's id.
     pub(crate) fn check_replicate(&self, name: &str, holds_keys: bool) -> Result<NodeId, OperatorError> {
         let target = self.find_node(name)?;
-        if target == self.me {
+        if target == self.my_id {
             return Err(OperatorError::ReplicateMyself);
         }
         if !self.nodes[&target].is_master() {
             return Err(OperatorError::ReplicateReplica);
         }
-        if self.myself().is_master() && (holds_keys || self.slots.count(self.me) > 0) {
+        if self.myself().is_master() && (holds_keys || self.slots.slot_count(self.my_id) > 0) {
             return Err(OperatorError::ReplicateNotEmpty);
         }
         Ok(target)
@@ -329,8 +329,8 @@ impl ClusterState {
 
     /// Updates the indexes for all changed nodes.
     pub(crate) fn update_indexes(&mut self) {
-        let Self { config, me, nodes, slots, .. } = self;
-        nodes.touch(slots.take_changed_owners());
+        let Self { config, my_id: me, nodes, slots, .. } = self;
+        nodes.mark_changed(slots.take_changed_owners());
         nodes.update_indexes(|node| indexed_state(node, *me, slots, config));
     }
 
@@ -340,7 +340,7 @@ impl ClusterState {
         deadline: impl Fn(&Node, &ClusterConfig) -> Option<Instant>,
     ) -> Vec<NodeId> {
         self.update_indexes();
-        let mut due = self.nodes.due(self.now);
+        let mut due = self.nodes.due_nodes(self.now);
         due.retain(|id| deadline(&self.nodes[id], &self.config).is_some_and(|at| at <= self.now));
         due
     }
@@ -348,7 +348,7 @@ impl ClusterState {
     /// Checks that the incrementally updated indexes equal indexes computed from scratch.
     #[cfg(test)]
     pub(crate) fn assert_indexes_consistent(&self) {
-        self.nodes.assert_consistent(|node| indexed_state(node, self.me, &self.slots, &self.config));
+        self.nodes.assert_consistent(|node| indexed_state(node, self.my_id, &self.slots, &self.config));
     }
 }
 
@@ -358,20 +358,20 @@ fn indexed_state(node: &Node, me: NodeId, slots: &SlotTable, config: &ClusterCon
     if node.id == me {
         return IndexedState { eligible_replica_of, ..IndexedState::default() };
     }
-    let owner = slots.count(node.id) > 0;
+    let owner = slots.slot_count(node.id) > 0;
     let is_member = node.handshake.is_none();
     // An entry without an address does not help others to reach the node. A failed node is reported nevertheless: it
     // has no address if another node has taken over its address.
     let nameable = is_member && (node.address.ip.is_some() || node.has_failed());
     IndexedState {
-        due: deadlines::next_deadline(node, config),
+        next_deadline: deadlines::next_deadline(node, config),
         is_gossip_candidate: nameable && !node.is_suspected() && (node.link.is_up() || owner),
         is_suspected: is_member && node.is_suspected(),
-        failed_voter: node.failed_since().filter(|_| owner),
+        failed_voter_since: node.failed_since().filter(|_| owner),
         eligible_replica_of,
         // After a start no node is suspected yet, so nodes that have not sent a message must not count as reachable;
         // otherwise a restarted master in a minority would serve until the node timeout.
-        is_reachable: owner && node.is_healthy() && node.contact.last_message.is_some(),
-        confirms_serving: owner && node.contact.confirms_serving,
+        is_reachable: owner && node.is_healthy() && node.contact_times.last_message_at.is_some(),
+        confirms_serving: owner && node.contact_times.confirms_serving,
     }
 }

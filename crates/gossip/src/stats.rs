@@ -20,8 +20,8 @@ pub struct LinkTraffic {
 /// Number of messages of each type since the start or the last reset.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MessageStats {
-    sent: [u64; MessageKind::ALL.len()],
-    received: [u64; MessageKind::ALL.len()],
+    sent_counts: [u64; MessageKind::ALL.len()],
+    received_counts: [u64; MessageKind::ALL.len()],
 }
 
 impl MessageStats {
@@ -31,25 +31,25 @@ impl MessageStats {
 
     pub(crate) fn count_sent(&mut self, body: &MessageBody) {
         if let Some(kind) = body.kind() {
-            self.sent[kind as usize] += 1;
+            self.sent_counts[kind as usize] += 1;
         }
     }
 
     pub(crate) fn count_received(&mut self, body: &MessageBody) {
         if let Some(kind) = body.kind() {
-            self.received[kind as usize] += 1;
+            self.received_counts[kind as usize] += 1;
         }
     }
 
     /// Number of messages of the given type that were sent since the last reset.
     #[must_use]
-    pub fn sent(&self, kind: MessageKind) -> u64 {
-        self.sent[kind as usize]
+    pub fn sent_count(&self, kind: MessageKind) -> u64 {
+        self.sent_counts[kind as usize]
     }
 
     /// Number of messages of the given type that were received since the last reset.
     #[must_use]
-    pub fn received(&self, kind: MessageKind) -> u64 {
-        self.received[kind as usize]
+    pub fn received_count(&self, kind: MessageKind) -> u64 {
+        self.received_counts[kind as usize]
     }
 }

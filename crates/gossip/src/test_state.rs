@@ -66,7 +66,7 @@ impl TestCluster {
     }
 
     /// Marks a node as FAIL.
-    pub(crate) fn fail(&mut self, index: u8) {
+    pub(crate) fn mark_failed(&mut self, index: u8) {
         let since = self.state.now();
         self.node(index).health = NodeHealth::Failed { since };
         self.state.update_indexes();
@@ -78,8 +78,8 @@ impl TestCluster {
         self.state.nodes.remove(&id(index)).expect("a node of this cluster").role
     }
 
-    pub(crate) fn pass(&mut self, time: Duration) {
-        let (now, wall) = (self.state.now() + time, self.state.wall());
+    pub(crate) fn advance_time(&mut self, duration: Duration) {
+        let (now, wall) = (self.state.now() + duration, self.state.wall_time());
         self.state.begin_step(now, wall);
     }
 
@@ -91,15 +91,15 @@ impl TestCluster {
             sender: node.id,
             flags: if node.is_master() { NodeFlags::MASTER } else { NodeFlags::REPLICA },
             message_flags: MessageFlags::default(),
-            serving: true,
+            is_serving: true,
             ip: None,
             port: node.address.port,
-            other_port: 0,
+            secondary_port: 0,
             bus_port: node.address.bus_port,
             current_epoch: self.state.current_epoch(),
             config_epoch: self.state.claimed_epoch(node),
             offset: node.offset,
-            slots: self.state.slots.set_of(claimant),
+            slots: self.state.slots.slots_of(claimant),
             replica_of: node.master(),
         }
     }
@@ -108,9 +108,9 @@ impl TestCluster {
 fn linked_node(index: u8, now: Instant) -> Node {
     let port = 7000 + u16::from(index);
     let ip = Some(std::net::Ipv4Addr::LOCALHOST.into());
-    let address = Address { ip, port, other_port: 0, bus_port: port + 10_000 };
+    let address = Address { ip, port, secondary_port: 0, bus_port: port + 10_000 };
     let mut node = Node::new(id(index), address, now);
-    node.link = LinkState::Up { id: LinkId::Out(index.into()), since: now };
-    node.contact.last_message = Some(now);
+    node.link = LinkState::Up { id: LinkId::Outbound(index.into()), since: now };
+    node.contact_times.last_message_at = Some(now);
     node
 }

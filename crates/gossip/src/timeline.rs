@@ -11,9 +11,9 @@ use slot_routing::{Epoch, NodeId};
 use crate::event::{CannotFailoverReason, SuspicionCause, VoteDenial};
 
 /// Maximum number of records. The oldest record is dropped beyond this number.
-const MAX_REMEMBERED: usize = 100;
+const MAX_RECORDS: usize = 100;
 /// Maximum number of suspicions or votes per record.
-const MAX_PER_RECORD: usize = 64;
+const MAX_ENTRIES_PER_RECORD: usize = 64;
 
 /// The last hundred failures that this node observed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,17 +28,17 @@ pub struct FailoverRecord {
     pub node: NodeId,
     /// The replica to which an operator requested a failover, and the time at which this node learned about the
     /// request.
-    pub requested: Option<(NodeId, Millis)>,
+    pub request: Option<(NodeId, Millis)>,
     /// The suspicions of this node and others, in order of arrival.
     pub suspicions: Vec<Suspicion>,
     /// When a majority agreed on the failure, as far as this node knows.
-    pub agreed: Option<Millis>,
+    pub agreed_at: Option<Millis>,
     /// The replicas that could take over, as this node last ranked them.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<RankedReplica>,
     /// When the candidates were last ranked.
     pub ranked_at: Option<Millis>,
     /// The elections that this node scheduled after the failure.
-    pub ballots: Vec<Ballot>,
+    pub election_attempts: Vec<ElectionAttempt>,
     /// Why this node did not start or win an election, and when.
     pub obstacles: Vec<(CannotFailoverReason, Millis)>,
     /// This node's votes: candidate, epoch and time.
@@ -46,18 +46,18 @@ pub struct FailoverRecord {
     /// Refused votes: candidate, epoch, reason and time.
     pub votes_refused: Vec<(NodeId, Epoch, VoteDenial, Millis)>,
     /// The node that took over the slots, its epoch, and the time.
-    pub replaced: Option<(NodeId, Epoch, Millis)>,
+    pub replacement: Option<(NodeId, Epoch, Millis)>,
     /// When this node, as the new master, accepted its first write.
-    pub first_write: Option<Millis>,
+    pub first_write_at: Option<Millis>,
     /// When the node answered again, which closes the record.
-    pub recovered: Option<Millis>,
+    pub recovered_at: Option<Millis>,
     /// When the failover requested by the operator timed out.
-    pub request_timed_out: Option<Millis>,
+    pub request_timed_out_at: Option<Millis>,
 }
 
 /// A replica that could take over from a failed master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate {
+pub struct RankedReplica {
     /// The replica that is ranked.
     pub node: NodeId,
     /// The replication offset that the replica last reported.
@@ -83,24 +83,24 @@ pub enum Ineligibility {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspicion {
     /// The node that considers the failed node down: this node or a master.
-    pub by: NodeId,
+    pub reporter: NodeId,
     /// When this node received the report.
-    pub at: Millis,
+    pub reported_at: Millis,
     /// The rule by which the node became suspected; known only for this node's own suspicions.
     pub cause: Option<SuspicionCause>,
 }
 
 /// One attempt of this node to be elected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ballot {
+pub struct ElectionAttempt {
     /// Wall-clock time at which the election was scheduled.
-    pub scheduled: Millis,
+    pub scheduled_at: Millis,
     /// Number of replicas that had more data.
     pub rank: u32,
     /// Replication offset of this replica when it scheduled the election.
     pub offset: u64,
     /// The epoch and time of the last vote request.
-    pub asked: Option<(Epoch, Millis)>,
+    pub last_request: Option<(Epoch, Millis)>,
     /// The voters and the times at which their votes arrived.
     pub votes: Vec<(NodeId, Millis)>,
 }
@@ -109,13 +109,13 @@ pub struct Ballot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TimelineEntry {
     /// The node `by` suspects the failed node. The cause is known only if `by` is this node.
-    Suspicion { by: NodeId, cause: Option<SuspicionCause> },
+    Suspicion { reporter: NodeId, cause: Option<SuspicionCause> },
     /// A majority agrees on the failure.
     Agreement,
     /// The failed node answers again.
     Recovery,
     /// This node ranked the replicas of the failed master.
-    Ranking(Vec<Candidate>),
+    Ranking(Vec<RankedReplica>),
     /// This node scheduled an election.
     Ballot { rank: u32, offset: u64 },
     /// This node requested the votes of all masters in `epoch`.
@@ -127,60 +127,68 @@ pub(crate) enum TimelineEntry {
     /// This node voted for another replica.
     Vote { candidate: NodeId, epoch: Epoch },
     /// This node refused to vote for `candidate`, for the reason `why`.
-    RefusedVote { candidate: NodeId, epoch: Epoch, why: VoteDenial },
+    RefusedVote { candidate: NodeId, epoch: Epoch, reason: VoteDenial },
     /// An operator requested a failover to the replica `by`.
-    Request { by: NodeId },
+    Request { replica: NodeId },
     /// The requested failover timed out.
     RequestTimeout,
     /// The node `by` took slots of the failed node under `epoch`.
-    Replacement { by: NodeId, epoch: Epoch },
+    Replacement { new_owner: NodeId, epoch: Epoch },
 }
 
 impl FailoverTimeline {
     /// Adds an entry at the time `at` to the record of `node`.
     pub(crate) fn record(&mut self, node: NodeId, entry: TimelineEntry, at: Millis) {
         match entry {
-            TimelineEntry::Suspicion { by, cause } => {
-                self.record_suspicion(node, Suspicion { by, at, cause });
+            TimelineEntry::Suspicion { reporter: by, cause } => {
+                self.record_suspicion(node, Suspicion { reporter: by, reported_at: at, cause });
             }
             TimelineEntry::Agreement => {
-                self.open(node).agreed.get_or_insert(at);
+                self.open_record(node).agreed_at.get_or_insert(at);
             }
             TimelineEntry::Recovery => self.record_recovery(node, at),
             TimelineEntry::Ranking(candidates) => {
-                let record = self.open(node);
+                let record = self.open_record(node);
                 (record.candidates, record.ranked_at) = (candidates, Some(at));
             }
             TimelineEntry::Ballot { rank, offset } => {
-                let ballots = &mut self.open(node).ballots;
-                if ballots.len() < MAX_PER_RECORD {
-                    ballots.push(Ballot { scheduled: at, rank, offset, asked: None, votes: Vec::new() });
+                let ballots = &mut self.open_record(node).election_attempts;
+                if ballots.len() < MAX_ENTRIES_PER_RECORD {
+                    ballots.push(ElectionAttempt {
+                        scheduled_at: at,
+                        rank,
+                        offset,
+                        last_request: None,
+                        votes: Vec::new(),
+                    });
                 }
             }
             TimelineEntry::VotesRequested { epoch } => self.update_ballot(node, |ballot| {
-                (ballot.asked, ballot.votes) = (Some((epoch, at)), Vec::new());
+                (ballot.last_request, ballot.votes) = (Some((epoch, at)), Vec::new());
             }),
             TimelineEntry::VoteReceived { voter } => {
                 self.update_ballot(node, |ballot| ballot.votes.push((voter, at)));
             }
             TimelineEntry::Obstacle(why) => {
-                let obstacles = &mut self.open(node).obstacles;
-                if obstacles.len() < MAX_PER_RECORD {
+                let obstacles = &mut self.open_record(node).obstacles;
+                if obstacles.len() < MAX_ENTRIES_PER_RECORD {
                     obstacles.push((why, at));
                 }
             }
             TimelineEntry::Vote { candidate, epoch } => {
-                let votes = &mut self.open(node).votes_given;
-                if votes.len() < MAX_PER_RECORD {
+                let votes = &mut self.open_record(node).votes_given;
+                if votes.len() < MAX_ENTRIES_PER_RECORD {
                     votes.push((candidate, epoch, at));
                 }
             }
-            TimelineEntry::RefusedVote { candidate, epoch, why } => {
+            TimelineEntry::RefusedVote { candidate, epoch, reason: why } => {
                 self.record_refused_vote(node, candidate, epoch, why, at);
             }
-            TimelineEntry::Request { by } => self.open(node).requested = Some((by, at)),
+            TimelineEntry::Request { replica: by } => self.open_record(node).request = Some((by, at)),
             TimelineEntry::RequestTimeout => self.record_request_timeout(node, at),
-            TimelineEntry::Replacement { by, epoch } => self.record_replacement(node, by, epoch, at),
+            TimelineEntry::Replacement { new_owner: by, epoch } => {
+                self.record_replacement(node, by, epoch, at);
+            }
         }
     }
 
@@ -190,10 +198,10 @@ impl FailoverTimeline {
     }
 
     /// Returns the open record about `node`, or creates one.
-    fn open(&mut self, node: NodeId) -> &mut FailoverRecord {
+    fn open_record(&mut self, node: NodeId) -> &mut FailoverRecord {
         let open = self.records.iter().rposition(|record| record.node == node && record.is_open());
         let place = open.unwrap_or_else(|| {
-            if self.records.len() == MAX_REMEMBERED {
+            if self.records.len() == MAX_RECORDS {
                 self.records.pop_front();
             }
             self.records.push_back(FailoverRecord::new(node));
@@ -203,9 +211,9 @@ impl FailoverTimeline {
     }
 
     fn record_suspicion(&mut self, node: NodeId, suspicion: Suspicion) {
-        let record = self.open(node);
-        let known = record.suspicions.iter().any(|other| other.by == suspicion.by);
-        if !known && record.suspicions.len() < MAX_PER_RECORD {
+        let record = self.open_record(node);
+        let known = record.suspicions.iter().any(|other| other.reporter == suspicion.reporter);
+        if !known && record.suspicions.len() < MAX_ENTRIES_PER_RECORD {
             record.suspicions.push(suspicion);
         }
     }
@@ -215,56 +223,57 @@ impl FailoverTimeline {
         master: NodeId,
         candidate: NodeId,
         epoch: Epoch,
-        why: VoteDenial,
+        reason: VoteDenial,
         at: Millis,
     ) {
         // Refusing a vote does not open a record.
-        let Some(record) = self.last_of(master).filter(|record| record.is_open()) else { return };
+        let Some(record) = self.last_record_of(master).filter(|record| record.is_open()) else { return };
         let known = record
             .votes_refused
             .iter()
             .any(|(other, in_epoch, ..)| (*other, *in_epoch) == (candidate, epoch));
-        if !known && record.votes_refused.len() < MAX_PER_RECORD {
-            record.votes_refused.push((candidate, epoch, why, at));
+        if !known && record.votes_refused.len() < MAX_ENTRIES_PER_RECORD {
+            record.votes_refused.push((candidate, epoch, reason, at));
         }
     }
 
     /// Records that the requested failover timed out.
     fn record_request_timeout(&mut self, master: NodeId, at: Millis) {
-        let asked = |record: &&mut FailoverRecord| record.is_open() && record.requested.is_some();
-        if let Some(record) = self.last_of(master).filter(asked) {
-            record.request_timed_out = Some(at);
+        let asked = |record: &&mut FailoverRecord| record.is_open() && record.request.is_some();
+        if let Some(record) = self.last_record_of(master).filter(asked) {
+            record.request_timed_out_at = Some(at);
         }
     }
 
     /// Records when this node accepted its first write after its last takeover.
     pub(crate) fn record_first_write(&mut self, me: NodeId, at: Millis) {
-        let ours = |record: &&mut FailoverRecord| record.replaced.is_some_and(|(by, ..)| by == me);
+        let ours = |record: &&mut FailoverRecord| record.replacement.is_some_and(|(by, ..)| by == me);
         if let Some(record) = self.records.iter_mut().rev().find(ours) {
-            record.first_write.get_or_insert(at);
+            record.first_write_at.get_or_insert(at);
         }
     }
 
     fn record_recovery(&mut self, node: NodeId, at: Millis) {
-        if let Some(record) = self.last_of(node).filter(|record| record.request_timed_out.is_none()) {
-            record.recovered.get_or_insert(at);
+        if let Some(record) = self.last_record_of(node).filter(|record| record.request_timed_out_at.is_none())
+        {
+            record.recovered_at.get_or_insert(at);
         }
     }
 
     /// Records that `new_owner` took slots of `node`; ignored unless a failure is being recorded.
-    fn record_replacement(&mut self, node: NodeId, by: NodeId, epoch: Epoch, at: Millis) {
-        if let Some(record) = self.last_of(node).filter(|record| record.is_open()) {
-            record.replaced = Some((by, epoch, at));
+    fn record_replacement(&mut self, node: NodeId, new_owner: NodeId, epoch: Epoch, at: Millis) {
+        if let Some(record) = self.last_record_of(node).filter(|record| record.is_open()) {
+            record.replacement = Some((new_owner, epoch, at));
         }
     }
 
-    fn update_ballot(&mut self, node: NodeId, change: impl FnOnce(&mut Ballot)) {
-        if let Some(ballot) = self.open(node).ballots.last_mut() {
+    fn update_ballot(&mut self, node: NodeId, change: impl FnOnce(&mut ElectionAttempt)) {
+        if let Some(ballot) = self.open_record(node).election_attempts.last_mut() {
             change(ballot);
         }
     }
 
-    fn last_of(&mut self, node: NodeId) -> Option<&mut FailoverRecord> {
+    fn last_record_of(&mut self, node: NodeId) -> Option<&mut FailoverRecord> {
         self.records.iter_mut().rev().find(|record| record.node == node)
     }
 }
@@ -273,23 +282,23 @@ impl FailoverRecord {
     fn new(node: NodeId) -> Self {
         Self {
             node,
-            requested: None,
+            request: None,
             suspicions: Vec::new(),
-            agreed: None,
+            agreed_at: None,
             candidates: Vec::new(),
             ranked_at: None,
-            ballots: Vec::new(),
+            election_attempts: Vec::new(),
             obstacles: Vec::new(),
             votes_given: Vec::new(),
             votes_refused: Vec::new(),
-            replaced: None,
-            first_write: None,
-            recovered: None,
-            request_timed_out: None,
+            replacement: None,
+            first_write_at: None,
+            recovered_at: None,
+            request_timed_out_at: None,
         }
     }
 
     fn is_open(&self) -> bool {
-        self.replaced.is_none() && self.recovered.is_none() && self.request_timed_out.is_none()
+        self.replacement.is_none() && self.recovered_at.is_none() && self.request_timed_out_at.is_none()
     }
 }

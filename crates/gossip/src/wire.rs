@@ -34,14 +34,14 @@ use std::net::IpAddr;
 use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
 
 pub(crate) use decode::MAX_EPOCH;
-pub use decode::{DecodeError, MAX_PACKET_BYTES, decode, frame_len};
+pub use decode::{DecodeError, MAX_PACKET_BYTES, decode, packet_len};
 pub use extension::Extension;
 pub use flags::{MessageFlags, NodeFlags};
 
 pub(crate) const SIGNATURE: &[u8; 4] = b"RCmb";
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const PROTOCOL_VERSION: u16 = 1;
 pub(crate) const HEADER_BYTES: usize = 2256;
-pub(crate) const ENTRY_BYTES: usize = 104;
+pub(crate) const GOSSIP_ENTRY_BYTES: usize = 104;
 pub(crate) const ID_BYTES: usize = 40;
 pub(crate) const IP_BYTES: usize = 46;
 pub(crate) const BITMAP_BYTES: usize = 2048;
@@ -51,24 +51,24 @@ pub(crate) const UPDATE_BYTES: usize = 8 + ID_BYTES + BITMAP_BYTES;
 
 /// Byte offsets of the header fields.
 pub(crate) mod field_offset {
-    pub(crate) const LENGTH: usize = 4;
-    pub(crate) const VERSION: usize = 8;
-    pub(crate) const PORT: usize = 10;
-    pub(crate) const KIND: usize = 12;
-    pub(crate) const COUNT: usize = 14;
-    pub(crate) const CURRENT_EPOCH: usize = 16;
-    pub(crate) const CONFIG_EPOCH: usize = 24;
-    pub(crate) const OFFSET: usize = 32;
-    pub(crate) const SENDER: usize = 40;
-    pub(crate) const SLOTS: usize = 80;
-    pub(crate) const REPLICA_OF: usize = 2128;
+    pub(crate) const LENGTH_OFFSET: usize = 4;
+    pub(crate) const VERSION_OFFSET: usize = 8;
+    pub(crate) const PORT_OFFSET: usize = 10;
+    pub(crate) const TYPE_OFFSET: usize = 12;
+    pub(crate) const ENTRY_COUNT_OFFSET: usize = 14;
+    pub(crate) const CURRENT_EPOCH_OFFSET: usize = 16;
+    pub(crate) const CONFIG_EPOCH_OFFSET: usize = 24;
+    pub(crate) const REPL_OFFSET_OFFSET: usize = 32;
+    pub(crate) const SENDER_OFFSET: usize = 40;
+    pub(crate) const SLOTS_OFFSET: usize = 80;
+    pub(crate) const REPLICA_OF_OFFSET: usize = 2128;
     pub(crate) const IP_OFFSET: usize = 2168;
-    pub(crate) const EXTENSIONS: usize = 2214;
-    pub(crate) const OTHER_PORT: usize = 2246;
-    pub(crate) const BUS_PORT: usize = 2248;
-    pub(crate) const FLAGS: usize = 2250;
-    pub(crate) const STATE: usize = 2252;
-    pub(crate) const MESSAGE_FLAGS: usize = 2253;
+    pub(crate) const EXTENSION_COUNT_OFFSET: usize = 2214;
+    pub(crate) const SECONDARY_PORT_OFFSET: usize = 2246;
+    pub(crate) const BUS_PORT_OFFSET: usize = 2248;
+    pub(crate) const FLAGS_OFFSET: usize = 2250;
+    pub(crate) const STATE_OFFSET: usize = 2252;
+    pub(crate) const MESSAGE_FLAGS_OFFSET: usize = 2253;
 }
 
 /// A message on the cluster bus.
@@ -90,13 +90,13 @@ pub struct Header {
     /// Flags that apply to this message only.
     pub message_flags: MessageFlags,
     /// Whether the cluster state is `ok` in the sender's view.
-    pub serving: bool,
+    pub is_serving: bool,
     /// The announced IP address; `None` means the address of the socket.
     pub ip: Option<IpAddr>,
     /// The client port that the sender prefers: the plaintext port or, with `tls-cluster`, the TLS port.
     pub port: u16,
     /// The client port of the other kind: TLS if `port` is plaintext, and vice versa; 0 if there is none.
-    pub other_port: u16,
+    pub secondary_port: u16,
     /// The port on which the sender accepts links.
     pub bus_port: u16,
     /// The highest epoch that the sender has seen.
@@ -141,7 +141,7 @@ pub enum MessageBody {
     /// A replica asks its master to pause writes for a manual failover (MFSTART).
     ManualFailoverStart,
     /// An unknown or unsupported type (modules), which is counted and ignored.
-    Other(u16),
+    Unsupported(u16),
 }
 
 /// The gossip section of a PING, PONG or MEET.
@@ -172,14 +172,14 @@ pub struct GossipEntry {
     /// The node's role and health in the sender's view.
     pub flags: NodeFlags,
     /// The other client port of the described node; 0 if it has none.
-    pub other_port: u16,
+    pub secondary_port: u16,
 }
 
 /// A message of PUBLISH or SPUBLISH, which the receiver delivers to its own clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
     /// Whether this is a shard channel (SPUBLISH).
-    pub sharded: bool,
+    pub is_sharded: bool,
     /// The channel name as raw bytes.
     pub channel: Vec<u8>,
     /// The payload, which the bus does not interpret.
@@ -242,7 +242,7 @@ impl MessageKind {
 
     /// The name in the CLUSTER INFO fields `cluster_stats_messages_*`.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn wire_name(self) -> &'static str {
         match self {
             Self::Ping => "ping",
             Self::Pong => "pong",
@@ -262,9 +262,9 @@ impl MessageKind {
 impl MessageBody {
     /// The type number on the wire, which is also valid for unsupported types.
     #[must_use]
-    pub fn number(&self) -> u16 {
+    pub fn type_number(&self) -> u16 {
         match self {
-            Self::Other(number) => *number,
+            Self::Unsupported(number) => *number,
             known => known.kind().expect("only Other may lack a kind") as u16,
         }
     }
@@ -277,13 +277,13 @@ impl MessageBody {
             Self::Pong(_) => MessageKind::Pong,
             Self::Meet(_) => MessageKind::Meet,
             Self::Fail(_) => MessageKind::Fail,
-            Self::Publish(Publication { sharded: false, .. }) => MessageKind::Publish,
+            Self::Publish(Publication { is_sharded: false, .. }) => MessageKind::Publish,
             Self::Publish(_) => MessageKind::PublishShard,
             Self::AuthRequest => MessageKind::AuthRequest,
             Self::AuthAck => MessageKind::AuthAck,
             Self::Update(_) => MessageKind::Update,
             Self::ManualFailoverStart => MessageKind::ManualFailoverStart,
-            Self::Other(number) => *MessageKind::ALL.get(usize::from(*number))?,
+            Self::Unsupported(number) => *MessageKind::ALL.get(usize::from(*number))?,
         })
     }
 }

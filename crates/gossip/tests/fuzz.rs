@@ -19,9 +19,9 @@ use slot_routing::{Epoch, NodeId, ReplOffset, Slot, SlotSet};
 
 const WALL: i64 = 1_790_000_000_000;
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const KNOWN: u8 = 6;
+const KNOWN_NODE_COUNT: u8 = 6;
 
-struct Fuzz {
+struct Fuzzer {
     rng: ChaCha8Rng,
     gossip: Gossip,
     now: Instant,
@@ -38,7 +38,7 @@ fn mutated_packets_never_crash_the_state_machine() {
     let mut seed = number("FUZZ_SEED", 1);
     while start.elapsed() < time {
         println!("FUZZ_SEED={seed}");
-        let mut fuzz = Fuzz::new(seed);
+        let mut fuzz = Fuzzer::new(seed);
         for _ in 0..500 {
             fuzz.step();
         }
@@ -46,22 +46,26 @@ fn mutated_packets_never_crash_the_state_machine() {
     }
 }
 
-impl Fuzz {
+impl Fuzzer {
     fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let replica = rng.random_bool(0.5);
         let config = ClusterConfig {
             node_timeout: Duration::from_millis(500),
-            announce: AnnouncedAddress { port: 7001, bus_port: 17001, ..AnnouncedAddress::default() },
+            announced_address: AnnouncedAddress {
+                port: 7001,
+                bus_port: 17001,
+                ..AnnouncedAddress::default()
+            },
             ..ClusterConfig::default()
         };
         let gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(seed), &nodes_conf(replica)).unwrap();
         let mut fuzz = Self { rng, gossip, now: Instant::ORIGIN, links: Vec::new(), epoch: Epoch(0) };
-        fuzz.feed(ClusterInput::Start);
+        fuzz.feed(ClusterInput::NodeStarted);
         for number in 0..2 {
-            let link = LinkId::In(number);
+            let link = LinkId::Inbound(number);
             fuzz.links.push(link);
-            fuzz.feed(ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+            fuzz.feed(ClusterInput::LinkAccepted { link, peer_ip: LOCALHOST, local_ip: LOCALHOST });
         }
         fuzz
     }
@@ -73,10 +77,10 @@ impl Fuzz {
             1 => {
                 let offset = ReplOffset(self.rng.random_range(0..100));
                 let source = ReplicationSource::Streaming { last_heard: self.now };
-                self.feed(ClusterInput::Replication(ReplicationStatus { offset, source }));
+                self.feed(ClusterInput::ReplicationChanged(ReplicationStatus { offset, source }));
             }
             2 => self.feed(ClusterInput::WritesPaused { offset: ReplOffset(7) }),
-            _ => self.packet(),
+            _ => self.feed_random_packet(),
         }
         assert!(self.gossip.current_epoch() >= self.epoch, "epochs do not go back");
         self.epoch = self.gossip.current_epoch();
@@ -88,7 +92,7 @@ impl Fuzz {
         self.now = self.now.max(deadline.min(self.now + Duration::from_millis(20)));
     }
 
-    fn packet(&mut self) {
+    fn feed_random_packet(&mut self) {
         let mut bytes = self.random_packet().encode();
         if self.rng.random_bool(0.5) {
             for _ in 0..self.rng.random_range(1..8) {
@@ -118,7 +122,7 @@ impl Fuzz {
                 }
                 ClusterAction::Close { link } => self.links.retain(|other| *other != link),
                 ClusterAction::Send { packet, .. } => assert_eq!(wire::decode(&packet.encode()), Ok(*packet)),
-                ClusterAction::Persist { text, .. } => {
+                ClusterAction::Persist { nodes_conf: text, .. } => {
                     let config = self.gossip.config().clone();
                     let restored = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text);
                     assert!(restored.is_ok(), "{restored:?}\n{text}");
@@ -145,7 +149,7 @@ impl Fuzz {
                 slots: self.random_slots(),
             }),
             _ => MessageBody::Publish(Publication {
-                sharded: true,
+                is_sharded: true,
                 channel: b"c".to_vec(),
                 message: b"m".to_vec(),
             }),
@@ -159,10 +163,10 @@ impl Fuzz {
             sender: self.random_id(),
             flags: NodeFlags(self.rng.random()),
             message_flags: MessageFlags(self.rng.random_range(0..4)),
-            serving: self.rng.random(),
+            is_serving: self.rng.random(),
             ip: self.rng.random_bool(0.2).then_some(LOCALHOST),
             port: self.rng.random_range(7000..7010),
-            other_port: 0,
+            secondary_port: 0,
             bus_port: self.rng.random_range(17_000..17_010),
             current_epoch: self.random_epoch(),
             config_epoch: self.random_epoch(),
@@ -182,7 +186,7 @@ impl Fuzz {
                 port: self.rng.random_range(7000..7010),
                 bus_port: self.rng.random_range(17_000..17_010),
                 flags: NodeFlags(self.rng.random_range(0..128)),
-                other_port: 0,
+                secondary_port: 0,
             })
             .collect();
         let extensions = (0..self.rng.random_range(0..5))
@@ -204,7 +208,7 @@ impl Fuzz {
 
     /// Returns the id of a known node in most cases, otherwise that of an unknown one.
     fn random_id(&mut self) -> NodeId {
-        NodeId::from_random([self.rng.random_range(1..KNOWN + 3); 20])
+        NodeId::from_random([self.rng.random_range(1..KNOWN_NODE_COUNT + 3); 20])
     }
 
     fn random_epoch(&mut self) -> Epoch {
@@ -223,20 +227,20 @@ impl Fuzz {
 
 /// Returns a `nodes.conf` of node 1. Odd nodes are masters and each even node replicates its predecessor. With
 /// `is_replica`, node 1 replicates node 3 instead.
-fn nodes_conf(replica: bool) -> String {
+fn nodes_conf(is_replica: bool) -> String {
     let id = |number: u8| NodeId::from_random([number; 20]);
     let mut text = String::new();
-    for number in 1..=KNOWN {
+    for number in 1..=KNOWN_NODE_COUNT {
         let (address, slots) = (format!("127.0.0.1:700{number}@1700{number}"), u32::from(number) * 2000);
         let me = if number == 1 { "myself," } else { "" };
-        let line = match (number, replica) {
+        let line = match (number, is_replica) {
             (1, true) => format!("{me}slave {} 0 0 1 connected", id(3)),
             (n, _) if n % 2 == 1 => format!("{me}master - 0 0 {n} connected {slots}-{}", slots + 3000),
             (n, _) => format!("{me}slave {} 0 0 1 connected", id(n - 1)),
         };
         text += &format!("{} {address} {line}\n", id(number));
     }
-    if replica {
+    if is_replica {
         // Node 2 replicated this node. Since this node replicates node 3, node 2 must do the same.
         text = text.replace(&format!("slave {}", id(1)), &format!("slave {}", id(3)));
     }

@@ -1,6 +1,6 @@
 //! Several nodes joined into a cluster.
 
-use crate::{Connection, Node, Program, Reply, SLOTS, eventually};
+use crate::{Connection, Node, Program, Reply, SLOT_COUNT, eventually};
 
 /// A cluster of nodes. The masters come first, in the order of their slots, followed by the replicas.
 #[derive(Debug)]
@@ -8,7 +8,7 @@ pub struct Cluster {
     /// All nodes, running or not. Tests kill and restart nodes without removing them from this list.
     pub nodes: Vec<Node>,
     /// Number of nodes that began as masters.
-    pub masters: usize,
+    pub master_count: usize,
 }
 
 impl Cluster {
@@ -33,15 +33,15 @@ impl Cluster {
             node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).expect_ok();
         }
         for (index, node) in nodes[..masters].iter().enumerate() {
-            let bound = |index: usize| usize::from(SLOTS) * index / masters;
+            let bound = |index: usize| usize::from(SLOT_COUNT) * index / masters;
             let (first, last) = (bound(index), bound(index + 1) - 1);
             node.run(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")).expect_ok();
         }
         for node in &nodes[1..] {
             node.run(&format!("CLUSTER MEET {} {}", nodes[0].ip(), nodes[0].port)).expect_ok();
         }
-        let cluster = Self { nodes, masters };
-        cluster.wait_until_known();
+        let cluster = Self { nodes, master_count: masters };
+        cluster.wait_until_all_nodes_known();
         for index in masters..cluster.nodes.len() {
             cluster.make_replica(index, (index - masters) % masters);
         }
@@ -77,7 +77,7 @@ impl Cluster {
     ///
     /// # Panics
     /// The nodes do not know each other in time.
-    pub fn wait_until_known(&self) {
+    pub fn wait_until_all_nodes_known(&self) {
         let count = self.nodes.len();
         for node in self.running_nodes() {
             eventually(&format!("{} knows {count} nodes", node.port), || {
@@ -95,7 +95,7 @@ impl Cluster {
     pub fn wait_until_ok(&self) {
         for node in self.running_nodes() {
             eventually(&format!("{} calls the cluster ok", node.port), || {
-                (cluster_field(&mut node.connect(), "cluster_state")? == "ok").then_some(())
+                (cluster_info_field(&mut node.connect(), "cluster_state")? == "ok").then_some(())
             });
         }
     }
@@ -105,7 +105,7 @@ impl Cluster {
     /// # Panics
     /// A replica is not in sync in time.
     pub fn wait_until_synchronised(&self) {
-        for node in &self.nodes[self.masters..] {
+        for node in &self.nodes[self.master_count..] {
             if node.is_running() {
                 eventually(&format!("{} is synchronised", node.port), || {
                     (node.info("replication", "master_link_status")? == "up").then_some(())?;
@@ -188,7 +188,7 @@ pub fn info_field(connection: &mut Connection, section: &str, field: &str) -> Op
 }
 
 /// Reads one field of CLUSTER INFO. `None` if the reply lacks the field.
-pub fn cluster_field(connection: &mut Connection, field: &str) -> Option<String> {
+pub fn cluster_info_field(connection: &mut Connection, field: &str) -> Option<String> {
     find_field(connection.try_call(&["CLUSTER", "INFO"]).ok()?, field)
 }
 

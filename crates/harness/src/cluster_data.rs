@@ -1,12 +1,12 @@
 //! Test data for clusters: one key per slot, written to the slot's master.
 
-use crate::slots::{SLOTS, slot_of};
+use crate::slots::{SLOT_COUNT, slot_of};
 use crate::{Cluster, Connection, Node, Reply, slot_owner};
 
 /// Returns one key for each slot. The index of the key is the number of the slot.
 #[must_use]
 pub fn keys_for_all_slots() -> Vec<String> {
-    let mut keys = vec![String::new(); usize::from(SLOTS)];
+    let mut keys = vec![String::new(); usize::from(SLOT_COUNT)];
     let mut missing = keys.len();
     for number in 0_u32.. {
         let key = format!("key:{number}");
@@ -92,7 +92,7 @@ pub fn find_lost_keys(cluster: &Cluster, keys: &[String]) -> Vec<String> {
 fn slot_owners(cluster: &Cluster) -> Vec<u16> {
     let node = cluster.running_nodes().next().expect("a node runs");
     let reply = node.run("CLUSTER SLOTS");
-    let mut owners = vec![0; usize::from(SLOTS)];
+    let mut owners = vec![0; usize::from(SLOT_COUNT)];
     for range in reply.items() {
         let range = range.items();
         let (first, last) = (range[0].int() as usize, range[1].int() as usize);
@@ -117,7 +117,7 @@ pub fn slot_owner_index(cluster: &Cluster, witness: usize, slot: u16) -> usize {
 /// # Panics
 /// The process is not running.
 #[must_use]
-pub fn processor_ticks(node: &Node) -> u64 {
+pub fn cpu_ticks(node: &Node) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.pid())).expect("the process is there");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     fields[11..13].iter().filter_map(|field| field.parse::<u64>().ok()).sum()

@@ -14,7 +14,7 @@ const PIPELINE_LENGTH: usize = 50;
 pub struct CounterClients {
     clients: Vec<JoinHandle<i64>>,
     stop: Arc<AtomicBool>,
-    acknowledged: Arc<AtomicU64>,
+    acknowledged_count: Arc<AtomicU64>,
 }
 
 impl CounterClients {
@@ -26,16 +26,16 @@ impl CounterClients {
             let (connection, stop, acknowledged) = (node.connect(), stop.clone(), acknowledged.clone());
             std::thread::spawn(move || run_counter(connection, &counter_key(number), &stop, &acknowledged))
         });
-        let counters = Self { clients: clients.collect(), stop, acknowledged };
-        counters.wait_for(10_000);
+        let counters = Self { clients: clients.collect(), stop, acknowledged_count: acknowledged };
+        counters.wait_for_acknowledgements(10_000);
         counters
     }
 
     /// Waits for `additional` more acknowledgements, or until all clients have ended.
-    pub fn wait_for(&self, more: u64) {
-        let enough = self.acknowledged.load(Ordering::Relaxed) + more;
+    pub fn wait_for_acknowledgements(&self, additional: u64) {
+        let enough = self.acknowledged_count.load(Ordering::Relaxed) + additional;
         eventually("the clients count", || {
-            (self.acknowledged.load(Ordering::Relaxed) >= enough
+            (self.acknowledged_count.load(Ordering::Relaxed) >= enough
                 || self.clients.iter().all(JoinHandle::is_finished))
             .then_some(())
         });

@@ -13,7 +13,7 @@ const FAKETIME_LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 /// The wall clock of one node, controlled by a file that libfaketime reads.
 #[derive(Debug)]
 pub(crate) struct FakeTime {
-    find_library: PathBuf,
+    library: PathBuf,
     folder: TempDir,
 }
 
@@ -24,8 +24,7 @@ impl FakeTime {
     /// libfaketime is not installed.
     pub(crate) fn new() -> Result<Self, String> {
         let library = find_library().ok_or("libfaketime is missing (scripts/install-test-tools)")?;
-        let clock =
-            Self { find_library: library, folder: crate::folders::create_temporary_folder("redoubt-clock-") };
+        let clock = Self { library, folder: crate::folders::create_temporary_folder("redoubt-clock-") };
         clock.shift(0);
         Ok(clock)
     }
@@ -34,17 +33,17 @@ impl FakeTime {
     ///
     /// # Panics
     /// The clock's file cannot be written.
-    pub(crate) fn shift(&self, ahead: i64) {
+    pub(crate) fn shift(&self, seconds_ahead: i64) {
         // The file is renamed into place, so that no process reads a partial file.
         let next = self.folder.path().join("next");
-        fs::write(&next, format!("{ahead:+}\n")).expect("the folder can be written to");
+        fs::write(&next, format!("{seconds_ahead:+}\n")).expect("the folder can be written to");
         fs::rename(next, self.offset_file()).expect("the folder can be written to");
     }
 
     /// Makes the program started by this command use the clock.
     pub(crate) fn apply_to(&self, command: &mut Command) {
         command
-            .env("LD_PRELOAD", &self.find_library)
+            .env("LD_PRELOAD", &self.library)
             .env("FAKETIME_TIMESTAMP_FILE", self.offset_file())
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .env("FAKETIME_DISABLE_SHM", "1")

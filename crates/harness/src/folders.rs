@@ -9,11 +9,11 @@ static FOLDERS_ROOT: OnceLock<PathBuf> = OnceLock::new();
 
 /// Makes this process create all later temporary folders in `root`, where another process can find and remove them.
 /// Only the first call has an effect.
-pub fn keep_folders_in(root: &Path) {
+pub fn set_folders_root(root: &Path) {
     let _ = FOLDERS_ROOT.set(root.to_owned());
 }
 
-/// Creates a temporary folder in the root set by [`keep_folders_in`], or else in the system's default location.
+/// Creates a temporary folder in the root set by [`set_folders_root`], or else in the system's default location.
 pub(crate) fn create_temporary_folder(prefix: &str) -> TempDir {
     let mut builder = Builder::new();
     let builder = builder.prefix(prefix);

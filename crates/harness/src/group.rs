@@ -34,7 +34,7 @@ impl SentinelGroup {
     /// The group does not form in time.
     #[must_use]
     pub fn start(server: &Program, sentinels: &[Program]) -> Self {
-        Self::start_with(|place| Node::prepare(program_for_member(place, server, sentinels), ""))
+        Self::start_with_nodes(|place| Node::prepare(program_for_member(place, server, sentinels), ""))
     }
 
     /// Like [`Self::start`], but each process runs on its own host: first the servers, then the sentinels.
@@ -43,7 +43,7 @@ impl SentinelGroup {
     /// The group does not form in time.
     #[must_use]
     pub fn start_on(network: &TestNetwork, server: &Program, sentinels: &[Program]) -> Self {
-        Self::start_with(|place| {
+        Self::start_with_nodes(|place| {
             Node::prepare_on(&network.hosts[place], program_for_member(place, server, sentinels), "")
         })
     }
@@ -54,7 +54,7 @@ impl SentinelGroup {
     /// # Panics
     /// The group does not form in time.
     #[must_use]
-    pub fn start_with(prepare: impl Fn(usize) -> Node) -> Self {
+    pub fn start_with_nodes(prepare: impl Fn(usize) -> Node) -> Self {
         let mut servers: Vec<Node> = (0..SERVER_COUNT).map(&prepare).collect();
         let (ip, port) = (servers[0].ip(), Self::port_of(&servers[0]));
         for (place, node) in servers.iter_mut().enumerate() {
@@ -80,7 +80,7 @@ impl SentinelGroup {
             node
         });
         let group = Self { sentinels: sentinels.collect(), servers };
-        group.wait_until_known();
+        group.wait_until_connected();
         group
     }
 
@@ -104,7 +104,7 @@ impl SentinelGroup {
     /// Waits until every sentinel is connected to all other sentinels and has received the state of the replicas. It
     /// does not suffice that the sentinels know each other: votes are requested only over established links, and
     /// Valkey's sentinels did not retry a failover that was requested too early.
-    fn wait_until_known(&self) {
+    fn wait_until_connected(&self) {
         eventually_within(GROUP_TIMEOUT, "every sentinel knows everybody, and has heard from them", || {
             let follows = |replica: &BTreeMap<String, String>| {
                 replica.get("master-link-status").is_some_and(|link| link == "ok")

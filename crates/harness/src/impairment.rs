@@ -35,15 +35,15 @@ pub struct LinkImpairment {
     /// Maximum random additional delay, which reorders packets.
     pub jitter: Duration,
     /// Percentage of lost packets.
-    pub loss: u32,
+    pub loss_percent: u32,
     /// Percentage of duplicated packets.
-    pub duplication: u32,
+    pub duplication_percent: u32,
 }
 
 /// A running forwarder of frames with faults. Dropping this value stops the forwarder.
 #[derive(Debug)]
 pub(crate) struct ImpairedLink {
-    ended: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -77,13 +77,13 @@ impl ImpairedLink {
         };
         let until = ended.clone();
         let carrying = thread::spawn(move || carrier.forward(&until));
-        Ok(Self { ended, thread: Some(carrying) })
+        Ok(Self { is_stopped: ended, thread: Some(carrying) })
     }
 }
 
 impl Drop for ImpairedLink {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         if let Some(carrying) = self.thread.take() {
             let _ = carrying.join();
         }
@@ -94,8 +94,8 @@ impl Drop for ImpairedLink {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct QueuedFrame {
     due_at: Instant,
-    number: u64,
-    target: usize,
+    sequence: u64,
+    target_tap: usize,
     bytes: Vec<u8>,
 }
 
@@ -108,9 +108,9 @@ struct FrameForwarder {
 }
 
 impl FrameForwarder {
-    fn forward(&mut self, ended: &AtomicBool) {
+    fn forward(&mut self, is_stopped: &AtomicBool) {
         let mut buffer = vec![0; MAX_FRAME_SIZE];
-        while !ended.load(Ordering::Relaxed) {
+        while !is_stopped.load(Ordering::Relaxed) {
             for from in 0..self.taps.len() {
                 while let Ok(length) = self.taps[from].recv(&mut buffer) {
                     self.enqueue(&buffer[..length], 1 - from);
@@ -123,7 +123,8 @@ impl FrameForwarder {
 
     /// Queues a received frame, applying random faults.
     fn enqueue(&mut self, bytes: &[u8], to: usize) {
-        let LinkImpairment { delay, jitter, loss, duplication } = self.impairment;
+        let LinkImpairment { delay, jitter, loss_percent: loss, duplication_percent: duplication } =
+            self.impairment;
         if self.rng.random_range(0..100) < loss {
             return;
         }
@@ -135,7 +136,12 @@ impl FrameForwarder {
             let late = jitter.mul_f64(self.rng.random());
             self.frame_count += 1;
             let (due, number) = (Instant::now() + delay + late, self.frame_count);
-            self.queue.push(Reverse(QueuedFrame { due_at: due, number, target: to, bytes: bytes.to_vec() }));
+            self.queue.push(Reverse(QueuedFrame {
+                due_at: due,
+                sequence: number,
+                target_tap: to,
+                bytes: bytes.to_vec(),
+            }));
         }
     }
 
@@ -144,7 +150,7 @@ impl FrameForwarder {
         while self.queue.peek().is_some_and(|Reverse(frame)| frame.due_at <= now) {
             if let Some(Reverse(frame)) = self.queue.pop() {
                 // If the device cannot accept the frame now, the frame is lost, as on a real network.
-                let _ = self.taps[frame.target].send(&frame.bytes);
+                let _ = self.taps[frame.target_tap].send(&frame.bytes);
             }
         }
     }

@@ -14,7 +14,7 @@ pub enum LocalSetup {
     /// A cluster, started by `make up`.
     Cluster,
     /// A master with replicas and sentinels, started by `make up-sentinel`.
-    Group,
+    SentinelGroup,
 }
 
 /// A folder and ports for local servers. Dropping this value stops the servers.
@@ -24,7 +24,7 @@ pub struct LocalServers {
     pub first_port: u16,
     setup: LocalSetup,
     folder: TempDir,
-    _claims: Vec<PortClaim>,
+    _port_claims: Vec<PortClaim>,
 }
 
 impl LocalServers {
@@ -33,10 +33,10 @@ impl LocalServers {
 
     /// Reserves a folder and consecutive ports without starting any server.
     #[must_use]
-    pub fn new(local: LocalSetup) -> Self {
+    pub fn new(setup: LocalSetup) -> Self {
         let claims = claim_ports(Self::SERVER_COUNT);
         let folder = TempDir::new().expect("a temporary folder");
-        Self { first_port: claims[0].port, setup: local, folder, _claims: claims }
+        Self { first_port: claims[0].port, setup, folder, _port_claims: claims }
     }
 
     /// Returns the root folder of the repository.
@@ -50,7 +50,7 @@ impl LocalServers {
     pub fn data_folder(&self) -> PathBuf {
         match self.setup {
             LocalSetup::Cluster => self.folder.path().join("cluster"),
-            LocalSetup::Group => self.folder.path().join("group"),
+            LocalSetup::SentinelGroup => self.folder.path().join("group"),
         }
     }
 
@@ -83,7 +83,7 @@ impl LocalServers {
     pub fn start_servers(&self) -> Result<String, String> {
         let goal = match self.setup {
             LocalSetup::Cluster => "up",
-            LocalSetup::Group => "up-sentinel",
+            LocalSetup::SentinelGroup => "up-sentinel",
         };
         self.run_make(&[goal, &format!("PORT={}", self.first_port)])
     }
@@ -100,7 +100,7 @@ impl Drop for LocalServers {
         if self.data_folder().exists() {
             let goal = match self.setup {
                 LocalSetup::Cluster => "down",
-                LocalSetup::Group => "down-sentinel",
+                LocalSetup::SentinelGroup => "down-sentinel",
             };
             let _ = self.run_make(&[goal]);
         }

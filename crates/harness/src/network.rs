@@ -30,7 +30,7 @@ const UNUSED_MAC: &str = "02:00:00:00:ff:ff";
 pub struct TestHost {
     namespace: String,
     /// The IP address of the host's only interface.
-    pub run_iproute: IpAddr,
+    pub ip: IpAddr,
 }
 
 impl TestHost {
@@ -59,10 +59,10 @@ impl TestHost {
 /// A network of test hosts. Dropping this value removes the hosts.
 #[derive(Debug)]
 pub struct TestNetwork {
-    hub: String,
+    hub_namespace: String,
     /// The hosts. Partitions and impairments refer to them by index.
     pub hosts: Vec<TestHost>,
-    locked_ports: Mutex<Vec<HubPort>>,
+    ports: Mutex<Vec<HubPort>>,
 }
 
 /// The port of a host in the hub.
@@ -89,7 +89,7 @@ impl TestNetwork {
             format!("{NAME_PREFIX}-{}-{}", std::process::id(), NETWORK_COUNT.fetch_add(1, Ordering::Relaxed));
         let hub = format!("{own}-hub");
         run_iproute(&["netns", "add", &hub])?;
-        let mut network = Self { hub, hosts: Vec::new(), locked_ports: Mutex::default() };
+        let mut network = Self { hub_namespace: hub, hosts: Vec::new(), ports: Mutex::default() };
         for side in 0..=hosts {
             let bridge = bridge_name(side);
             network.run_in_hub(&["link", "add", &bridge, "type", "bridge"])?;
@@ -101,13 +101,13 @@ impl TestNetwork {
         Ok(network)
     }
 
-    fn add_host(&mut self, own: &str, number: u8) -> Result<(), String> {
-        let namespace = format!("{own}-{number}");
+    fn add_host(&mut self, name_prefix: &str, number: u8) -> Result<(), String> {
+        let namespace = format!("{name_prefix}-{number}");
         run_iproute(&["netns", "add", &namespace])?;
         let address = Ipv4Addr::new(10, 77, 0, number + 1);
-        self.hosts.push(TestHost { namespace: namespace.clone(), run_iproute: address.into() });
-        self.locked_ports().push(HubPort::default());
-        let port = port_name(number.into());
+        self.hosts.push(TestHost { namespace: namespace.clone(), ip: address.into() });
+        self.lock_ports().push(HubPort::default());
+        let port = hub_interface_name(number.into());
         self.run_in_hub(&["link", "add", &port, "type", "veth", "peer", "eth0", "netns", &namespace])?;
         self.run_in_hub(&["link", "set", &port, "master", &bridge_name(0), "up"])?;
         let inside = |words: &[&str]| run_iproute(&[&["-n", &namespace], words].concat());
@@ -134,7 +134,7 @@ impl TestNetwork {
     /// A system command fails.
     pub fn drop_packets(&self, from: usize, to: &[usize]) {
         for &to in to {
-            let address = self.hosts[to].run_iproute.to_string();
+            let address = self.hosts[to].ip.to_string();
             let words =
                 ["neigh", "replace", &address, "lladdr", UNUSED_MAC, "nud", "permanent", "dev", "eth0"];
             self.run_on_host(from, &words);
@@ -149,12 +149,16 @@ impl TestNetwork {
     /// # Panics
     /// The link is already impaired, or a system command fails.
     pub fn impair_link(&self, host: usize, impairment: LinkImpairment, seed: u64) -> Result<(), String> {
-        let mut ports = self.locked_ports();
+        let mut ports = self.lock_ports();
         let line = &mut ports[host].impaired_link;
         assert!(line.is_none(), "the line of host {host} is bad already");
-        let (own, near, far) = (format!("line{host}"), format!("near{host}"), far_device(host));
-        let laid =
-            ImpairedLink::start(path_of_namespace(&self.hub), [near.clone(), far.clone()], impairment, seed);
+        let (own, near, far) = (format!("line{host}"), format!("near{host}"), far_tap_name(host));
+        let laid = ImpairedLink::start(
+            path_of_namespace(&self.hub_namespace),
+            [near.clone(), far.clone()],
+            impairment,
+            seed,
+        );
         *line = Some(laid.map_err(|error| format!("this machine has no TAP devices: {error}"))?);
         let side = bridge_name(ports[host].bridge);
         let words: [&[&str]; 5] = [
@@ -162,7 +166,7 @@ impl TestNetwork {
             &["link", "set", &own, "up"],
             &["link", "set", &near, "master", &own, "up"],
             &["link", "set", &far, "master", &side, "up"],
-            &["link", "set", &port_name(host), "master", &own],
+            &["link", "set", &hub_interface_name(host), "master", &own],
         ];
         words.into_iter().try_for_each(|words| self.run_in_hub(words))
     }
@@ -172,10 +176,10 @@ impl TestNetwork {
     /// # Panics
     /// A system command fails.
     pub fn repair_link(&self, host: usize) {
-        let mut ports = self.locked_ports();
+        let mut ports = self.lock_ports();
         if ports[host].impaired_link.take().is_some() {
             let words: [&[&str]; 2] = [
-                &["link", "set", &port_name(host), "master", &bridge_name(ports[host].bridge)],
+                &["link", "set", &hub_interface_name(host), "master", &bridge_name(ports[host].bridge)],
                 &["link", "del", &format!("line{host}")],
             ];
             words.into_iter().for_each(|words| self.run_ip(words));
@@ -193,15 +197,15 @@ impl TestNetwork {
         }
     }
 
-    fn connect_port(&self, host: usize, side: u8) {
-        let own = &mut self.locked_ports()[host];
-        own.bridge = side;
-        let device = if own.impaired_link.is_some() { far_device(host) } else { port_name(host) };
-        self.run_ip(&["link", "set", &device, "master", &bridge_name(side)]);
+    fn connect_port(&self, host: usize, bridge: u8) {
+        let own = &mut self.lock_ports()[host];
+        own.bridge = bridge;
+        let device = if own.impaired_link.is_some() { far_tap_name(host) } else { hub_interface_name(host) };
+        self.run_ip(&["link", "set", &device, "master", &bridge_name(bridge)]);
     }
 
-    fn locked_ports(&self) -> MutexGuard<'_, Vec<HubPort>> {
-        self.locked_ports.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_ports(&self) -> MutexGuard<'_, Vec<HubPort>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run_ip(&self, words: &[&str]) {
@@ -214,13 +218,13 @@ impl TestNetwork {
     }
 
     fn run_in_hub(&self, words: &[&str]) -> Result<(), String> {
-        run_iproute(&[&["-n", &self.hub], words].concat())
+        run_iproute(&[&["-n", &self.hub_namespace], words].concat())
     }
 }
 
 impl Drop for TestNetwork {
     fn drop(&mut self) {
-        let names = self.hosts.iter().map(|host| &host.namespace).chain([&self.hub]);
+        let names = self.hosts.iter().map(|host| &host.namespace).chain([&self.hub_namespace]);
         for name in names {
             // If this fails, the next test removes the namespace.
             let _ = run_iproute(&["netns", "del", name]);
@@ -229,12 +233,12 @@ impl Drop for TestNetwork {
 }
 
 /// Returns the name of the interface in the hub that is connected to the host.
-fn port_name(host: usize) -> String {
+fn hub_interface_name(host: usize) -> String {
     format!("port{host}")
 }
 
 /// Returns the name of the TAP device on the common bridge's side of an impaired link.
-fn far_device(host: usize) -> String {
+fn far_tap_name(host: usize) -> String {
     format!("far{host}")
 }
 
@@ -248,8 +252,8 @@ pub(crate) fn enter_namespace(namespace: &Path) -> std::io::Result<()> {
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-fn bridge_name(side: u8) -> String {
-    format!("side{side}")
+fn bridge_name(number: u8) -> String {
+    format!("side{number}")
 }
 
 /// Runs iproute2's `ip` with these arguments.

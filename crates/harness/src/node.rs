@@ -54,7 +54,7 @@ pub struct Node {
     folder: TempDir,
     host: Option<TestHost>,
     relay: Option<ServerRelay>,
-    _claim: PortClaim,
+    _port_claim: PortClaim,
     /// The reserved TLS port, if TLS is enabled.
     tls_claim: Option<PortClaim>,
 }
@@ -100,7 +100,7 @@ impl Node {
             folder,
             host: None,
             relay: None,
-            _claim: claim,
+            _port_claim: claim,
             tls_claim: None,
         }
     }
@@ -131,7 +131,7 @@ impl Node {
     #[must_use]
     pub fn prepare_on(host: &TestHost, program: &Program, options: &str) -> Self {
         let mut node = Self::prepare(program, options);
-        node.add_options(&format!("--bind {} 127.0.0.1 --protected-mode no", host.run_iproute));
+        node.add_options(&format!("--bind {} 127.0.0.1 --protected-mode no", host.ip));
         node.host = Some(host.clone());
         node
     }
@@ -261,9 +261,9 @@ impl Node {
     ///
     /// # Panics
     /// The clock's file cannot be written.
-    pub fn set_clock(&self, ahead: i64) {
+    pub fn set_clock(&self, seconds_ahead: i64) {
         if let Some(clock) = &self.fake_time {
-            clock.shift(ahead);
+            clock.shift(seconds_ahead);
         }
     }
 
@@ -281,7 +281,7 @@ impl Node {
     /// Returns the IP address at which other nodes reach the server.
     #[must_use]
     pub fn ip(&self) -> IpAddr {
-        self.host.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |host| host.run_iproute)
+        self.host.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |host| host.ip)
     }
 
     /// Returns the address as `ip:port`.
@@ -385,11 +385,11 @@ impl Node {
     /// The server is not running, or does not end in time.
     pub fn terminate(&mut self) -> ExitStatus {
         self.send_signal(Signal::TERM);
-        self.wait_for_own_exit()
+        self.wait_for_exit_before_relaunch()
     }
 
     /// Returns whether the process has ended by itself.
-    pub fn has_ended(&mut self) -> bool {
+    pub fn has_exited(&mut self) -> bool {
         self.exit_status().is_some()
     }
 
@@ -397,7 +397,7 @@ impl Node {
     ///
     /// # Panics
     /// The process does not end.
-    pub fn wait_for_own_exit(&mut self) -> ExitStatus {
+    pub fn wait_for_exit_before_relaunch(&mut self) -> ExitStatus {
         let status = self.wait_for_exit();
         self.child = None;
         self.close_relay();

@@ -27,7 +27,7 @@ pub enum RelayedProcess {
     /// A standalone server, possibly with replicas.
     Server,
     /// A cluster node, which also has a bus port.
-    Clustered,
+    ClusterNode,
     /// A sentinel, which has the address to announce in its configuration file.
     Sentinel,
 }
@@ -35,13 +35,13 @@ pub enum RelayedProcess {
 /// The links between servers behind relays. Each link can be blocked.
 #[derive(Debug, Clone, Default)]
 pub struct RelayNetwork {
-    cuts: Arc<CutLinks>,
+    blocked_links: Arc<BlockedLinks>,
 }
 
 #[derive(Debug, Default)]
-struct CutLinks {
+struct BlockedLinks {
     /// The blocked links, as pairs of the sending and the receiving server.
-    cut: Mutex<Vec<(usize, usize)>>,
+    blocked_pairs: Mutex<Vec<(usize, usize)>>,
     all_healed: Condvar,
     /// Connections from one server to the client port of another, excluding bus connections.
     links: Mutex<Vec<(usize, usize, TcpStream)>>,
@@ -61,28 +61,29 @@ impl RelayNetwork {
     }
 
     /// Partitions the network into groups of servers. All servers that are in none of `groups` form another group.
-    pub fn partition(&self, groups: &[Vec<usize>], servers: usize) {
+    pub fn partition(&self, groups: &[Vec<usize>], server_count: usize) {
         let side = |server: usize| groups.iter().position(|group| group.contains(&server));
-        let all = || 0..servers;
+        let all = || 0..server_count;
         let pairs = all().flat_map(|from| all().map(move |to| (from, to)));
-        *self.cuts.lock_cut_links() = pairs.filter(|(from, to)| side(*from) != side(*to)).collect();
+        *self.blocked_links.lock_blocked_pairs() =
+            pairs.filter(|(from, to)| side(*from) != side(*to)).collect();
     }
 
     /// Delays all bytes from `from` to the servers in `to`. Bytes in the opposite direction still pass.
     pub fn block_bytes(&self, from: usize, to: &[usize]) {
-        self.cuts.lock_cut_links().extend(to.iter().map(|to| (from, *to)));
+        self.blocked_links.lock_blocked_pairs().extend(to.iter().map(|to| (from, *to)));
     }
 
     /// Ends all partitions. Delayed bytes arrive.
     pub fn heal_partition(&self) {
-        self.cuts.lock_cut_links().clear();
-        self.cuts.all_healed.notify_all();
+        self.blocked_links.lock_blocked_pairs().clear();
+        self.blocked_links.all_healed.notify_all();
     }
 
     /// Breaks the connections of `from` to the client port of `to`, and returns their number. New connections are not
     /// blocked.
     pub fn break_links(&self, from: usize, to: usize) -> usize {
-        let mut links = self.cuts.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.blocked_links.links.lock().unwrap_or_else(PoisonError::into_inner);
         let broken: Vec<_> =
             links.extract_if(.., |(caller, called, _)| (*caller, *called) == (from, to)).collect();
         let was_up = |link: &(usize, usize, TcpStream)| link.2.shutdown(Shutdown::Both).is_ok();
@@ -91,18 +92,23 @@ impl RelayNetwork {
 
     /// Creates a relay for server `server`. It does not listen yet.
     pub(crate) fn relay(&self, server: usize) -> ServerRelay {
-        ServerRelay { server, cuts: self.cuts.clone(), private_port: claim_port(), listeners: Vec::new() }
+        ServerRelay {
+            server,
+            blocked_links: self.blocked_links.clone(),
+            private_port: claim_port(),
+            listeners: Vec::new(),
+        }
     }
 }
 
-impl CutLinks {
-    fn lock_cut_links(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
-        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
+impl BlockedLinks {
+    fn lock_blocked_pairs(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
+        self.blocked_pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until bytes from `from` to `to` are not blocked. Returns `false` if the relay was closed while waiting.
     fn wait_until_open(&self, from: usize, to: usize, closed: &AtomicBool) -> bool {
-        let mut lost = self.lock_cut_links();
+        let mut lost = self.lock_blocked_pairs();
         while lost.contains(&(from, to)) && !closed.load(Ordering::Relaxed) {
             let waited = self.all_healed.wait_timeout(lost, Duration::from_millis(100));
             lost = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -115,7 +121,7 @@ impl CutLinks {
 #[derive(Debug)]
 pub(crate) struct ServerRelay {
     server: usize,
-    cuts: Arc<CutLinks>,
+    blocked_links: Arc<BlockedLinks>,
     /// The server's private port; its bus port is reserved with it.
     private_port: PortClaim,
     listeners: Vec<RelayListener>,
@@ -124,7 +130,7 @@ pub(crate) struct ServerRelay {
 #[derive(Debug)]
 struct RelayListener {
     port: u16,
-    closed: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -138,7 +144,7 @@ impl ServerRelay {
             RelayedProcess::Server => {
                 format!("{common} --replica-announce-ip 127.0.0.1 --replica-announce-port {port}")
             }
-            RelayedProcess::Clustered => {
+            RelayedProcess::ClusterNode => {
                 let (bus, own_bus) = (port + BUS_PORT_OFFSET, own + BUS_PORT_OFFSET);
                 format!(
                     "{common} --cluster-port {own_bus} --cluster-announce-ip 127.0.0.1 \
@@ -159,8 +165,8 @@ impl ServerRelay {
                 server: self.server,
                 port: self.private_port.port + offset,
                 is_bus: offset == BUS_PORT_OFFSET,
-                cuts: self.cuts.clone(),
-                closed: Arc::default(),
+                blocked_links: self.blocked_links.clone(),
+                is_closed: Arc::default(),
             });
             self.listeners.push(RelayListener::open(port + offset, context));
         }
@@ -177,30 +183,30 @@ struct RelayContext {
     server: usize,
     port: u16,
     is_bus: bool,
-    cuts: Arc<CutLinks>,
-    closed: Arc<AtomicBool>,
+    blocked_links: Arc<BlockedLinks>,
+    is_closed: Arc<AtomicBool>,
 }
 
 impl RelayListener {
     fn open(port: u16, context: Arc<RelayContext>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port was claimed");
-        let closed = context.closed.clone();
+        let closed = context.is_closed.clone();
         let accepting = move || {
             for caller in listener.incoming().flatten() {
-                if context.closed.load(Ordering::Relaxed) {
+                if context.is_closed.load(Ordering::Relaxed) {
                     break;
                 }
                 let context = context.clone();
                 thread::spawn(move || context.forward(caller));
             }
         };
-        Self { port, closed, thread: Some(thread::spawn(accepting)) }
+        Self { port, is_closed: closed, thread: Some(thread::spawn(accepting)) }
     }
 }
 
 impl Drop for RelayListener {
     fn drop(&mut self) {
-        self.closed.store(true, Ordering::Relaxed);
+        self.is_closed.store(true, Ordering::Relaxed);
         // Wakes the thread that accepts connections, so that it notices `closed`.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(thread) = self.thread.take() {
@@ -213,13 +219,13 @@ impl RelayContext {
     /// Forwards bytes in both directions until one side closes.
     fn forward(self: Arc<Self>, caller: TcpStream) {
         let from = caller.peer_addr().ok().and_then(|address| server_of_address(address.ip()));
-        if from.is_some_and(|from| !self.cuts.wait_until_open(from, self.server, &self.closed)) {
+        if from.is_some_and(|from| !self.blocked_links.wait_until_open(from, self.server, &self.is_closed)) {
             return;
         }
         let Ok(called) = TcpStream::connect(("127.0.0.1", self.port)) else { return };
         let (Ok(back_from), Ok(back_to)) = (called.try_clone(), caller.try_clone()) else { return };
         if let (false, Some(from), Ok(link)) = (self.is_bus, from, caller.try_clone()) {
-            let mut links = self.cuts.links.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut links = self.blocked_links.links.lock().unwrap_or_else(PoisonError::into_inner);
             links.push((from, self.server, link));
         }
         let other = self.clone();
@@ -239,7 +245,7 @@ impl RelayContext {
         let _ = source.set_read_timeout(Some(Duration::from_millis(500)));
         let _ = target.set_nodelay(true);
         let mut piece = vec![0; BUFFER_SIZE];
-        while !self.closed.load(Ordering::Relaxed) {
+        while !self.is_closed.load(Ordering::Relaxed) {
             let count = match source.read(&mut piece) {
                 Ok(0) => break,
                 Ok(count) => count,
@@ -247,7 +253,7 @@ impl RelayContext {
                 Err(_) => break,
             };
             let reaches = match (from, to) {
-                (Some(from), Some(to)) => self.cuts.wait_until_open(from, to, &self.closed),
+                (Some(from), Some(to)) => self.blocked_links.wait_until_open(from, to, &self.is_closed),
                 _ => true,
             };
             if !reaches || target.write_all(&piece[..count]).is_err() {
@@ -255,7 +261,7 @@ impl RelayContext {
             }
         }
         let _ = target.shutdown(Shutdown::Write);
-        if self.closed.load(Ordering::Relaxed) {
+        if self.is_closed.load(Ordering::Relaxed) {
             let _ = source.shutdown(Shutdown::Both);
         }
     }
@@ -307,13 +313,13 @@ mod tests {
     }
 
     #[test]
-    fn split_cuts_only_links_between_groups() {
+    fn partition_blocks_only_links_between_groups() {
         let relays = RelayNetwork::create().expect("Linux has the whole loopback network");
         relays.partition(&[vec![0]], 3);
-        assert_eq!(*relays.cuts.lock_cut_links(), [(0, 1), (0, 2), (1, 0), (2, 0)]);
+        assert_eq!(*relays.blocked_links.lock_blocked_pairs(), [(0, 1), (0, 2), (1, 0), (2, 0)]);
         relays.heal_partition();
         relays.block_bytes(2, &[1]);
-        assert_eq!(*relays.cuts.lock_cut_links(), [(2, 1)]);
+        assert_eq!(*relays.blocked_links.lock_blocked_pairs(), [(2, 1)]);
     }
 
     #[test]

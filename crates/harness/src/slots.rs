@@ -1,7 +1,7 @@
 //! Computes hash slots independently of the server.
 
 /// Number of hash slots of a cluster.
-pub const SLOTS: u16 = 16_384;
+pub const SLOT_COUNT: u16 = 16_384;
 
 /// Returns the slot of a key: the CRC16-XMODEM of its hash tag, or else of the whole key. It is computed bit by bit,
 /// independently of the code under test.
@@ -15,7 +15,7 @@ pub fn slot_of(key: &str) -> u16 {
             crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
         }
     }
-    crc % SLOTS
+    crc % SLOT_COUNT
 }
 
 #[cfg(test)]

@@ -19,13 +19,17 @@ pub fn eventually<T>(description: &str, attempt: impl FnMut() -> Option<T>) -> T
 ///
 /// # Panics
 /// There is no value in time.
-pub fn eventually_within<T>(bound: Duration, description: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+pub fn eventually_within<T>(
+    time_limit: Duration,
+    description: &str,
+    mut attempt: impl FnMut() -> Option<T>,
+) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = attempt() {
             return value;
         }
-        assert!(start.elapsed() < bound, "waited {bound:?} in vain: {description}");
+        assert!(start.elapsed() < time_limit, "waited {time_limit:?} in vain: {description}");
         thread::sleep(RETRY_INTERVAL);
     }
 }

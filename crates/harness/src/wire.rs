@@ -158,7 +158,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn end_sending(&mut self) -> io::Result<()> {
+    pub fn shut_down_sending(&mut self) -> io::Result<()> {
         self.reader.get_ref().shutdown(std::net::Shutdown::Write)
     }
 

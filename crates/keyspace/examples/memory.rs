@@ -8,7 +8,7 @@ use clock::Millis;
 use keyspace::{EncodingLimits, Field, Key, Keyspace, Kind, PackedBuilder, PackedValue, Table, pool_usage};
 
 #[derive(Clone, Copy)]
-enum Data {
+enum TestData {
     /// A string: key and value length in bytes, and whether the key has a TTL.
     String(usize, usize, bool),
     /// A hash of eleven fields, 282 bytes in total, including one value of 144 bytes.
@@ -19,17 +19,17 @@ enum Data {
 
 /// Columns: name, the data of a key, number of keys in a full run, and fields per key, by which the bytes per key are
 /// divided to get bytes per field.
-const ROWS: &[(&str, Data, u64, usize)] = &[
-    ("string 16+32", Data::String(16, 32, false), 2_000_000, 1),
-    ("string 16+32 with a TTL", Data::String(16, 32, true), 2_000_000, 1),
-    ("string 10+8", Data::String(10, 8, false), 2_000_000, 1),
-    ("string 20+300", Data::String(20, 300, false), 1_000_000, 1),
-    ("string 20+1000", Data::String(20, 1000, false), 400_000, 1),
-    ("string 20+3000", Data::String(20, 3000, false), 200_000, 1),
-    ("hash of 11 fields, 282 bytes", Data::SmallHash, 1_000_000, 1),
-    ("the same, fewer", Data::SmallHash, 200_000, 1),
-    ("hash of 200 fields, a field", Data::Hash(200), 20_000, 200),
-    ("hash of 2000000 fields, a field", Data::Hash(2_000_000), 1, 2_000_000),
+const ROWS: &[(&str, TestData, u64, usize)] = &[
+    ("string 16+32", TestData::String(16, 32, false), 2_000_000, 1),
+    ("string 16+32 with a TTL", TestData::String(16, 32, true), 2_000_000, 1),
+    ("string 10+8", TestData::String(10, 8, false), 2_000_000, 1),
+    ("string 20+300", TestData::String(20, 300, false), 1_000_000, 1),
+    ("string 20+1000", TestData::String(20, 1000, false), 400_000, 1),
+    ("string 20+3000", TestData::String(20, 3000, false), 200_000, 1),
+    ("hash of 11 fields, 282 bytes", TestData::SmallHash, 1_000_000, 1),
+    ("the same, fewer", TestData::SmallHash, 200_000, 1),
+    ("hash of 200 fields, a field", TestData::Hash(200), 20_000, 200),
+    ("hash of 2000000 fields, a field", TestData::Hash(2_000_000), 1, 2_000_000),
 ];
 
 fn resident_bytes() -> usize {
@@ -38,17 +38,17 @@ fn resident_bytes() -> usize {
     pages * 4096
 }
 
-fn key(number: u64, len: usize) -> Vec<u8> {
+fn key_name(number: u64, len: usize) -> Vec<u8> {
     format!("{number:0len$}").into_bytes()
 }
 
-fn fill_keyspace(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
+fn fill_keyspace(table: &mut Table, key: &Key<'_>, data: TestData, number: u64) {
     match data {
-        Data::String(_, value, expires) => {
+        TestData::String(_, value, expires) => {
             let expiry = expires.then(|| Millis(1_700_000_000_000 + number as i64));
             let _ = table.insert(key, PackedValue::string(&vec![b'v'; value]), expiry);
         }
-        Data::SmallHash => {
+        TestData::SmallHash => {
             // Ten fields of 2 + 9 bytes (110 in total), one of 12 + 144 bytes, and a 16-byte key: 282 bytes.
             let mut hash = PackedBuilder::new(Kind::Hash);
             (0..10).for_each(|field| hash.push_field(format!("f{field}").as_bytes(), b"123456789", None));
@@ -56,7 +56,7 @@ fn fill_keyspace(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
             hash.choose_encoding(&EncodingLimits::default());
             let _ = table.insert(key, hash.packed(), None);
         }
-        Data::Hash(fields) => {
+        TestData::Hash(fields) => {
             let mut place = table.insert(key, PackedValue::empty(Kind::Hash), None);
             for field in 0..fields {
                 let name = format!("field-{field:08}");
@@ -69,12 +69,12 @@ fn fill_keyspace(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
 
 fn measure_row(row: usize, keys: u64) {
     let (name, data, _, divide) = ROWS[row];
-    let key_len = if let Data::String(len, ..) = data { len } else { 16 };
+    let key_len = if let TestData::String(len, ..) = data { len } else { 16 };
     let before_all = resident_bytes();
     let keyspace = Keyspace::new(1, 16);
     let before = resident_bytes();
     for number in 0..keys {
-        let bytes = key(number.wrapping_mul(0x9e37_79b1) % 10_000_000_000, key_len);
+        let bytes = key_name(number.wrapping_mul(0x9e37_79b1) % 10_000_000_000, key_len);
         let key = keyspace.key(&bytes);
         fill_keyspace(keyspace.lock(key.slot()).table(0), &key, data, number);
     }

@@ -78,7 +78,7 @@ impl Writer {
 
 /// Measures for how long a slot is locked when a second snapshot reaches a large value that the first one still pins.
 /// Two strategies are compared: to pin the value again, and to write it out for the first snapshot at once.
-fn wait_for_writers(keyspace: &Arc<Keyspace>) -> (Duration, Duration) {
+fn measure_second_pin(keyspace: &Arc<Keyspace>) -> (Duration, Duration) {
     let longest = |step: &mut dyn FnMut(Slot)| {
         let timed = Slot::all().map(|slot| {
             let start = Instant::now();
@@ -88,10 +88,10 @@ fn wait_for_writers(keyspace: &Arc<Keyspace>) -> (Duration, Duration) {
         timed.max().expect("there are slots")
     };
     let (mut first, ()) =
-        keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("no other snapshot");
+        keyspace.prepare_snapshot().take(&keyspace.acquire_global_lock(), || ()).expect("no other snapshot");
     longest(&mut |slot| drop(keyspace.lock(slot)));
     let (second, ()) =
-        keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("only one other");
+        keyspace.prepare_snapshot().take(&keyspace.acquire_global_lock(), || ()).expect("only one other");
     let pinned = longest(&mut |slot| drop(keyspace.lock(slot)));
     let written = longest(&mut |slot| first.walk(slot, &mut |_| {}));
     drop(second);
@@ -111,10 +111,10 @@ fn main() {
     let (alone, longest_alone, ()) = writer.writes_per_second(|| std::thread::sleep(Duration::from_secs(1)));
     let before = pool_usage().used_bytes;
     let (during, longest, (held, peak, visited, took)) = writer.writes_per_second(|| {
-        let ready = keyspace.prepare_cut();
+        let ready = keyspace.prepare_snapshot();
         let start = Instant::now();
         let (mut snapshot, ()) =
-            ready.cut(&keyspace.acquire_global_lock(), || ()).expect("no other snapshot");
+            ready.take(&keyspace.acquire_global_lock(), || ()).expect("no other snapshot");
         let held = start.elapsed();
         let (mut peak, mut visited) = (0, 0);
         let mut out: Vec<u8> = Vec::new();
@@ -149,7 +149,7 @@ fn main() {
     println!(
         "writer: {alone:.2} million a second alone (longest wait {longest_alone} us), {during:.2} during ({longest} us)"
     );
-    let (pinned, written) = wait_for_writers(&keyspace);
+    let (pinned, written) = measure_second_pin(&keyspace);
     println!(
         "a second snapshot meets a slot: held {pinned:?} to pin it again, {written:?} to write it out instead"
     );

@@ -11,9 +11,9 @@ use keyspace::{Key, KeyLookup, Keyspace, PackedValue, Value};
 
 const BATCH: usize = 16;
 
-struct Random(u64);
+struct Rng(u64);
 
-impl Random {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -53,7 +53,7 @@ fn cpu_time() -> u64 {
 
 /// Runs `count` commands on random keys and returns the nanoseconds per command.
 fn run(keyspace: &Keyspace, keys: u64, count: usize, sweeps: bool, write: bool, seed: u64) -> f64 {
-    let mut random = Random(seed);
+    let mut random = Rng(seed);
     let mut batch: Vec<[u8; 16]> = vec![[0; 16]; BATCH];
     let value = [b'w'; 32];
     let mut sum = 0;

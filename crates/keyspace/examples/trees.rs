@@ -10,14 +10,14 @@ const LIMIT: ListLimit = ListLimit(-2);
 const ELEMENTS: usize = 200_000;
 const ROUNDS: usize = 7;
 
-struct Random(u64);
+struct Rng(u64);
 
-impl Random {
-    fn below(&mut self, below: usize) -> usize {
+impl Rng {
+    fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % below
+        (self.0 >> 11) as usize % bound
     }
 }
 
@@ -54,7 +54,7 @@ fn measure_lists(times: &mut Times) {
     let key = keyspace.key(b"list");
     let mut guard = keyspace.lock(key.slot());
     let table: &mut Table = guard.table(0);
-    let (mut random, element) = (Random(7), [b'e'; 75]);
+    let (mut random, element) = (Rng(7), [b'e'; 75]);
     let one = || std::iter::once(&element[..]);
     let mut place = table.list_create(&key, ListEnd::Tail, one(), LIMIT);
     times.measure_step("list: push at the tail", ELEMENTS, || {
@@ -103,9 +103,9 @@ fn measure_pending(times: &mut Times) {
     stream.insert_group(b"group", Group::new(StreamId::MIN, None));
     let Some(group) = stream.group_mut(b"group") else { return };
     group.create_consumer(b"one", Millis(1));
-    let Some(name) = group.name_of(b"one") else { return };
+    let Some(name) = group.consumer_name(b"one") else { return };
     let id = |number: usize| StreamId { millis: 1 + number as u64, sequence: 0 };
-    let mut random = Random(9);
+    let mut random = Rng(9);
     times.measure_step("pending: assign", ELEMENTS, || {
         (0..ELEMENTS).for_each(|number| group.assign(id(number), &name, Millis(number as i64), 1));
     });

@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
-use crate::entry::{Attributes, Header, STATE_ALIVE};
+use crate::entry::{EntryAttributes, Header, STATE_ALIVE};
 use crate::fields::FieldsPart;
 use crate::kind::ValueEncoding;
-use crate::large::Large;
+use crate::large::LargeValue;
 use crate::list::segments::SegmentsPart;
 use crate::overflow::Record;
 use crate::page;
@@ -23,14 +23,14 @@ const MAX_KEPT_CAPACITY: usize = 256 << 10;
 
 /// Copied data, in the order in which the snapshot will visit it.
 #[derive(Debug, Default)]
-pub(crate) struct Captured {
+pub(crate) struct CapturedEntries {
     bytes: Vec<u8>,
     overflow: Vec<OverflowRanges>,
     pieces: Vec<CapturedPiece>,
     visited_pieces: usize,
     /// Records that no store and no other snapshot needs any more. The caller drops them after unlocking, because
     /// dropping is slow.
-    pub(crate) records_to_drop: Vec<Record<Large>>,
+    pub(crate) records_to_drop: Vec<Record<LargeValue>>,
     /// Whether `bytes` ends with the first chunks of a long value whose other chunks are not copied yet.
     pub(crate) in_long_value: bool,
     /// Whether some parts of a multi-part value have been visited and more parts will follow.
@@ -98,7 +98,7 @@ struct CopiedPage {
 #[derive(Debug)]
 struct CopiedKey {
     key: Range<usize>,
-    attributes: Attributes,
+    attributes: EntryAttributes,
 }
 
 /// The database and key of a value that is visited in parts.
@@ -106,15 +106,15 @@ struct CopiedKey {
 pub(crate) struct ValueOwner<'a> {
     pub(crate) db: u16,
     pub(crate) key: &'a [u8],
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: EntryAttributes,
 }
 
 /// Facts about a part of a collection that is passed to the visitor.
 #[derive(Debug)]
 pub(crate) struct PartInfo {
     pub(crate) total: usize,
-    pub(crate) first: bool,
-    pub(crate) any_expires: bool,
+    pub(crate) is_first: bool,
+    pub(crate) has_expiring_fields: bool,
     /// Converts the fields to the variant for the kind of the collection.
     pub(crate) elements: for<'a> fn(FieldsPart<'a>) -> PartElements<'a>,
 }
@@ -130,22 +130,22 @@ pub(crate) struct OverflowParts<'a> {
 pub(crate) type FindOverflow<'f, 'a> = dyn Fn(usize, Header) -> Option<OverflowParts<'a>> + 'f;
 
 /// Returns whether the entry existed when the snapshot with this bit was taken.
-pub(crate) fn is_in_snapshot(header: Header, bit: u32) -> bool {
-    header.state() == STATE_ALIVE || header.state() & bit != 0
+pub(crate) fn is_in_snapshot(header: Header, snapshot_bit: u32) -> bool {
+    header.state() == STATE_ALIVE || header.state() & snapshot_bit != 0
 }
 
-impl Captured {
+impl CapturedEntries {
     /// Copies a page of keys and returns the number of copied bytes. `overflow_parts` is `None` if the table has no
     /// overflow values.
     pub(crate) fn add_page<'a>(
         &mut self,
         db: u16,
-        bit: u32,
+        snapshot_bit: u32,
         page: &'a [u8],
         overflow_parts: Option<&FindOverflow<'_, 'a>>,
     ) -> usize {
         let before = self.bytes.len();
-        let page = self.copy(bit, page, overflow_parts);
+        let page = self.copy_page(snapshot_bit, page, overflow_parts);
         self.pieces.push(CapturedPiece { db, content: CapturedContent::Page(page) });
         self.bytes.len() - before
     }
@@ -153,14 +153,14 @@ impl Captured {
     /// Copies a page of collection fields.
     pub(crate) fn add_fields<'a>(
         &mut self,
-        bit: u32,
+        snapshot_bit: u32,
         page: &'a [u8],
         overflow_parts: Option<&FindOverflow<'_, 'a>>,
         owner: ValueOwner<'_>,
         part: PartInfo,
     ) -> usize {
         let before = self.bytes.len();
-        let page = self.copy(bit, page, overflow_parts);
+        let page = self.copy_page(snapshot_bit, page, overflow_parts);
         let of = self.copy_key(owner);
         self.pieces.push(CapturedPiece {
             db: owner.db,
@@ -176,10 +176,10 @@ impl Captured {
     }
 
     /// Copies the next chunk of a long value, of which `remaining_bytes` are then still to be copied.
-    pub(crate) fn add_long_chunk(&mut self, part: &[u8], left: usize) {
-        self.bytes.reserve(part.len() + left);
-        self.bytes.extend_from_slice(part);
-        self.in_long_value = left > 0;
+    pub(crate) fn add_long_chunk(&mut self, chunk: &[u8], remaining_bytes: usize) {
+        self.bytes.reserve(chunk.len() + remaining_bytes);
+        self.bytes.extend_from_slice(chunk);
+        self.in_long_value = remaining_bytes > 0;
     }
 
     /// Completes a long value made of the last `len` bytes copied.
@@ -209,19 +209,19 @@ impl Captured {
         start..self.bytes.len()
     }
 
-    fn copy<'a>(
+    fn copy_page<'a>(
         &mut self,
-        bit: u32,
+        snapshot_bit: u32,
         page: &'a [u8],
         overflow_parts: Option<&FindOverflow<'_, 'a>>,
     ) -> CopiedPage {
         let first = self.overflow.len();
         let copy = self.copy_bytes(&page[..page::entries_end(page)]);
         let Some(overflow_parts) = overflow_parts else {
-            return CopiedPage { snapshot_bit: bit, page: copy, overflow: first..first };
+            return CopiedPage { snapshot_bit, page: copy, overflow: first..first };
         };
         for (at, header) in
-            page::entries(page, page::HEADER_LEN).filter(|(_, header)| is_in_snapshot(*header, bit))
+            page::entries(page, page::HEADER_LEN).filter(|(_, header)| is_in_snapshot(*header, snapshot_bit))
         {
             let Some(OverflowParts { key, value }) = overflow_parts(at, header) else { continue };
             let value = if self.keys_only { Some(&[][..]) } else { value };
@@ -230,7 +230,7 @@ impl Captured {
                 self.overflow.push(OverflowRanges { entry_offset: at, key, value });
             }
         }
-        CopiedPage { snapshot_bit: bit, page: copy, overflow: first..self.overflow.len() }
+        CopiedPage { snapshot_bit, page: copy, overflow: first..self.overflow.len() }
     }
 
     /// Visits the copied entries and clears the buffer. Stops after one part of a multi-part value.
@@ -254,33 +254,43 @@ impl Captured {
     fn visit_piece(&self, piece: &mut CapturedPiece, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
         let CapturedPiece { db, content } = piece;
         let mut visit_captured = |of: &CopiedKey, value| {
-            let Attributes { expiry, usage, .. } = of.attributes;
+            let EntryAttributes { expiry, usage, .. } = of.attributes;
             let (key, usage) = (&self.bytes[of.key.clone()], Usage(usage));
             visit(SnapshotEntry { db: *db, key, value, expiry, usage });
         };
         match content {
             CapturedContent::Page(page) => {
-                self.page_view(page).for_each(&mut |key, bytes, Attributes { code, usage, expiry }| {
-                    let (value, usage) =
-                        (SnapshotValue::Whole(Value::flat(ValueEncoding::of(code), bytes)), Usage(usage));
+                self.page_view(page).for_each(&mut |key, bytes, EntryAttributes { code, usage, expiry }| {
+                    let (value, usage) = (
+                        SnapshotValue::Whole(Value::from_bytes(ValueEncoding::from_code(code), bytes)),
+                        Usage(usage),
+                    );
                     visit(SnapshotEntry { db: *db, key, value, expiry, usage });
                 });
             }
             CapturedContent::FieldPage { page, owner: of, part } => {
-                let PartInfo { total, first, any_expires, elements } = *part;
-                let elements = elements(FieldsPart { any_expires, page: self.page_view(page) });
-                visit_captured(of, SnapshotValue::Part(ValuePart { total, first, elements }));
-            }
-            CapturedContent::ListSegments { owner: of, part } => {
-                let SegmentsPart { total: size, first, .. } = *part;
+                let PartInfo { total, is_first: first, has_expiring_fields: any_expires, elements } = *part;
+                let elements =
+                    elements(FieldsPart { has_expiring_fields: any_expires, page: self.page_view(page) });
                 visit_captured(
                     of,
-                    SnapshotValue::Part(ValuePart { total: size.len, first, elements: part.elements() }),
+                    SnapshotValue::Part(ValuePart { total_elements: total, is_first: first, elements }),
+                );
+            }
+            CapturedContent::ListSegments { owner: of, part } => {
+                let SegmentsPart { total_size: size, is_first: first, .. } = *part;
+                visit_captured(
+                    of,
+                    SnapshotValue::Part(ValuePart {
+                        total_elements: size.len,
+                        is_first: first,
+                        elements: part.elements(),
+                    }),
                 );
             }
             CapturedContent::LongValue { owner: of, value } => {
-                let form = ValueEncoding::of(of.attributes.code);
-                visit_captured(of, SnapshotValue::Whole(Value::flat(form, &self.bytes[value.clone()])));
+                let form = ValueEncoding::from_code(of.attributes.code);
+                visit_captured(of, SnapshotValue::Whole(Value::from_bytes(form, &self.bytes[value.clone()])));
             }
             CapturedContent::MultipartValue { owner: of, parts } => {
                 let part = parts.next_part();
@@ -313,7 +323,7 @@ impl Captured {
 }
 
 /// A callback that receives the key, the value and the attributes of an entry.
-type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], Attributes) + 'a;
+type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], EntryAttributes) + 'a;
 
 /// A read-only view of a copied page.
 #[derive(Debug, Clone, Copy)]

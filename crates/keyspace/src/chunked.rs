@@ -56,7 +56,7 @@ impl<T> ChunkedVec<T> {
     }
 
     /// Returns the number of heap bytes used.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         let elements: usize = self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<T>()).sum();
         elements + self.chunks.capacity() * size_of::<Vec<T>>()
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunked_matches_vec() {
+    fn chunked_vec_matches_vec() {
         let mut chunked = ChunkedVec::default();
         for number in 0..1000u32 {
             chunked.push(number);

@@ -15,13 +15,13 @@ mod pins;
 use clock::Millis;
 
 use crate::entry::{
-    Attributes, EntryDraft, Header, MAX_KEY, MAX_VALUE, Placement, STATE_DEAD, needs_wide_time,
+    EntryAttributes, EntryDraft, Header, MAX_KEY_LEN, MAX_VALUE_LEN, Placement, STATE_DEAD, needs_wide_time,
 };
 use crate::index::Index;
 use crate::key::Key;
 use crate::memory::Block;
 use crate::order::SecondaryOrder;
-use crate::overflow::{OverflowValue, Record, RecordStore, count_snapshot_only};
+use crate::overflow::{OverflowValue, Record, RecordStore, count_snapshot_only_bytes};
 use crate::page;
 use crate::pages::{self, EntryKeys, FillLevel, Pages};
 use crate::purge::PAGES_PER_LOCK;
@@ -54,13 +54,13 @@ pub(crate) struct Entries<V: OverflowValue> {
     /// A secondary sort order of the entries, such as by score; `()` if the kind has none.
     pub(crate) secondary_order: V::SecondaryOrder,
     pages: Pages,
-    extras: Option<Box<Extras<V>>>,
+    extras: Option<Box<EntriesExtras<V>>>,
 }
 
 /// Fields that few stores need, boxed so that most stores stay small.
 #[derive(Debug)]
-struct Extras<V: OverflowValue> {
-    store: RecordStore<V>,
+struct EntriesExtras<V: OverflowValue> {
+    records: RecordStore<V>,
     pins: Vec<Pin>,
     /// Overflow values that a snapshot has reached but not completely visited.
     pending_values: Vec<PendingValue>,
@@ -78,7 +78,7 @@ const NO_PAGE: u32 = u32::MAX;
 pub(crate) const MAX_ALWAYS_INLINE: usize = 8 * Block::MIN_BLOCK_BYTES - page::HEADER_LEN;
 /// A longer packed collection stays in a page only if the store has at least this many times its bytes. As a collection
 /// grows, each move leaves dead bytes behind, which must stay few compared to the store.
-const MIN_STORE_RATIO: usize = 8;
+const MIN_STORE_TO_VALUE_RATIO: usize = 8;
 
 /// A value that is not part of a store.
 #[derive(Debug)]
@@ -105,18 +105,18 @@ impl<V: OverflowValue> Default for Entries<V> {
     }
 }
 
-impl<V: OverflowValue> Extras<V> {
+impl<V: OverflowValue> EntriesExtras<V> {
     /// Returns whether an empty store can drop its extras.
     fn is_unused(&self) -> bool {
         let is_free = self.pins.is_empty() && self.pending_values.is_empty() && self.snapshot_only_bytes == 0;
-        is_free && self.store.is_empty()
+        is_free && self.records.is_empty()
     }
 }
 
-impl<V: OverflowValue> Default for Extras<V> {
+impl<V: OverflowValue> Default for EntriesExtras<V> {
     fn default() -> Self {
         Self {
-            store: RecordStore::default(),
+            records: RecordStore::default(),
             pins: Vec::new(),
             pending_values: Vec::new(),
             page_expiries: None,
@@ -129,7 +129,7 @@ impl<V: OverflowValue> Default for Extras<V> {
 /// A value to be stored: inside the entry, or as an overflow value if it is too long for a page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewValue<'a> {
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: EntryAttributes,
     pub(crate) bytes: &'a [u8],
     /// Total length of the value. If it exceeds the length of `bytes`, the rest is zero.
     pub(crate) len: usize,
@@ -142,7 +142,7 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Returns whether the store has allocated neither pages nor index lines.
     pub(crate) fn is_memory_free(&self) -> bool {
-        self.len == 0 && self.extras.is_none() && self.pages.count() == 0 && self.index.bytes() == 0
+        self.len == 0 && self.extras.is_none() && self.pages.count() == 0 && self.index.heap_bytes() == 0
     }
 
     /// Returns whether an empty store may still have memory allocated for overflow values or expiry.
@@ -169,15 +169,15 @@ impl<V: OverflowValue> Entries<V> {
         self.volatile as usize
     }
 
-    pub(crate) fn usage(&self, place: EntryRef) -> Usage {
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn usage(&self, entry_ref: EntryRef) -> Usage {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         Usage(header.usage(page, at))
     }
 
     /// Sets the usage of an entry. Does not write an unchanged usage, so that clean cache lines stay clean.
     #[inline]
-    pub(crate) fn set_usage(&mut self, place: EntryRef, usage: Usage) {
-        let (header, page, at) = self.pages.entry_mut(place.0);
+    pub(crate) fn set_usage(&mut self, entry_ref: EntryRef, usage: Usage) {
+        let (header, page, at) = self.pages.entry_mut(entry_ref.0);
         if header.usage(page, at) != usage.0 {
             header.set_usage(page, at, usage.0);
         }
@@ -185,7 +185,7 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Replaces the usage of every entry in chunk `part` of the pages by the result of `age`. Returns whether more
     /// chunks follow.
-    pub(crate) fn age(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
+    pub(crate) fn age_usage(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
         for number in part * PAGES_PER_LOCK..(part + 1) * PAGES_PER_LOCK {
             let Some(page) = self.pages.page_mut_if(number) else { continue };
             let mut at = page::HEADER_LEN;
@@ -200,47 +200,51 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Removes the entry. Returns its overflow record, if it has one that no snapshot needs.
-    pub(crate) fn remove(&mut self, place: EntryRef, key: &Key<'_>) -> Option<Record<V>> {
-        let record = self.remove_without_compaction(place, key.hash);
+    pub(crate) fn remove(&mut self, entry_ref: EntryRef, key: &Key<'_>) -> Option<Record<V>> {
+        let record = self.remove_without_compaction(entry_ref, key.hash);
         self.compact_after_removal();
         record
     }
 
     /// Like [`Self::remove`], but frees memory at once for eviction: the entry's page is compacted if at least 1/16 of
     /// it is dead, unless a snapshot pins it.
-    pub(crate) fn evict(&mut self, place: EntryRef, key: &Key<'_>) -> Option<Record<V>> {
-        let record = self.remove_without_compaction(place, key.hash);
-        self.compact_if_worthwhile(pages::split(place.0).0);
+    pub(crate) fn evict(&mut self, entry_ref: EntryRef, key: &Key<'_>) -> Option<Record<V>> {
+        let record = self.remove_without_compaction(entry_ref, key.hash);
+        self.compact_if_worthwhile(pages::page_and_offset(entry_ref.0).0);
         record
     }
 
     /// Like [`Self::remove`], without compaction, for callers that insert a replacement.
-    pub(crate) fn remove_without_compaction(&mut self, place: EntryRef, hash: u64) -> Option<Record<V>> {
-        self.remove_from_index(place, hash);
-        self.mark_dead_and_take_record(place)
+    pub(crate) fn remove_without_compaction(&mut self, entry_ref: EntryRef, hash: u64) -> Option<Record<V>> {
+        self.remove_from_index(entry_ref, hash);
+        self.mark_dead_and_take_record(entry_ref)
     }
 
     /// Removes the entry and returns its attributes and value. The value is copied only if a snapshot still needs it.
-    pub(crate) fn detach(&mut self, place: EntryRef, key: &Key<'_>) -> (Attributes, UnstoredValue<V>) {
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn detach(
+        &mut self,
+        entry_ref: EntryRef,
+        key: &Key<'_>,
+    ) -> (EntryAttributes, UnstoredValue<V>) {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         let (attributes, overflow) = (header.attributes(page, at), header.record_number(page, at));
         let value = match overflow {
             None => {
                 let bytes = header.value(page, at).into();
-                drop(self.remove_without_compaction(place, key.hash));
+                drop(self.remove_without_compaction(entry_ref, key.hash));
                 UnstoredValue::Bytes(bytes)
             }
-            Some(number) => match self.remove_without_compaction(place, key.hash) {
+            Some(number) => match self.remove_without_compaction(entry_ref, key.hash) {
                 Some(record) => UnstoredValue::Overflow(record.value),
-                None => UnstoredValue::Overflow(self.store().record(number).value.copy()),
+                None => UnstoredValue::Overflow(self.records().record(number).value.copy()),
             },
         };
         self.compact_after_removal();
         (attributes, value)
     }
 
-    pub(crate) fn copy(&self, place: EntryRef) -> (Attributes, UnstoredValue<V>) {
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn copy(&self, entry_ref: EntryRef) -> (EntryAttributes, UnstoredValue<V>) {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         let value = match self.stored_value_of(header, page, at) {
             StoredValue::Inline(bytes) => UnstoredValue::Bytes(bytes.into()),
             StoredValue::Overflow(value) => UnstoredValue::Overflow(value.copy()),
@@ -252,7 +256,7 @@ impl<V: OverflowValue> Entries<V> {
     pub(crate) fn attach(
         &mut self,
         key: &Key<'_>,
-        attributes: Attributes,
+        attributes: EntryAttributes,
         value: UnstoredValue<V>,
     ) -> EntryRef {
         match value {
@@ -266,13 +270,13 @@ impl<V: OverflowValue> Entries<V> {
     /// Returns the bytes that deleting the entry frees, at once or when its page is compacted: the entry, its share of
     /// the index and of free page space, and its overflow record. The sum over all entries equals the bytes of the
     /// store without its dead bytes.
-    pub(crate) fn entry_bytes(&self, place: EntryRef) -> usize {
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn entry_bytes(&self, entry_ref: EntryRef) -> usize {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         let overflow =
-            header.record_number(page, at).map_or(0, |number| self.store().record(number).held_bytes());
+            header.record_number(page, at).map_or(0, |number| self.records().record(number).heap_bytes());
         let pages = self.pages.bytes().saturating_sub(self.dead_half_bytes as usize * 2);
         let here = header.len() * pages / self.live_bytes().max(1);
-        here + (self.index.bytes() + self.secondary_order.bytes()) / self.len().max(1) + overflow
+        here + (self.index.heap_bytes() + self.secondary_order.heap_bytes()) / self.len().max(1) + overflow
     }
 
     /// Returns the bytes of live entries, excluding overflow values.
@@ -282,13 +286,14 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Returns the bytes of pages, index and overflow records.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let extras = self.extras.as_ref().map_or(0, |extras| size_of::<Extras<V>>() + extras.store.bytes());
-        self.pages.bytes() + self.index.bytes() + self.secondary_order.bytes() + extras
+        let extras =
+            self.extras.as_ref().map_or(0, |extras| size_of::<EntriesExtras<V>>() + extras.records.bytes());
+        self.pages.bytes() + self.index.heap_bytes() + self.secondary_order.heap_bytes() + extras
     }
 
     /// Returns the bytes of the lookup structures: the index and the page list.
     pub(crate) fn overhead_bytes(&self) -> usize {
-        let index = if self.len == 0 { 0 } else { self.index.bytes().max(size_of::<Index>()) };
+        let index = if self.len == 0 { 0 } else { self.index.heap_bytes().max(size_of::<Index>()) };
         index + self.pages.list_bytes()
     }
 
@@ -303,39 +308,43 @@ impl<V: OverflowValue> Entries<V> {
         let extras = self
             .extras
             .as_ref()
-            .map_or(0, |extras| size_of::<Extras<V>>() + extras.store.bytes_without_pages());
+            .map_or(0, |extras| size_of::<EntriesExtras<V>>() + extras.records.bytes_without_pages());
         let index = self.len() * 64 / 10;
         size_of::<Self>()
             + (self.live_half_bytes as usize + self.dead_half_bytes as usize) * 2
             + index
-            + self.secondary_order.bytes()
+            + self.secondary_order.heap_bytes()
             + extras
     }
 
     #[inline]
     pub(crate) fn entry_keys(&self) -> EntryKeys<'_, V> {
-        EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) }
+        EntryKeys { pages: &self.pages, records: self.extras.as_ref().map(|extras| &extras.records) }
     }
 
-    fn store(&self) -> &RecordStore<V> {
-        &self.extras.as_ref().expect("an entry with a record is where a store is").store
+    fn records(&self) -> &RecordStore<V> {
+        &self.extras.as_ref().expect("an entry with a record is where a store is").records
     }
 
-    fn extras_mut(&mut self) -> &mut Extras<V> {
+    fn extras_mut(&mut self) -> &mut EntriesExtras<V> {
         self.extras.get_or_insert_default()
     }
 
     /// Stores a value under a new key.
-    pub(crate) fn insert(&mut self, key: &Key<'_>, content: NewValue<'_>) -> EntryRef {
-        let NewValue { attributes, bytes, len } = content;
+    pub(crate) fn insert(&mut self, key: &Key<'_>, value: NewValue<'_>) -> EntryRef {
+        let NewValue { attributes, bytes, len } = value;
         let round_up_len =
             Header::entry_len(attributes.code, attributes.expiry.is_some(), key.bytes.len(), len);
-        let flat = self.extras.as_ref().map_or(0, |extras| extras.store.bytes_without_pages());
+        let flat = self.extras.as_ref().map_or(0, |extras| extras.records.bytes_without_pages());
         let fits = !V::may_outgrow_packed(attributes.code)
             || round_up_len <= MAX_ALWAYS_INLINE
-            || round_up_len * MIN_STORE_RATIO <= self.live_bytes() + flat + round_up_len;
+            || round_up_len * MIN_STORE_TO_VALUE_RATIO <= self.live_bytes() + flat + round_up_len;
         let fits = fits && self.fill_level() < FillLevel::Full;
-        if key.bytes.len() <= MAX_KEY && len <= MAX_VALUE && fits && !needs_wide_time(attributes.expiry) {
+        if key.bytes.len() <= MAX_KEY_LEN
+            && len <= MAX_VALUE_LEN
+            && fits
+            && !needs_wide_time(attributes.expiry)
+        {
             self.count_expiry(attributes.expiry);
             let draft = EntryDraft { attributes, placement: Placement::Inline, key: key.bytes, value: bytes };
             return self.write_entry(key.hash, &draft, len);
@@ -347,11 +356,21 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Stores an overflow value under a new key.
-    pub(crate) fn insert_overflow(&mut self, key: &Key<'_>, attributes: Attributes, value: V) -> EntryRef {
+    pub(crate) fn insert_overflow(
+        &mut self,
+        key: &Key<'_>,
+        attributes: EntryAttributes,
+        value: V,
+    ) -> EntryRef {
         self.count_expiry(attributes.expiry);
-        let key_here = key.bytes.len() <= MAX_KEY && !needs_wide_time(attributes.expiry);
-        let record = Record { key: (!key_here).then(|| key.bytes.into()), value, shared: 0, kept_bytes: 0 };
-        let number = self.extras_mut().store.put(record).to_le_bytes();
+        let key_here = key.bytes.len() <= MAX_KEY_LEN && !needs_wide_time(attributes.expiry);
+        let record = Record {
+            key: (!key_here).then(|| key.bytes.into()),
+            value,
+            other_entries: 0,
+            snapshot_only_bytes: 0,
+        };
+        let number = self.extras_mut().records.put(record).to_le_bytes();
         let (place, bytes) = if key_here {
             (Placement::ValueOverflow, key.bytes)
         } else {
@@ -373,7 +392,8 @@ impl<V: OverflowValue> Entries<V> {
             self.lower_page_expiry(number, expiry);
         }
         let reference = pages::reference(number, at);
-        let names = EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
+        let names =
+            EntryKeys { pages: &self.pages, records: self.extras.as_ref().map(|extras| &extras.records) };
         self.index.add(hash, reference, &names);
         self.secondary_order.add(reference, &names);
         EntryRef(reference)
@@ -385,30 +405,31 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Removes an entry from the index and the counters, but not from its page.
-    fn remove_from_index(&mut self, place: EntryRef, hash: u64) {
-        let (header, ..) = self.pages.entry(place.0);
+    fn remove_from_index(&mut self, entry_ref: EntryRef, hash: u64) {
+        let (header, ..) = self.pages.entry(entry_ref.0);
         self.len -= 1;
         self.volatile -= u32::from(header.has_expiry());
         self.live_half_bytes -= (header.len() / 2) as u32;
-        let names = EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
-        self.index.remove(hash, place.0, &names);
-        self.secondary_order.remove(place.0, &names);
+        let names =
+            EntryKeys { pages: &self.pages, records: self.extras.as_ref().map(|extras| &extras.records) };
+        self.index.remove(hash, entry_ref.0, &names);
+        self.secondary_order.remove(entry_ref.0, &names);
     }
 
     /// Marks an entry as dead that was removed from the index. Returns its record unless a snapshot still needs the
     /// record.
-    fn mark_dead_and_take_record(&mut self, place: EntryRef) -> Option<Record<V>> {
-        let (header, page, at) = self.pages.entry(place.0);
+    fn mark_dead_and_take_record(&mut self, entry_ref: EntryRef) -> Option<Record<V>> {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         let overflow = header.record_number(page, at);
-        let died = self.mark_dead(place);
+        let died = self.mark_dead(entry_ref);
         let number = overflow?;
-        let store = &mut self.extras_mut().store;
+        let store = &mut self.extras_mut().records;
         if !died {
             // Keep the record: a snapshot will reach this entry, or has already queued its value in `pending_values`.
             store.mark_snapshot_only(number);
             return None;
         }
-        if store.record(number).shared > 0 {
+        if store.record(number).other_entries > 0 {
             store.mark_snapshot_only(number);
         }
         store.release(number)
@@ -416,15 +437,15 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Marks an entry dead that was removed from the index, unless snapshots that have not visited its page need it.
     /// Returns whether it is dead.
-    fn mark_dead(&mut self, place: EntryRef) -> bool {
-        let (number, at) = pages::split(place.0);
+    fn mark_dead(&mut self, entry_ref: EntryRef) -> bool {
+        let (number, at) = pages::page_and_offset(entry_ref.0);
         let pinned = self.pinned_bits(number);
         let page = self.pages.page_mut(number);
         let header = Header::read(page, at);
         if pinned != 0 {
             header.with_state(pinned).write(page, at);
             self.extras_mut().snapshot_only_bytes += header.len();
-            count_snapshot_only(header.len(), 0);
+            count_snapshot_only_bytes(header.len(), 0);
             return false;
         }
         self.write_tombstone(number, at);
@@ -446,14 +467,14 @@ impl<V: OverflowValue> Entries<V> {
         if page::live_bytes(page) == 0 && self.pinned_bits(number) == 0 {
             self.free_page(number);
         } else if self.open_page as usize != number {
-            self.pages.trim(number);
+            self.pages.trim_page(number);
         }
     }
 
     fn free_page(&mut self, number: usize) {
         self.dead_half_bytes -= (page::dead_bytes(self.pages.page(number)) / 2) as u32;
         self.set_page_expiry(number, page::NO_EXPIRY);
-        self.pages.free(number);
+        self.pages.free_page(number);
         if self.open_page as usize == number {
             self.open_page = NO_PAGE;
         }

@@ -27,11 +27,11 @@
 use clock::Millis;
 
 /// Number of header and usage bytes of an entry.
-const FIXED_LEN: usize = 6;
-const FIXED_LEN_OF_ELEMENT: usize = 4;
+const KEY_FIXED_LEN: usize = 6;
+const ELEMENT_FIXED_LEN: usize = 4;
 pub(crate) const TIME_LEN: usize = 6;
-pub(crate) const MAX_KEY: usize = (1 << 9) - 1;
-pub(crate) const MAX_VALUE: usize = (1 << 12) - 1;
+pub(crate) const MAX_KEY_LEN: usize = (1 << 9) - 1;
+pub(crate) const MAX_VALUE_LEN: usize = (1 << 12) - 1;
 
 /// Length in bytes of an expiry time that is too large for six bytes.
 pub(crate) const WIDE_TIME_LEN: usize = 8;
@@ -66,12 +66,12 @@ pub(crate) fn needs_wide_time(expiry: Option<Millis>) -> bool {
 pub(crate) struct TypeCode(u8);
 
 impl TypeCode {
-    pub(crate) const KEY_CODES: usize = 15;
+    pub(crate) const KEY_CODE_COUNT: usize = 15;
     /// The code of an element of a large collection.
     pub(crate) const ELEMENT: Self = Self(15);
 
     pub(crate) const fn for_key(number: u8) -> Self {
-        assert!((number as usize) < Self::KEY_CODES, "four bits, and one code is the elements'");
+        assert!((number as usize) < Self::KEY_CODE_COUNT, "four bits, and one code is the elements'");
         Self(number)
     }
 
@@ -87,20 +87,20 @@ pub(crate) struct Header(u32);
 impl Header {
     pub(crate) fn new(
         code: TypeCode,
-        place: Placement,
+        placement: Placement,
         expiry: Option<Millis>,
-        key: usize,
-        value: usize,
+        key_len: usize,
+        value_len: usize,
     ) -> Self {
-        debug_assert!(key <= MAX_KEY && value <= MAX_VALUE);
+        debug_assert!(key_len <= MAX_KEY_LEN && value_len <= MAX_VALUE_LEN);
         let wide = needs_wide_time(expiry);
-        assert!(!wide || place == Placement::KeyValueOverflow, "a wide time needs overflow placement");
+        assert!(!wide || placement == Placement::KeyValueOverflow, "a wide time needs overflow placement");
         Self(
             u32::from(code.0) << 4
-                | if wide { WIDE_PLACEMENT_BITS } else { place as u32 } << 8
+                | if wide { WIDE_PLACEMENT_BITS } else { placement as u32 } << 8
                 | u32::from(expiry.is_some()) << 10
-                | (key as u32) << 11
-                | (value as u32) << 20,
+                | (key_len as u32) << 11
+                | (value_len as u32) << 20,
         )
     }
 
@@ -139,7 +139,7 @@ impl Header {
     /// Returns the offset in the entry at which the expiry time starts, if present.
     #[inline]
     fn time_start(self) -> usize {
-        if self.is_element() { FIXED_LEN_OF_ELEMENT } else { FIXED_LEN }
+        if self.is_element() { ELEMENT_FIXED_LEN } else { KEY_FIXED_LEN }
     }
 
     #[inline]
@@ -179,7 +179,7 @@ impl Header {
 
     #[inline]
     fn key_len(self) -> usize {
-        (self.0 >> 11) as usize & MAX_KEY
+        (self.0 >> 11) as usize & MAX_KEY_LEN
     }
 
     #[inline]
@@ -193,9 +193,9 @@ impl Header {
     }
 
     /// Returns the length, before padding, of an entry whose key and value are stored inline.
-    pub(crate) fn entry_len(code: TypeCode, volatile: bool, key: usize, value: usize) -> usize {
-        let fixed = if code == TypeCode::ELEMENT { FIXED_LEN_OF_ELEMENT } else { FIXED_LEN };
-        fixed + if volatile { TIME_LEN } else { 0 } + key + value
+    pub(crate) fn entry_len(code: TypeCode, has_expiry: bool, key_len: usize, value_len: usize) -> usize {
+        let fixed = if code == TypeCode::ELEMENT { ELEMENT_FIXED_LEN } else { KEY_FIXED_LEN };
+        fixed + if has_expiry { TIME_LEN } else { 0 } + key_len + value_len
     }
 
     /// Returns the length of the entry in its page, including padding.
@@ -251,13 +251,13 @@ impl Header {
     #[inline]
     pub(crate) fn set_usage(self, page: &mut [u8], at: usize, usage: u16) {
         if !self.is_element() {
-            page[at + 4..at + FIXED_LEN].copy_from_slice(&usage.to_le_bytes());
+            page[at + 4..at + KEY_FIXED_LEN].copy_from_slice(&usage.to_le_bytes());
         }
     }
 
     #[inline]
-    pub(crate) fn attributes(self, page: &[u8], at: usize) -> Attributes {
-        Attributes { code: self.type_code(), usage: self.usage(page, at), expiry: self.expiry(page, at) }
+    pub(crate) fn attributes(self, page: &[u8], at: usize) -> EntryAttributes {
+        EntryAttributes { code: self.type_code(), usage: self.usage(page, at), expiry: self.expiry(page, at) }
     }
 
     pub(crate) fn record_number(self, page: &[u8], at: usize) -> Option<u32> {
@@ -268,7 +268,7 @@ impl Header {
 
 /// The attributes of an entry besides its key and value.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Attributes {
+pub(crate) struct EntryAttributes {
     pub(crate) code: TypeCode,
     pub(crate) usage: u16,
     pub(crate) expiry: Option<Millis>,
@@ -277,7 +277,7 @@ pub(crate) struct Attributes {
 /// An entry that is about to be written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryDraft<'a> {
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: EntryAttributes,
     pub(crate) placement: Placement,
     /// The key's bytes; empty if the key is stored in overflow.
     pub(crate) key: &'a [u8],
@@ -340,11 +340,11 @@ mod tests {
         for (key, value, expiry, element) in [
             (&b"k"[..], &b"value"[..], None, false),
             (b"", b"", Some(Millis(1)), true),
-            (&[7; MAX_KEY], b"x", Some(Millis(-5)), false),
+            (&[7; MAX_KEY_LEN], b"x", Some(Millis(-5)), false),
             (b"key", &[9; 300], Some(Millis(TIME_LIMIT)), true),
         ] {
             let code = if element { TypeCode::ELEMENT } else { TypeCode::for_key(7) };
-            let attributes = Attributes { code, usage: 513, expiry };
+            let attributes = EntryAttributes { code, usage: 513, expiry };
             let draft = EntryDraft { attributes, placement: Placement::Inline, key, value };
             draft.write(&mut page, 10, value.len());
             let header = Header::read(&page, 10);
@@ -358,16 +358,21 @@ mod tests {
     }
 
     #[test]
-    fn changing_the_code_keeps_the_rest_of_the_entry() {
+    fn changing_the_type_code_keeps_other_parts() {
         for (before, after) in (0..15).flat_map(|before| (0..15).map(move |after| (before, after))) {
             let time = Some(Millis(1));
-            let header =
-                Header::new(TypeCode::for_key(before), Placement::ValueOverflow, time, MAX_KEY, MAX_VALUE);
+            let header = Header::new(
+                TypeCode::for_key(before),
+                Placement::ValueOverflow,
+                time,
+                MAX_KEY_LEN,
+                MAX_VALUE_LEN,
+            );
             let changed = header.with_state(5).with_code(TypeCode::for_key(after));
             assert_eq!((header.type_code().as_u8(), changed.type_code().as_u8()), (before, after));
             assert_eq!(
                 changed.with_state(0),
-                Header::new(changed.type_code(), Placement::ValueOverflow, time, MAX_KEY, MAX_VALUE)
+                Header::new(changed.type_code(), Placement::ValueOverflow, time, MAX_KEY_LEN, MAX_VALUE_LEN)
             );
             assert_eq!((changed.state(), changed.len()), (5, header.len()));
         }
@@ -379,7 +384,7 @@ mod tests {
         let number = 77u32.to_le_bytes();
         for time in [i64::MAX, i64::MIN, TIME_LIMIT + 1, -TIME_LIMIT - 1] {
             let attributes =
-                Attributes { code: TypeCode::for_key(4), usage: 513, expiry: Some(Millis(time)) };
+                EntryAttributes { code: TypeCode::for_key(4), usage: 513, expiry: Some(Millis(time)) };
             let draft =
                 EntryDraft { attributes, placement: Placement::KeyValueOverflow, key: b"", value: &number };
             draft.write(&mut page, 10, number.len());
@@ -392,7 +397,7 @@ mod tests {
             assert!(header.fits_expiry(Some(Millis(1))) && !header.fits_expiry(None));
             header.set_expiry(&mut page, 10, Millis(5));
             assert_eq!(header.expiry(&page, 10), Some(Millis(5)));
-            let narrow = Attributes { expiry: Some(Millis(5)), ..attributes };
+            let narrow = EntryAttributes { expiry: Some(Millis(5)), ..attributes };
             let narrow = EntryDraft { attributes: narrow, ..draft }.header(number.len());
             assert!(!narrow.fits_expiry(Some(Millis(time))) && narrow.len() == header.len() - 2);
         }

@@ -8,12 +8,12 @@ use std::marker::PhantomData;
 use clock::Millis;
 use slot_routing::Slot;
 
-use crate::captured::{Captured, PageView, PartInfo, ValueOwner};
+use crate::captured::{CapturedEntries, PageView, PartInfo, ValueOwner};
 use crate::entries::{Entries, EntryRef, KeyLookup, NewValue};
-use crate::entry::{Attributes, TypeCode};
+use crate::entry::{EntryAttributes, TypeCode};
 use crate::hashing;
 use crate::key::Key;
-use crate::large::{Collection, Large};
+use crate::large::{Collection, LargeValue};
 use crate::overflow::{OverflowValue, Record};
 use crate::packed::PackedValue;
 use crate::pages::FillLevel;
@@ -62,7 +62,7 @@ pub(crate) trait FieldKind: std::fmt::Debug + Sized {
     type Overflow: OverflowValue;
 
     /// Wraps the fields as a large value.
-    fn into_large(fields: Box<LargeFields<Self>>) -> Large;
+    fn into_large(fields: Box<LargeFields<Self>>) -> LargeValue;
 
     /// Visits the elements of a packed value of this kind. Their names are not necessarily slices of the packed bytes.
     fn visit_packed(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>));
@@ -81,7 +81,7 @@ impl<T: FieldKind> Default for LargeFields<T> {
 }
 
 /// Number of fields up to which a collection is assumed to fit the L1 and L2 caches.
-const NEAR_CACHE_FIELDS: usize = 4096;
+const MAX_NEAR_CACHE_FIELDS: usize = 4096;
 
 /// Creates a lookup key from a field name. The slot of the key is not used.
 #[inline]
@@ -108,8 +108,8 @@ impl<T: FieldKind> LargeFields<T> {
     }
 
     #[inline]
-    pub(crate) fn field_at(&self, place: EntryRef) -> Field<'_> {
-        let (name, value, expiry) = self.entries.flat_entry(place);
+    pub(crate) fn field_at(&self, entry_ref: EntryRef) -> Field<'_> {
+        let (name, value, expiry) = self.entries.flat_entry(entry_ref);
         Field { name, value, expiry }
     }
 
@@ -120,18 +120,18 @@ impl<T: FieldKind> LargeFields<T> {
 
     /// Like [`Self::get`], for callers that already have the hash of the name.
     #[inline]
-    pub(crate) fn get_hashed(&self, name: &[u8], hash: u64) -> Option<Field<'_>> {
+    pub(crate) fn get_with_hash(&self, name: &[u8], hash: u64) -> Option<Field<'_>> {
         self.find(&hashed_key(name, hash)).map(|place| self.field_at(place))
     }
 
     #[inline]
-    pub(crate) fn has_hashed(&self, name: &[u8], hash: u64) -> bool {
+    pub(crate) fn contains_with_hash(&self, name: &[u8], hash: u64) -> bool {
         self.find(&hashed_key(name, hash)).is_some()
     }
 
     /// Prefetches the fields with these hashes if the collection is too large for the L1 and L2 caches.
     pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        if self.len() > NEAR_CACHE_FIELDS {
+        if self.len() > MAX_NEAR_CACHE_FIELDS {
             hashes.clone().for_each(|hash| self.entries.prefetch_index(hash));
             hashes.for_each(|hash| {
                 self.entries.prefetch_entry(hash);
@@ -160,8 +160,8 @@ impl<T: FieldKind> LargeFields<T> {
         self.entries.scan(from, count, &mut |place| visit(self.field_at(place)))
     }
 
-    pub(crate) fn random(&self, random: u64) -> Option<Field<'_>> {
-        self.entries.random(random).map(|place| self.field_at(place))
+    pub(crate) fn random_field(&self, random: u64) -> Option<Field<'_>> {
+        self.entries.random_entry(random).map(|place| self.field_at(place))
     }
 
     pub(crate) fn count_expired(&self, now: Millis) -> usize {
@@ -177,12 +177,12 @@ impl<T: FieldKind> LargeFields<T> {
         let key = lookup_key(name);
         let found = self.find(&key);
         let replaced = found.map(|place| ReplacedField { expiry: self.entries.expiry(place) });
-        self.put_hashed(&key, found, value, expiry);
+        self.set_found(&key, found, value, expiry);
         replaced
     }
 
     /// Sets a field that [`Self::find`] has looked up before, with the result `found`.
-    pub(crate) fn put_hashed(
+    pub(crate) fn set_found(
         &mut self,
         key: &Key<'_>,
         found: Option<EntryRef>,
@@ -214,7 +214,7 @@ impl<T: FieldKind> LargeFields<T> {
     }
 
     fn insert(&mut self, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
-        let attributes = Attributes { code: TypeCode::ELEMENT, usage: 0, expiry };
+        let attributes = EntryAttributes { code: TypeCode::ELEMENT, usage: 0, expiry };
         self.entries.insert(key, NewValue { attributes, bytes: value, len: value.len() });
     }
 
@@ -230,7 +230,7 @@ impl<T: FieldKind> LargeFields<T> {
 
     /// Removes the field selected by `random` and puts its name into `name`.
     pub(crate) fn pop(&mut self, random: u64, name: &mut Vec<u8>) {
-        if let Some(place) = self.entries.random(random) {
+        if let Some(place) = self.entries.random_entry(random) {
             name.extend_from_slice(self.entries.key(place));
             drop(self.entries.remove(place, &lookup_key(name)));
         }
@@ -259,7 +259,7 @@ impl<T: FieldKind> Collection for LargeFields<T> {
         self.entries.estimated_bytes()
     }
 
-    fn held_bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         self.entries.heap_bytes()
     }
 
@@ -278,7 +278,7 @@ impl<T: FieldKind> Collection for LargeFields<T> {
         self.len() == before + elements.len()
     }
 
-    fn copy(&self) -> Large {
+    fn copy(&self) -> LargeValue {
         let mut copy = Box::<Self>::default();
         self.for_each(&mut |field| {
             copy.insert(&lookup_key(field.name), field.value, field.expiry);
@@ -286,29 +286,34 @@ impl<T: FieldKind> Collection for LargeFields<T> {
         T::into_large(copy)
     }
 
-    fn pin(&mut self, bit: u32) {
-        if !self.entries.is_pinned_for(bit) {
-            self.entries.pin(bit, 0);
+    fn pin(&mut self, snapshot_bit: u32) {
+        if !self.entries.is_pinned_for(snapshot_bit) {
+            self.entries.pin(snapshot_bit, 0);
         }
     }
 
-    fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
+    fn walk(
+        &mut self,
+        snapshot_bit: u32,
+        owner: ValueOwner<'_>,
+        captured: &mut CapturedEntries,
+    ) -> Option<usize> {
         let mut dropped = std::mem::take(&mut captured.records_to_drop);
-        let copied = self.entries.walk_page(bit, &mut dropped, |pin, page, beside| {
+        let copied = self.entries.walk_page(snapshot_bit, &mut dropped, |pin, page, beside| {
             let part = PartInfo {
                 total: pin.pinned_len as usize,
-                first: pin.is_unstarted(),
-                any_expires: pin.pinned_volatile > 0,
+                is_first: pin.is_unstarted(),
+                has_expiring_fields: pin.pinned_volatile > 0,
                 elements: T::elements,
             };
-            captured.add_fields(bit, page, beside, of, part)
+            captured.add_fields(snapshot_bit, page, beside, owner, part)
         });
         captured.records_to_drop = dropped;
         copied
     }
 
-    fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
-        self.entries.skip_page(bit, dropped)
+    fn skip(&mut self, snapshot_bit: u32, dropped: &mut Vec<Record<LargeValue>>) -> Option<usize> {
+        self.entries.skip_page(snapshot_bit, dropped)
     }
 
     fn prefetch_segment(&self, hash: u64) {
@@ -328,7 +333,7 @@ impl<T: FieldKind> Collection for LargeFields<T> {
 #[derive(Debug, Clone, Copy)]
 pub struct FieldsPart<'a> {
     /// Whether any field of the whole collection had an expiry when the snapshot was taken.
-    pub any_expires: bool,
+    pub has_expiring_fields: bool,
     pub(crate) page: PageView<'a>,
 }
 
@@ -349,7 +354,8 @@ mod tests {
     fn chi_square_ratio(fields: &LargeFields<HashFields>, choices: u64) -> f64 {
         let mut chosen = std::collections::BTreeMap::new();
         for number in 0..choices {
-            let field = fields.random(hashing::hash_bytes(&number.to_le_bytes())).expect("there are fields");
+            let field =
+                fields.random_field(hashing::hash_bytes(&number.to_le_bytes())).expect("there are fields");
             *chosen.entry(field.name).or_insert(0.0) += 1.0;
         }
         let (cells, expected) = (fields.len() as f64, choices as f64 / fields.len() as f64);

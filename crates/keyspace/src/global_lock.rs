@@ -16,14 +16,14 @@ use crate::keyspace::{Keyspace, POLL_INTERVAL, WaitPolicy};
 #[derive(Debug)]
 pub struct GlobalLock<'k> {
     pub(crate) keyspace: &'k Keyspace,
-    _held: MutexGuard<'k, ()>,
+    _guard: MutexGuard<'k, ()>,
 }
 
 impl Keyspace {
     /// Waits for the global lock. The calling thread must hold no slot.
     #[must_use]
     pub fn acquire_global_lock(&self) -> GlobalLock<'_> {
-        GlobalLock { keyspace: self, _held: self.global_lock.lock() }
+        GlobalLock { keyspace: self, _guard: self.global_lock.lock() }
     }
 
     /// Waits for the global lock until `wait_policy` gives up.
@@ -41,6 +41,6 @@ impl Keyspace {
     /// Waits at most `time` for the global lock. The calling thread may hold slots, because the wait is bounded.
     #[must_use]
     pub fn acquire_global_lock_within(&self, time: Duration) -> Option<GlobalLock<'_>> {
-        self.global_lock.try_lock_for(time).map(|held| GlobalLock { keyspace: self, _held: held })
+        self.global_lock.try_lock_for(time).map(|held| GlobalLock { keyspace: self, _guard: held })
     }
 }

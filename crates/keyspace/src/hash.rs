@@ -12,8 +12,8 @@ use clock::Millis;
 
 use crate::fields::{Field, FieldKind, FieldsPart, LargeFields};
 use crate::kind::{Kind, ValueEncoding};
-use crate::large::Large;
-use crate::packed::{self, PackedBuilder, PackedValue, Shape};
+use crate::large::LargeValue;
+use crate::packed::{self, CollectionShape, PackedBuilder, PackedValue};
 use crate::value::PartElements;
 
 /// Defines hashes as collections of fields, each of which has a value and may expire.
@@ -27,8 +27,8 @@ impl FieldKind for HashFields {
         PartElements::Hash(part)
     }
 
-    fn into_large(fields: Box<LargeFields<Self>>) -> Large {
-        Large::Hash(fields)
+    fn into_large(fields: Box<LargeFields<Self>>) -> LargeValue {
+        LargeValue::Hash(fields)
     }
 
     fn visit_packed(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
@@ -40,13 +40,13 @@ impl FieldKind for HashFields {
 /// callers must check the expiry.
 #[derive(Debug, Clone, Copy)]
 pub struct HashRef<'a> {
-    pub(crate) shape: Shape<'a, LargeFields<HashFields>>,
+    pub(crate) shape: CollectionShape<'a, LargeFields<HashFields>>,
     pub(crate) value_encoding: ValueEncoding,
 }
 
 impl<'a> From<records::FieldRecord<'a>> for Field<'a> {
     fn from(record: records::FieldRecord<'a>) -> Self {
-        Self { name: record.field, value: record.value, expiry: record.expiry }
+        Self { name: record.name, value: record.value, expiry: record.expiry }
     }
 }
 
@@ -74,16 +74,18 @@ impl<'a> HashRef<'a> {
     #[inline]
     pub fn get(&self, field: &[u8]) -> Option<Field<'a>> {
         match self.shape {
-            Shape::Packed(packed) => records::find_record(packed, field).map(Field::from),
-            Shape::Large(fields) => fields.get(field),
+            CollectionShape::Packed(packed) => records::find_record(packed, field).map(Field::from),
+            CollectionShape::Large(fields) => fields.get(field),
         }
     }
 
     /// Visits all fields.
     pub fn for_each(&self, visit: &mut dyn FnMut(Field<'a>)) {
         match self.shape {
-            Shape::Packed(packed) => records::records(packed).for_each(|record| visit(record.into())),
-            Shape::Large(fields) => fields.for_each(visit),
+            CollectionShape::Packed(packed) => {
+                records::records(packed).for_each(|record| visit(record.into()));
+            }
+            CollectionShape::Large(fields) => fields.for_each(visit),
         }
     }
 
@@ -91,10 +93,10 @@ impl<'a> HashRef<'a> {
     #[must_use]
     pub fn live_len(&self, now: Millis) -> usize {
         match self.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 records::records(packed).filter(|record| Field::from(*record).is_live_at(now)).count()
             }
-            Shape::Large(fields) => fields.len() - fields.count_expired(now),
+            CollectionShape::Large(fields) => fields.len() - fields.count_expired(now),
         }
     }
 
@@ -102,23 +104,23 @@ impl<'a> HashRef<'a> {
     /// completely.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Field<'a>)) -> Option<u64> {
         match self.shape {
-            Shape::Packed(_) => {
+            CollectionShape::Packed(_) => {
                 self.for_each(visit);
                 None
             }
-            Shape::Large(fields) => fields.scan(from, count, visit),
+            CollectionShape::Large(fields) => fields.scan(from, count, visit),
         }
     }
 
     /// Picks a field at random. `random` is a uniform random number.
     #[must_use]
-    pub fn random(&self, random: u64) -> Option<Field<'a>> {
+    pub fn random_field(&self, random: u64) -> Option<Field<'a>> {
         match self.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 let index = random.checked_rem(packed::count(packed) as u64)? as usize;
                 records::records(packed).nth(index).map(Field::from)
             }
-            Shape::Large(fields) => fields.random(random),
+            CollectionShape::Large(fields) => fields.random_field(random),
         }
     }
 
@@ -126,8 +128,10 @@ impl<'a> HashRef<'a> {
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
         match self.shape {
-            Shape::Packed(packed) => records::records(packed).filter_map(|record| record.expiry).min(),
-            Shape::Large(fields) => fields.next_due(),
+            CollectionShape::Packed(packed) => {
+                records::records(packed).filter_map(|record| record.expiry).min()
+            }
+            CollectionShape::Large(fields) => fields.next_due(),
         }
     }
 }
@@ -135,7 +139,7 @@ impl<'a> HashRef<'a> {
 impl PackedBuilder {
     /// Appends a field to the hash being built. The hash must not contain the name yet.
     pub fn push_field(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) {
-        records::push(&mut self.bytes, name, value, expiry);
+        records::push_record(&mut self.bytes, name, value, expiry);
         let about = &mut self.summary;
         about.count += 1;
         about.max_element_len = about.max_element_len.max(name.len().max(value.len()) as u32);

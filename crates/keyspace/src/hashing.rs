@@ -8,14 +8,14 @@ use std::sync::OnceLock;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
 /// Secrets of the hash function, which prevent clients from constructing colliding keys. Set once per process.
-static SECRETS: OnceLock<RapidSecrets> = OnceLock::new();
+static HASH_SECRETS: OnceLock<RapidSecrets> = OnceLock::new();
 
 /// Mask for the position part of a hash. The low 16 bits stay free, so that a cursor can hold a slot number there.
 pub(crate) const POSITION_MASK: u64 = !0xffff;
 
 /// Sets the secrets of this process unless they are already set.
 pub(crate) fn set_seed(seed: u64) {
-    SECRETS.get_or_init(|| RapidSecrets::seed(seed));
+    HASH_SECRETS.get_or_init(|| RapidSecrets::seed(seed));
 }
 
 /// Derives a seed from `text`; equal texts give equal seeds on every machine.
@@ -25,5 +25,5 @@ pub(crate) fn seed_from_text(text: &[u8]) -> u64 {
 
 #[inline]
 pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
-    rapidhash_v3_seeded(bytes, SECRETS.get_or_init(|| RapidSecrets::seed(0)))
+    rapidhash_v3_seeded(bytes, HASH_SECRETS.get_or_init(|| RapidSecrets::seed(0)))
 }

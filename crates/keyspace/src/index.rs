@@ -31,10 +31,10 @@ pub(crate) trait HashSource {
     fn prefetch(&self, reference: u32);
 }
 
-fn lookup_hashes(of: &impl HashSource) -> impl FnMut(&[u32], &mut HashedRefs) {
+fn lookup_hashes(source: &impl HashSource) -> impl FnMut(&[u32], &mut HashedRefs) {
     |references, taken| {
-        references.iter().for_each(|&reference| of.prefetch(reference));
-        taken.extend(references.iter().map(|&reference| (of.hash(reference), reference)));
+        references.iter().for_each(|&reference| source.prefetch(reference));
+        taken.extend(references.iter().map(|&reference| (source.hash(reference), reference)));
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Directory {
 
 /// Maximum number of attempts per random pick. Usually every second or third attempt succeeds; after many removals,
 /// only one in a hundred.
-const MAX_ATTEMPTS: usize = 1000;
+const MAX_RANDOM_ATTEMPTS: usize = 1000;
 
 /// Returns the next SplitMix64 pseudo-random number.
 fn splitmix64(state: &mut u64) -> u64 {
@@ -75,16 +75,16 @@ fn splitmix64(state: &mut u64) -> u64 {
 
 /// Number of entries per segment when an index is sized in advance. Segments are not filled completely, so that few of
 /// them split soon.
-const INITIAL_ENTRIES: usize = segment::MAX_ENTRIES * 3 / 4;
+const INITIAL_ENTRIES_PER_SEGMENT: usize = segment::MAX_ENTRIES * 3 / 4;
 /// Maximum depth to which an index is split in advance. Splitting to this depth takes some microseconds.
 const MAX_INITIAL_DEPTH: u8 = 6;
 
 /// Two sibling segments are merged if together they have fewer entries than this.
 const MERGE_THRESHOLD: usize = 80;
 
-fn segment_from_inline(few: &InlineIndex, of: &impl HashSource) -> Segment {
+fn segment_from_inline(inline_index: &InlineIndex, source: &impl HashSource) -> Segment {
     let mut taken = HashedRefs::new();
-    lookup_hashes(of)(few.references(), &mut taken);
+    lookup_hashes(source)(inline_index.references(), &mut taken);
     let mut segment = Segment::default();
     segment.fill_empty(&taken);
     segment
@@ -103,10 +103,10 @@ impl Directory {
         }
     }
 
-    fn split(&mut self, hash: u64, of: &impl HashSource) {
+    fn split(&mut self, hash: u64, source: &impl HashSource) {
         let number = self.map.segment_number(hash);
         let depth = self.segments[number].depth();
-        let other = self.segments[number].split(&mut lookup_hashes(of));
+        let other = self.segments[number].split(&mut lookup_hashes(source));
         let upper = match self.unused_segments.pop() {
             Some(number) => {
                 self.segments[number] = other;
@@ -138,7 +138,7 @@ impl Directory {
     }
 
     /// Merges the segment of `hash` with its sibling if both are small. Returns whether they were merged.
-    fn merge_segments(&mut self, hash: u64, of: &impl HashSource) -> bool {
+    fn merge_segments(&mut self, hash: u64, source: &impl HashSource) -> bool {
         let number = self.map.segment_number(hash);
         let depth = self.segments[number].depth();
         if depth == 0 {
@@ -150,7 +150,7 @@ impl Directory {
             return false;
         }
         let taken = std::mem::take(&mut self.segments[other]);
-        self.segments[number].merge(taken, &mut lookup_hashes(of));
+        self.segments[number].merge(taken, &mut lookup_hashes(source));
         self.map.merge_ranges(hash, depth - 1, number);
         self.segments_by_depth[usize::from(depth)] -= 2;
         self.segments_by_depth[usize::from(depth) - 1] += 1;
@@ -205,57 +205,57 @@ impl Index {
 
     /// Returns the reference with this hash for which `is_match` returns true.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u64, is_match: impl FnMut(u32) -> bool) -> Option<u32> {
         match self {
-            Self::Inline(few) => few.find(hash, is),
-            Self::SingleSegment(segment) => segment.find(hash, is),
+            Self::Inline(few) => few.find(hash, is_match),
+            Self::SingleSegment(segment) => segment.find(hash, is_match),
             Self::Directory(directory) => {
-                directory.segments[directory.map.segment_number(hash)].find(hash, is)
+                directory.segments[directory.map.segment_number(hash)].find(hash, is_match)
             }
         }
     }
 
     /// Reserves space for this many entries in total. An empty index may get several segments, any other at most one.
-    pub(crate) fn reserve(&mut self, entries: usize, of: &impl HashSource) {
+    pub(crate) fn reserve(&mut self, entries: usize, source: &impl HashSource) {
         if entries <= inline::CAPACITY {
             return;
         }
         let mut segment = match self {
-            Self::Inline(few) => segment_from_inline(few, of),
+            Self::Inline(few) => segment_from_inline(few, source),
             Self::SingleSegment(segment) => std::mem::take(segment),
             Self::Directory(_) => return,
         };
         if segment.len() > 0 || entries <= segment::MAX_ENTRIES {
-            segment.reserve(entries, &mut lookup_hashes(of));
+            segment.reserve(entries, &mut lookup_hashes(source));
             *self = Self::SingleSegment(segment);
             return;
         }
         let deep = (1..MAX_INITIAL_DEPTH)
-            .find(|&depth| entries >> depth <= INITIAL_ENTRIES)
+            .find(|&depth| entries >> depth <= INITIAL_ENTRIES_PER_SEGMENT)
             .unwrap_or(MAX_INITIAL_DEPTH);
         let mut directory = Directory::with_segment(segment);
         for depth in 0..deep {
-            (0..1u64 << depth).for_each(|number| directory.split(number.rotate_right(depth.into()), of));
+            (0..1u64 << depth).for_each(|number| directory.split(number.rotate_right(depth.into()), source));
         }
         for number in 0..directory.segments.len() {
-            directory.segments[number as u32].reserve(entries >> deep, &mut lookup_hashes(of));
+            directory.segments[number as u32].reserve(entries >> deep, &mut lookup_hashes(source));
         }
         *self = Self::Directory(Box::new(directory));
     }
 
-    pub(crate) fn add(&mut self, hash: u64, reference: u32, of: &impl HashSource) {
+    pub(crate) fn add(&mut self, hash: u64, reference: u32, source: &impl HashSource) {
         loop {
             match self {
                 Self::Inline(few) if few.is_full() => {
-                    *self = Self::SingleSegment(segment_from_inline(few, of));
+                    *self = Self::SingleSegment(segment_from_inline(few, source));
                 }
                 Self::Inline(few) => return few.add(hash, reference),
                 Self::SingleSegment(segment) => match segment.growth_step() {
                     GrowthStep::Fits => return segment.add(hash, reference),
-                    GrowthStep::Grow => segment.grow(&mut lookup_hashes(of)),
+                    GrowthStep::Grow => segment.grow(&mut lookup_hashes(source)),
                     GrowthStep::Split => {
                         let mut directory = Directory::with_segment(std::mem::take(segment));
-                        directory.split(hash, of);
+                        directory.split(hash, source);
                         *self = Self::Directory(Box::new(directory));
                     }
                 },
@@ -264,26 +264,26 @@ impl Index {
                     let segment = &mut directory.segments[number];
                     match segment.growth_step() {
                         GrowthStep::Fits => return segment.add(hash, reference),
-                        GrowthStep::Grow => segment.grow(&mut lookup_hashes(of)),
-                        GrowthStep::Split => directory.split(hash, of),
+                        GrowthStep::Grow => segment.grow(&mut lookup_hashes(source)),
+                        GrowthStep::Split => directory.split(hash, source),
                     }
                 }
             }
         }
     }
 
-    pub(crate) fn remove(&mut self, hash: u64, reference: u32, of: &impl HashSource) {
+    pub(crate) fn remove(&mut self, hash: u64, reference: u32, source: &impl HashSource) {
         match self {
             Self::Inline(few) => few.remove(hash, reference),
             Self::SingleSegment(segment) => {
                 segment.remove(hash, reference);
                 if segment.len() <= SHRINK_TO_INLINE_LEN {
                     let mut few = InlineIndex::default();
-                    let taken = segment.all_references(&mut lookup_hashes(of));
+                    let taken = segment.all_references(&mut lookup_hashes(source));
                     taken.into_iter().for_each(|(hash, reference)| few.add(hash, reference));
                     *self = Self::Inline(few);
                 } else if segment.is_sparse() {
-                    segment.shrink(&mut lookup_hashes(of));
+                    segment.shrink(&mut lookup_hashes(source));
                 }
             }
             Self::Directory(directory) => {
@@ -291,9 +291,9 @@ impl Index {
                 let segment = &mut directory.segments[number];
                 segment.remove(hash, reference);
                 if segment.is_sparse() {
-                    segment.shrink(&mut lookup_hashes(of));
-                    while directory.merge_segments(hash, of) {}
-                    if directory.map.segments() == 1 {
+                    segment.shrink(&mut lookup_hashes(source));
+                    while directory.merge_segments(hash, source) {}
+                    if directory.map.segment_count() == 1 {
                         let number = directory.map.segment_number(0);
                         *self = Self::SingleSegment(std::mem::take(&mut directory.segments[number]));
                     }
@@ -303,25 +303,30 @@ impl Index {
     }
 
     /// Replaces the reference of an entry that was moved.
-    pub(crate) fn replace_reference(&mut self, hash: u64, from: u32, to: u32) {
+    pub(crate) fn replace_reference(&mut self, hash: u64, old: u32, new: u32) {
         match self {
-            Self::Inline(few) => few.replace_reference(hash, from, to),
-            Self::SingleSegment(segment) => segment.replace_reference(hash, from, to),
+            Self::Inline(few) => few.replace_reference(hash, old, new),
+            Self::SingleSegment(segment) => segment.replace_reference(hash, old, new),
             Self::Directory(directory) => {
                 let number = directory.map.segment_number(hash);
-                directory.segments[number].replace_reference(hash, from, to);
+                directory.segments[number].replace_reference(hash, old, new);
             }
         }
     }
 
     /// Visits the entries of the bucket at `position` whose positions are not lower. Returns the next position, or
     /// `None` at the end.
-    pub(crate) fn visit(&self, position: u64, of: &impl HashSource, visit: impl FnMut(u32)) -> Option<u64> {
+    pub(crate) fn visit(
+        &self,
+        position: u64,
+        source: &impl HashSource,
+        visit: impl FnMut(u32),
+    ) -> Option<u64> {
         let segment = match self {
             Self::Inline(few) => {
                 let references = few.references().iter().copied();
                 references
-                    .filter(|&reference| of.hash(reference) & POSITION_MASK >= position)
+                    .filter(|&reference| source.hash(reference) & POSITION_MASK >= position)
                     .for_each(visit);
                 return None;
             }
@@ -330,7 +335,7 @@ impl Index {
         };
         let depth = segment.depth();
         let start = if depth == 0 { 0 } else { position & !(u64::MAX >> depth) };
-        match segment.visit_bucket(position & POSITION_MASK, |reference| of.hash(reference), visit) {
+        match segment.visit_bucket(position & POSITION_MASK, |reference| source.hash(reference), visit) {
             Some(offset) => Some(start + offset),
             None if depth == 0 => None,
             None => start.checked_add(1 << (64 - depth)),
@@ -339,15 +344,15 @@ impl Index {
 
     /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited. `source`
     /// only prefetches the entries.
-    pub(crate) fn visit_all(&self, of: &impl HashSource, mut visit: impl FnMut(u32) -> bool) -> bool {
+    pub(crate) fn visit_all(&self, source: &impl HashSource, mut visit: impl FnMut(u32) -> bool) -> bool {
         match self {
             Self::Inline(few) => {
-                few.references().iter().for_each(|&reference| of.prefetch(reference));
+                few.references().iter().for_each(|&reference| source.prefetch(reference));
                 few.references().iter().copied().all(visit)
             }
-            Self::SingleSegment(segment) => segment.visit_all(of, &mut visit),
+            Self::SingleSegment(segment) => segment.visit_all(source, &mut visit),
             Self::Directory(directory) => {
-                directory.segments.iter().all(|segment| segment.visit_all(of, &mut visit))
+                directory.segments.iter().all(|segment| segment.visit_all(source, &mut visit))
             }
         }
     }
@@ -355,7 +360,7 @@ impl Index {
     /// Picks a uniformly random entry by probing random cells until an occupied one is found.
     pub(crate) fn random_reference(&self, random: u64) -> Option<u32> {
         let mut state = random;
-        let found = (0..MAX_ATTEMPTS).find_map(|_| {
+        let found = (0..MAX_RANDOM_ATTEMPTS).find_map(|_| {
             let (position, cell) = (splitmix64(&mut state), splitmix64(&mut state));
             match self {
                 Self::Inline(few) => few.random_reference(cell),
@@ -363,10 +368,10 @@ impl Index {
                 Self::Directory(directory) => directory.random_reference(position, cell),
             }
         });
-        found.or_else(|| self.first())
+        found.or_else(|| self.first_reference())
     }
 
-    fn first(&self) -> Option<u32> {
+    fn first_reference(&self) -> Option<u32> {
         match self {
             Self::Inline(few) => few.references().first().copied(),
             Self::SingleSegment(segment) => segment.any_reference(),
@@ -374,15 +379,15 @@ impl Index {
         }
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         match self {
             Self::Inline(_) => 0,
-            Self::SingleSegment(segment) => segment.bytes(),
+            Self::SingleSegment(segment) => segment.heap_bytes(),
             Self::Directory(directory) => {
-                let segments: usize = directory.segments.iter().map(Segment::bytes).sum();
-                let lists = directory.segments.bytes() + directory.unused_segments.bytes();
+                let segments: usize = directory.segments.iter().map(Segment::heap_bytes).sum();
+                let lists = directory.segments.heap_bytes() + directory.unused_segments.heap_bytes();
                 let lists = lists + directory.segments_by_depth.capacity() * size_of::<u32>();
-                segments + directory.map.bytes() + lists + size_of::<Directory>()
+                segments + directory.map.heap_bytes() + lists + size_of::<Directory>()
             }
         }
     }

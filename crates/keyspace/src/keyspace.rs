@@ -12,12 +12,12 @@ use crate::global_lock::GlobalLock;
 use crate::hashing;
 use crate::key::Key;
 use crate::locked_slots::LockedSlots;
-use crate::memory::{FullChunk, prefetch};
+use crate::memory::{ChunkArray, prefetch};
 use crate::page;
 use crate::prefetched::PrefetchedSlot;
 use crate::published::PublishedSummaries;
 use crate::slot::{SlotData, SlotGuard};
-use crate::snapshot::ActiveCuts;
+use crate::snapshot::ActiveSnapshots;
 use crate::table::Table;
 
 /// How many slots ahead the locks are prefetched while all slots are locked in order.
@@ -30,7 +30,7 @@ const KEPT_SLOT_WAIT: Duration = Duration::from_millis(2);
 /// batch of commands.
 const SPIN_ATTEMPTS: usize = 200;
 /// Time after which a thread that waits for a slot releases all other slots.
-const SHORT_WAIT: Duration = Duration::from_millis(1);
+const MAX_WAIT_WITH_LOCKS: Duration = Duration::from_millis(1);
 /// Interval at which a thread that waits for a slot calls its wait policy.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Decides whether to keep waiting. It is called every two milliseconds with the time waited so far.
@@ -52,7 +52,7 @@ pub struct DatabaseSize {
     /// Number of keys with an expiry.
     pub volatile: usize,
     /// Number of keys whose values have expiring elements.
-    pub with_element_expiry: usize,
+    pub keys_with_element_expiry: usize,
 }
 
 impl DatabaseSize {
@@ -60,20 +60,20 @@ impl DatabaseSize {
     pub fn add(&mut self, table: &Table) {
         self.keys += table.len();
         self.volatile += table.volatile_len();
-        self.with_element_expiry += table.keys_with_element_expiry();
+        self.keys_with_element_expiry += table.keys_with_element_expiry();
     }
 }
 
 /// All data of a node: the slots, each with its own lock.
 #[derive(Debug)]
 pub struct Keyspace {
-    slots: FullChunk<AlignedSlot>,
+    slots: ChunkArray<AlignedSlot>,
     /// Slots that can contain keys, in ascending order.
     usable_slots: Box<[Slot]>,
     published_summaries: PublishedSummaries,
-    pub(crate) active_cuts: ActiveCuts,
+    pub(crate) active_snapshots: ActiveSnapshots,
     pub(crate) global_lock: Mutex<()>,
-    databases: u16,
+    database_count: u16,
 }
 
 impl Keyspace {
@@ -96,15 +96,15 @@ impl Keyspace {
         Self::with_slots(seed, databases, slots.iter().collect())
     }
 
-    fn with_slots(seed: u64, databases: u16, in_use: Box<[Slot]>) -> Self {
+    fn with_slots(seed: u64, databases: u16, usable_slots: Box<[Slot]>) -> Self {
         hashing::set_seed(seed);
         Self {
-            slots: FullChunk::default(),
-            usable_slots: in_use,
+            slots: ChunkArray::default(),
+            usable_slots,
             published_summaries: PublishedSummaries::default(),
-            active_cuts: ActiveCuts::default(),
+            active_snapshots: ActiveSnapshots::default(),
             global_lock: Mutex::new(()),
-            databases,
+            database_count: databases,
         }
     }
 
@@ -116,20 +116,20 @@ impl Keyspace {
 
     /// Returns whether keys may be written to this slot.
     #[must_use]
-    pub fn is_in_use(&self, slot: Slot) -> bool {
+    pub fn is_usable(&self, slot: Slot) -> bool {
         self.usable_slots.len() == SLOT_COUNT || self.usable_slots.binary_search(&slot).is_ok()
     }
 
     /// Creates an empty keyspace with the same databases and slots.
     #[must_use]
     pub fn empty_like(&self, seed: u64) -> Self {
-        Self::with_slots(seed, self.databases, self.usable_slots.clone())
+        Self::with_slots(seed, self.database_count, self.usable_slots.clone())
     }
 
     /// Returns the number of databases.
     #[must_use]
-    pub fn databases(&self) -> u16 {
-        self.databases
+    pub fn database_count(&self) -> u16 {
+        self.database_count
     }
 
     /// Creates a key from its name, which is hashed once for all later lookups.
@@ -234,43 +234,45 @@ impl Keyspace {
         &'k self,
         _turn: &GlobalLock<'_>,
         slots: &[Slot],
-        held: &mut [Option<G>],
+        guards: &mut [Option<G>],
         wait_policy: WaitPolicy<'_>,
-        guard: impl Fn(Slot, MutexGuard<'k, SlotData>) -> G,
+        to_guard: impl Fn(Slot, MutexGuard<'k, SlotData>) -> G,
     ) -> bool {
         let mut awaited: SmallVec<[usize; 8]> = SmallVec::new();
         let mut patience = KEPT_SLOT_WAIT;
         loop {
-            let busy = slots.iter().zip(&mut *held).position(|(slot, held)| {
+            let busy = slots.iter().zip(&mut *guards).position(|(slot, held)| {
                 if held.is_none() {
                     self.prefetch_lock(slot.index() + PREFETCH_DISTANCE);
-                    *held = self.try_lock_briefly(*slot).map(|data| guard(*slot, data));
+                    *held = self.try_lock_briefly(*slot).map(|data| to_guard(*slot, data));
                 }
                 held.is_none()
             });
             let Some(busy) = busy else { return true };
-            let others = held.iter_mut().enumerate().filter(|(place, _)| !awaited.contains(place));
+            let others = guards.iter_mut().enumerate().filter(|(place, _)| !awaited.contains(place));
             others.for_each(|(_, held)| *held = None);
             // Keep the slots that were waited for during the next wait, or two busy slots could alternate forever. The
             // next slot may stay locked for long, so keep them only briefly, but longer after each failure.
             let kept = |waited| waited < patience && wait_policy(waited);
             let mut data = if awaited.is_empty() { None } else { self.lock_data_while(slots[busy], &kept) };
             if data.is_none() {
-                held.iter_mut().for_each(|held| *held = None);
+                guards.iter_mut().for_each(|held| *held = None);
                 if !std::mem::take(&mut awaited).is_empty() {
                     patience *= 2;
                 }
                 data = self.lock_data_while(slots[busy], wait_policy);
             }
             let Some(data) = data else { return false };
-            held[busy] = Some(guard(slots[busy], data));
+            guards[busy] = Some(to_guard(slots[busy], data));
             awaited.push(busy);
         }
     }
 
     fn try_lock_briefly(&self, slot: Slot) -> Option<MutexGuard<'_, SlotData>> {
         let lock = &self.slots[slot.index()].0;
-        lock.try_lock().or_else(|| self.spin_for_slot(slot)).or_else(|| lock.try_lock_for(SHORT_WAIT))
+        lock.try_lock()
+            .or_else(|| self.spin_for_slot(slot))
+            .or_else(|| lock.try_lock_for(MAX_WAIT_WITH_LOCKS))
     }
 
     /// Prepares for locking all slots: allocates the guards and prefetches the cache lines of the locks, because
@@ -286,13 +288,13 @@ impl Keyspace {
     /// Calls `while_locked` while all slots are locked. Of each slot, only the cache line with the lock is touched.
     pub(crate) fn with_all_locked<'k, R>(
         &'k self,
-        turn: &GlobalLock<'_>,
-        mut held: AllGuards<'k>,
-        at_that_moment: impl FnOnce() -> R,
+        global_lock: &GlobalLock<'_>,
+        mut guards: AllGuards<'k>,
+        while_locked: impl FnOnce() -> R,
     ) -> R {
-        self.lock_all_slots(turn, &self.usable_slots, &mut held, &|_| true, |_, data| data);
-        let outcome = at_that_moment();
-        held.iter_mut().for_each(|guard| *guard = None);
+        self.lock_all_slots(global_lock, &self.usable_slots, &mut guards, &|_| true, |_, data| data);
+        let outcome = while_locked();
+        guards.iter_mut().for_each(|guard| *guard = None);
         outcome
     }
 
@@ -313,20 +315,30 @@ impl Keyspace {
     pub(crate) fn yield_to_waiters(&self, guard: &mut SlotGuard<'_>) {
         guard.publish();
         MutexGuard::bump(&mut guard.data);
-        self.active_cuts.pin_missed_cuts(guard.slot, &mut guard.data);
-        guard.likely = None;
+        self.active_snapshots.pin_for_missed_snapshots(guard.slot, &mut guard.data);
+        guard.probable_entry = None;
     }
 
     #[inline]
     pub(crate) fn slot_guard<'k>(&'k self, slot: Slot, data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
-        self.guard_prefetched(slot, PrefetchedSlot { data, probable_entry: None })
+        self.guard_from_prefetched(slot, PrefetchedSlot { data, probable_entry: None })
     }
 
     #[inline(always)]
-    pub(crate) fn guard_prefetched<'k>(&'k self, slot: Slot, touched: PrefetchedSlot<'k>) -> SlotGuard<'k> {
-        let PrefetchedSlot { mut data, probable_entry: likely } = touched;
-        self.active_cuts.pin_missed_cuts(slot, &mut data);
-        SlotGuard { data, published: &self.published_summaries, slot, last_published: None, likely }
+    pub(crate) fn guard_from_prefetched<'k>(
+        &'k self,
+        slot: Slot,
+        prefetched: PrefetchedSlot<'k>,
+    ) -> SlotGuard<'k> {
+        let PrefetchedSlot { mut data, probable_entry: likely } = prefetched;
+        self.active_snapshots.pin_for_missed_snapshots(slot, &mut data);
+        SlotGuard {
+            data,
+            summaries: &self.published_summaries,
+            slot,
+            last_published: None,
+            probable_entry: likely,
+        }
     }
 
     /// Returns the number of keys of database 0 in `slot`, as published when the slot was last unlocked.
@@ -337,7 +349,7 @@ impl Keyspace {
 
     /// Returns the number of keys in all databases, as published when each slot was last unlocked.
     #[must_use]
-    pub fn keys(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.non_empty_slots().map(|slot| self.keys_in_slot(slot)).sum()
     }
 
@@ -348,8 +360,8 @@ impl Keyspace {
 
     /// Returns how often a slot has become empty or non-empty, as published when slots were last unlocked.
     #[must_use]
-    pub fn non_empty_changes(&self) -> u64 {
-        self.published_summaries.non_empty_slots.changes()
+    pub fn non_empty_change_count(&self) -> u64 {
+        self.published_summaries.non_empty_slots.change_count()
     }
 
     /// Returns the number of keys of `slot` in all databases, as published when the slot was last unlocked.
@@ -361,7 +373,7 @@ impl Keyspace {
 
     /// Returns the number of keys of `slot` with an expiry, in all databases.
     #[must_use]
-    pub fn volatile_in_slot(&self, slot: Slot) -> usize {
+    pub fn volatile_keys_in_slot(&self, slot: Slot) -> usize {
         self.published_summaries.volatile[slot.index()].load(Ordering::Relaxed) as usize
     }
 
@@ -390,7 +402,7 @@ impl Keyspace {
     /// A slot is locked only if databases other than 0 have keys in it.
     #[must_use]
     pub fn sizes(&self) -> Vec<DatabaseSize> {
-        let mut sizes = vec![DatabaseSize::default(); usize::from(self.databases())];
+        let mut sizes = vec![DatabaseSize::default(); usize::from(self.database_count())];
         for slot in self.non_empty_slots() {
             if self.has_other_databases(slot) {
                 for (db, table) in self.lock(slot).tables() {
@@ -398,11 +410,11 @@ impl Keyspace {
                 }
             } else {
                 sizes[0].keys += self.slot_len(slot);
-                sizes[0].volatile += self.volatile_in_slot(slot);
+                sizes[0].volatile += self.volatile_keys_in_slot(slot);
             }
         }
-        let others: usize = sizes[1..].iter().map(|size| size.with_element_expiry).sum();
-        sizes[0].with_element_expiry =
+        let others: usize = sizes[1..].iter().map(|size| size.keys_with_element_expiry).sum();
+        sizes[0].keys_with_element_expiry =
             self.published_summaries.keys_with_element_expiry.load(Ordering::Relaxed).saturating_sub(others);
         sizes
     }
@@ -440,4 +452,4 @@ impl Keyspace {
     }
 }
 
-const _: () = assert!(SLOT_COUNT <= u16::MAX as usize && FullChunk::<AlignedSlot>::LEN == SLOT_COUNT);
+const _: () = assert!(SLOT_COUNT <= u16::MAX as usize && ChunkArray::<AlignedSlot>::LEN == SLOT_COUNT);

@@ -4,7 +4,7 @@
 //! is added").
 
 use crate::entry::TypeCode;
-use crate::packed::{MAX_BYTES, MAX_ELEMENTS, ValueSummary};
+use crate::packed::{MAX_PACKED_BYTES, MAX_PACKED_ELEMENTS, ValueSummary};
 use crate::stream;
 
 /// The type of a value, as reported by TYPE.
@@ -114,7 +114,7 @@ impl ValueEncoding {
 
     /// Returns the encoding with this type code.
     #[inline(always)]
-    pub(crate) fn of(code: TypeCode) -> Self {
+    pub(crate) fn from_code(code: TypeCode) -> Self {
         match code.as_u8() {
             0 => Self::String,
             1 => Self::RawString,
@@ -166,31 +166,35 @@ impl ValueEncoding {
 
     /// Returns the encoding after adding elements with this summary. An encoding never becomes more compact
     /// again.
-    pub(crate) fn encoding_after_adding(self, about: &ValueSummary, limits: &EncodingLimits) -> Self {
+    pub(crate) fn encoding_after_adding(self, summary: &ValueSummary, limits: &EncodingLimits) -> Self {
         match self {
             Self::String | Self::RawString | Self::FloatSumString | Self::Stream => self,
-            Self::ListpackSortedSet if about.exceeds(limits.sorted_set) => Self::SkiplistSortedSet,
+            Self::ListpackSortedSet if summary.exceeds(limits.sorted_set) => Self::SkiplistSortedSet,
             Self::ListpackSortedSet | Self::SkiplistSortedSet => self,
-            Self::ListpackList if limits.list.is_exceeded_by(about.bytes as usize, about.count as usize) => {
+            Self::ListpackList
+                if limits.list.is_exceeded_by(summary.bytes as usize, summary.count as usize) =>
+            {
                 Self::QuicklistList
             }
             Self::ListpackList | Self::QuicklistList => self,
-            Self::ListpackHash if about.exceeds(limits.hash) => Self::TableHash,
+            Self::ListpackHash if summary.exceeds(limits.hash) => Self::TableHash,
             Self::ListpackHash | Self::TableHash => self,
             Self::IntsetSet | Self::ListpackSet | Self::TableSet => {
-                self.set_encoding_after_adding(about, limits.set)
+                self.set_encoding_after_adding(summary, limits.set)
             }
         }
     }
 
     /// Like [`Self::encoding_after_adding`], for a set. An intset stays one while all members are integers and within
     /// the limit, and becomes a hash table beyond the limit.
-    pub(crate) fn set_encoding_after_adding(self, about: &ValueSummary, bounds: SetBounds) -> Self {
-        match (self, about.value_encoding()) {
+    pub(crate) fn set_encoding_after_adding(self, summary: &ValueSummary, bounds: SetBounds) -> Self {
+        match (self, summary.value_encoding()) {
             (Self::TableSet, _) | (_, Self::TableSet) => Self::TableSet,
-            (Self::IntsetSet, Self::IntsetSet) if about.count as usize <= bounds.intset => Self::IntsetSet,
+            (Self::IntsetSet, Self::IntsetSet) if summary.count as usize <= bounds.max_intset_entries => {
+                Self::IntsetSet
+            }
             (Self::IntsetSet, Self::IntsetSet) => Self::TableSet,
-            _ if about.exceeds(bounds.listpack) => Self::TableSet,
+            _ if summary.exceeds(bounds.listpack) => Self::TableSet,
             _ => Self::ListpackSet,
         }
     }
@@ -201,7 +205,7 @@ impl ValueEncoding {
         match self.kind() {
             Kind::String => true,
             Kind::List | Kind::Set | Kind::SortedSet | Kind::Hash => {
-                bytes.len() <= MAX_BYTES && len <= self.max_packed_elements()
+                bytes.len() <= MAX_PACKED_BYTES && len <= self.max_packed_elements()
             }
             Kind::Stream => stream::stays_packed(bytes),
         }
@@ -211,7 +215,7 @@ impl ValueEncoding {
     pub(crate) fn max_packed_elements(self) -> usize {
         match self {
             // Lookups in an intset use binary search, so it may have the maximum number of elements.
-            Self::IntsetSet => MAX_ELEMENTS,
+            Self::IntsetSet => MAX_PACKED_ELEMENTS,
             Self::ListpackSet | Self::TableSet => 128,
             Self::String
             | Self::RawString
@@ -222,7 +226,7 @@ impl ValueEncoding {
             | Self::QuicklistList
             | Self::ListpackSortedSet
             | Self::SkiplistSortedSet
-            | Self::Stream => MAX_ELEMENTS,
+            | Self::Stream => MAX_PACKED_ELEMENTS,
         }
     }
 }
@@ -242,9 +246,9 @@ impl From<EncodingHint> for ValueEncoding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListpackBounds {
     /// Maximum number of elements.
-    pub entries: usize,
+    pub max_entries: usize,
     /// Maximum length of an element, field name or value.
-    pub value: usize,
+    pub max_value_len: usize,
 }
 
 /// Threshold for the `listpack` encoding of a list (`list-max-listpack-size`): a number of elements, or, if
@@ -254,9 +258,9 @@ pub struct ListLimit(pub i32);
 
 impl ListLimit {
     /// Number of bytes of a listpack besides its entries.
-    const LISTPACK_OVERHEAD: usize = 7;
+    const LISTPACK_OVERHEAD_BYTES: usize = 7;
     /// Maximum number of bytes that applies in addition to a limit on the number of elements.
-    const MAX_COUNTED_BYTES: usize = 8192;
+    const MAX_BYTES_WITH_COUNT_LIMIT: usize = 8192;
 
     /// Returns the limit: `Ok` with a maximum number of bytes, or `Err` with a maximum number of elements.
     fn byte_or_element_limit(self) -> Result<usize, usize> {
@@ -268,10 +272,10 @@ impl ListLimit {
 
     /// Returns whether a list with this many bytes and elements exceeds the limit.
     pub(crate) fn is_exceeded_by(self, bytes: usize, len: usize) -> bool {
-        let bytes = bytes + Self::LISTPACK_OVERHEAD;
+        let bytes = bytes + Self::LISTPACK_OVERHEAD_BYTES;
         match self.byte_or_element_limit() {
             Ok(most) => bytes > most,
-            Err(most) => bytes > Self::MAX_COUNTED_BYTES || len > most,
+            Err(most) => bytes > Self::MAX_BYTES_WITH_COUNT_LIMIT || len > most,
         }
     }
 
@@ -279,7 +283,7 @@ impl ListLimit {
     /// that the encoding does not alternate.
     pub(crate) fn permits_conversion_to_listpack(self, bytes: usize, len: usize) -> bool {
         match self.byte_or_element_limit() {
-            Ok(most) => bytes + Self::LISTPACK_OVERHEAD <= most / 2,
+            Ok(most) => bytes + Self::LISTPACK_OVERHEAD_BYTES <= most / 2,
             Err(most) => len <= most / 2,
         }
     }
@@ -288,8 +292,8 @@ impl ListLimit {
 /// Thresholds of the set encodings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetBounds {
-    /// Maximum number of integers of an `intset`.
-    pub intset: usize,
+    /// Maximum number of integers of an `max_intset_entries`.
+    pub max_intset_entries: usize,
     /// Thresholds of the `listpack` encoding.
     pub listpack: ListpackBounds,
 }
@@ -298,9 +302,9 @@ pub struct SetBounds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamNodeBounds {
     /// Maximum size of a node in bytes (`stream-node-max-bytes`).
-    pub bytes: usize,
+    pub max_bytes: usize,
     /// Maximum number of entries in a node (`stream-node-max-entries`).
-    pub entries: usize,
+    pub max_entries: usize,
 }
 
 /// Thresholds of the compact encodings, by kind.
@@ -320,14 +324,17 @@ pub struct EncodingLimits {
 
 impl Default for EncodingLimits {
     fn default() -> Self {
-        let set = SetBounds { intset: 512, listpack: ListpackBounds { entries: 128, value: 64 } };
-        let sorted_set = ListpackBounds { entries: 128, value: 64 };
-        let stream = StreamNodeBounds { bytes: 4096, entries: 100 };
+        let set = SetBounds {
+            max_intset_entries: 512,
+            listpack: ListpackBounds { max_entries: 128, max_value_len: 64 },
+        };
+        let sorted_set = ListpackBounds { max_entries: 128, max_value_len: 64 };
+        let stream = StreamNodeBounds { max_bytes: 4096, max_entries: 100 };
         Self {
             list: ListLimit(-2),
             set,
             sorted_set,
-            hash: ListpackBounds { entries: 512, value: 64 },
+            hash: ListpackBounds { max_entries: 512, max_value_len: 64 },
             stream,
         }
     }
@@ -338,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_decodes_to_its_encoding() {
+    fn type_code_decodes_to_its_encoding() {
         let forms = [
             ValueEncoding::String,
             ValueEncoding::RawString,
@@ -355,7 +362,7 @@ mod tests {
             ValueEncoding::Stream,
         ];
         for form in forms {
-            assert_eq!(ValueEncoding::of(form.code()), form);
+            assert_eq!(ValueEncoding::from_code(form.code()), form);
             assert_eq!(ValueEncoding::initial_for(form.kind()).kind(), form.kind());
             assert!(Kind::ALL.contains(&form.kind()));
         }

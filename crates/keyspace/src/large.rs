@@ -4,14 +4,14 @@
 //! structure behind the [`Collection`] trait, which provides everything that is needed to store, pin, visit, count and
 //! drop it.
 
-use crate::captured::{Captured, ValueOwner};
-use crate::entry::{MAX_VALUE, TypeCode};
+use crate::captured::{CapturedEntries, ValueOwner};
+use crate::entry::{MAX_VALUE_LEN, TypeCode};
 use crate::fields::LargeFields;
 use crate::hash::HashFields;
 use crate::kind::{Kind, ValueEncoding};
 use crate::list::segments::Segments;
 use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue, Record};
-use crate::packed::{PackedValue, elements_len};
+use crate::packed::{PackedValue, elements_bytes};
 use crate::pages::FillLevel;
 use crate::set::SetFields;
 use crate::sorted_set::SortedSetFields;
@@ -29,7 +29,7 @@ pub(crate) trait Collection: std::fmt::Debug {
     fn estimated_bytes(&self) -> usize;
 
     /// Returns the number of heap bytes used.
-    fn held_bytes(&self) -> usize;
+    fn heap_bytes(&self) -> usize;
 
     fn fill_level(&self) -> FillLevel;
 
@@ -37,17 +37,22 @@ pub(crate) trait Collection: std::fmt::Debug {
     fn add_packed(&mut self, elements: PackedValue<'_>) -> bool;
 
     /// Returns a deep copy that no snapshot has pinned.
-    fn copy(&self) -> Large;
+    fn copy(&self) -> LargeValue;
 
     /// Pins the current elements for the snapshot with this bit, unless they are pinned for it already.
-    fn pin(&mut self, bit: u32);
+    fn pin(&mut self, snapshot_bit: u32);
 
     /// Copies the next pinned part together with the collection's key, unpins it, and returns its bytes. Returns `None`
     /// after the last part.
-    fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize>;
+    fn walk(
+        &mut self,
+        snapshot_bit: u32,
+        owner: ValueOwner<'_>,
+        captured: &mut CapturedEntries,
+    ) -> Option<usize>;
 
     /// Unpins the next part without copying it and returns its bytes. Returns `None` after the last part.
-    fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize>;
+    fn skip(&mut self, snapshot_bit: u32, dropped: &mut Vec<Record<LargeValue>>) -> Option<usize>;
 
     /// Prefetches the index segment for the element with this hash. Does nothing for kinds without named elements.
     fn prefetch_segment(&self, _hash: u64) {}
@@ -61,7 +66,7 @@ pub(crate) trait Collection: std::fmt::Debug {
 
 /// A value that is stored outside the pages.
 #[derive(Debug)]
-pub(crate) enum Large {
+pub(crate) enum LargeValue {
     /// A string or packed collection, stored as bytes.
     Bytes(Vec<u8>),
     List(Box<Segments>),
@@ -71,7 +76,7 @@ pub(crate) enum Large {
     Stream(Box<LargeStream>),
 }
 
-impl Large {
+impl LargeValue {
     pub(crate) fn empty(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::Bytes(Vec::new()),
@@ -84,16 +89,16 @@ impl Large {
     }
 
     /// Returns the total bytes of the elements if the encoding of the kind depends on it; otherwise 0.
-    pub(crate) fn elements_len(&self) -> u32 {
+    pub(crate) fn elements_bytes(&self) -> u32 {
         match self {
-            Self::Bytes(bytes) => elements_len(bytes),
+            Self::Bytes(bytes) => elements_bytes(bytes),
             Self::List(segments) => u32::try_from(segments.bytes()).unwrap_or(u32::MAX),
             Self::Set(_) | Self::SortedSet(_) | Self::Hash(_) | Self::Stream(_) => 0,
         }
     }
 
     /// Adds a part of a value. Returns whether all its elements were new.
-    pub(crate) fn add(&mut self, part: PackedValue<'_>) -> bool {
+    pub(crate) fn add_part(&mut self, part: PackedValue<'_>) -> bool {
         match self.shape_mut() {
             OverflowShapeMut::Flat(bytes) => {
                 bytes.extend_from_slice(part.bytes());
@@ -104,7 +109,7 @@ impl Large {
     }
 }
 
-impl From<Vec<u8>> for Large {
+impl From<Vec<u8>> for LargeValue {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Bytes(bytes)
     }
@@ -117,18 +122,18 @@ const KEY_PAGE_LEN_FACTOR: u64 = 450;
 /// grow at the same time, so other pages soon fill the holes that growing pages leave in the pool.
 pub(crate) const ELEMENT_PAGE_LEN_FACTOR: u64 = 4800;
 
-impl OverflowValue for Large {
+impl OverflowValue for LargeValue {
     const PAGE_LEN_FACTOR: u64 = KEY_PAGE_LEN_FACTOR;
     type SecondaryOrder = ();
 
     #[inline]
     fn may_outgrow_packed(code: TypeCode) -> bool {
-        ValueEncoding::of(code).is_collection()
+        ValueEncoding::from_code(code).is_collection()
     }
 
     fn is_walked_in_parts(&self) -> bool {
         match self.shape() {
-            OverflowShape::Flat(bytes) => bytes.len() > MAX_VALUE,
+            OverflowShape::Flat(bytes) => bytes.len() > MAX_VALUE_LEN,
             OverflowShape::Collection(_) => true,
         }
     }

@@ -61,7 +61,7 @@ pub use pages::{FillLevel, limit_pages, slot_capacity, was_ever_crowded};
 pub use prefetched::PrefetchedSlot;
 pub use set::{Digits, SetBuilder, SetMember};
 pub use slot::{RemovedKeys, SlotData, SlotGuard};
-pub use snapshot::{PreparedCut, Snapshot, SnapshotEntry};
+pub use snapshot::{PreparedSnapshot, Snapshot, SnapshotEntry};
 pub use sorted_set::{OrderBoundary, PinnedMembers, ScoredMember, ScoredPart};
 pub use stream::{
     Consumer, Group, IdempotenceBounds, IdempotenceTotals, PendingEntry, Producers, Stream, StreamCursor,

@@ -11,7 +11,7 @@ pub(crate) mod segments;
 mod tree;
 
 use crate::kind::{Kind, ValueEncoding};
-use crate::packed::{self, COUNT_LEN, PackedBuilder, PackedValue, Shape};
+use crate::packed::{self, COUNT_LEN, CollectionShape, PackedBuilder, PackedValue};
 use crate::value::PartElements;
 pub use records::{ItemDigits, ListItem};
 use segments::{Segments, SegmentsPart};
@@ -28,7 +28,7 @@ pub enum ListEnd {
 /// A read-only view of a list, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct ListRef<'a> {
-    pub(crate) shape: Shape<'a, Segments>,
+    pub(crate) shape: CollectionShape<'a, Segments>,
     pub(crate) value_encoding: ValueEncoding,
 }
 
@@ -70,8 +70,8 @@ impl<'a> ListRef<'a> {
 
     pub(crate) fn bytes(&self) -> usize {
         match self.shape {
-            Shape::Packed(packed) => packed.len() - COUNT_LEN,
-            Shape::Large(segments) => segments.bytes(),
+            CollectionShape::Packed(packed) => packed.len() - COUNT_LEN,
+            CollectionShape::Large(segments) => segments.bytes(),
         }
     }
 
@@ -80,11 +80,11 @@ impl<'a> ListRef<'a> {
     #[inline]
     pub fn get(&self, index: usize) -> Option<ListItem<'a>> {
         (index < self.len()).then(|| match self.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 let run = &packed[COUNT_LEN..];
-                records::read(run, records::offset(run, packed::count(packed), index)).item
+                records::read_record(run, records::record_offset(run, packed::count(packed), index)).item
             }
-            Shape::Large(segments) => segments.tree().item(index),
+            CollectionShape::Large(segments) => segments.tree().item(index),
         })
     }
 
@@ -94,12 +94,12 @@ impl<'a> ListRef<'a> {
             return;
         }
         match self.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 let run = &packed[COUNT_LEN..];
-                let from = records::offset(run, packed::count(packed), index);
+                let from = records::record_offset(run, packed::count(packed), index);
                 records::items(&run[from..]).all(visit);
             }
-            Shape::Large(segments) => {
+            CollectionShape::Large(segments) => {
                 segments.tree().visit(index, visit);
             }
         }
@@ -111,13 +111,13 @@ impl<'a> ListRef<'a> {
             return;
         }
         match self.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 let run = &packed[COUNT_LEN..];
-                let to = records::offset(run, packed::count(packed), index + 1);
-                records::items_back(&run[..to]).all(visit);
+                let to = records::record_offset(run, packed::count(packed), index + 1);
+                records::items_backward(&run[..to]).all(visit);
             }
-            Shape::Large(segments) => {
-                segments.tree().visit_back(index, visit);
+            CollectionShape::Large(segments) => {
+                segments.tree().visit_backward(index, visit);
             }
         }
     }
@@ -132,20 +132,20 @@ impl<'a> ListRef<'a> {
 
     /// Returns the number of runs that [`Self::for_each_run`] visits.
     #[must_use]
-    pub fn runs(&self) -> usize {
+    pub fn run_count(&self) -> usize {
         match self.shape {
-            Shape::Packed(_) => 1,
-            Shape::Large(segments) => segments.size().segments,
+            CollectionShape::Packed(_) => 1,
+            CollectionShape::Large(segments) => segments.size().segments,
         }
     }
 
     /// Visits all elements, one run at a time.
     pub fn for_each_run(&self, visit: &mut dyn FnMut(ListRun<'a>)) {
         match self.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 visit(ListRun { len: packed::count(packed), entries: &packed[COUNT_LEN..] });
             }
-            Shape::Large(segments) => segments.tree().visit_segments(&mut |segment| {
+            CollectionShape::Large(segments) => segments.tree().visit_segments(&mut |segment| {
                 visit(ListRun { len: segment.len(), entries: segment.records() });
             }),
         }
@@ -168,7 +168,7 @@ impl<'a> ListPart<'a> {
     /// Returns the number of runs of the whole list when the snapshot was taken.
     #[must_use]
     pub fn total_runs(&self) -> usize {
-        self.part.total.segments
+        self.part.total_size.segments
     }
 
     /// Visits the elements of this part, one run at a time.
@@ -182,7 +182,7 @@ impl<'a> ListPart<'a> {
 impl PackedBuilder {
     /// Appends an element to the list being built.
     pub fn push_item(&mut self, element: &[u8]) {
-        records::push(&mut self.bytes, element.into());
+        records::push_record(&mut self.bytes, element.into());
         self.summary.count += 1;
         packed::set_count(&mut self.bytes, self.summary.count as usize);
     }

@@ -115,12 +115,12 @@ struct BorrowedLock<'k> {
 }
 
 /// Returns the index of `slot` in a list in ascending order; it is the slot number if the list contains every slot.
-fn position_in<T>(rising: &[T], slot: Slot, slot_of: impl Fn(&T) -> Slot) -> Option<usize> {
+fn position_in<T>(ascending: &[T], slot: Slot, slot_of: impl Fn(&T) -> Slot) -> Option<usize> {
     let own = slot.index();
-    if rising.get(own).is_some_and(|there| slot_of(there) == slot) {
+    if ascending.get(own).is_some_and(|there| slot_of(there) == slot) {
         return Some(own);
     }
-    rising.binary_search_by_key(&slot, slot_of).ok()
+    ascending.binary_search_by_key(&slot, slot_of).ok()
 }
 
 impl BorrowedSlots<'_> {
@@ -223,47 +223,52 @@ impl<'k> LockedSlots<'k> {
 
     /// Locks every slot, waiting as long as necessary.
     #[must_use]
-    pub fn all(turn: &GlobalLock<'k>) -> Self {
+    pub fn lock_all(global_lock: &GlobalLock<'k>) -> Self {
         let mut locked = Self::default();
-        locked.add_all(turn, &|_| true);
+        locked.add_all(global_lock, &|_| true);
         locked
     }
 
     /// Locks all slots. While the thread waits for one slot, it holds no other. Returns `None` if the wait policy gave
     /// up.
-    pub fn all_while(turn: &GlobalLock<'k>, wait_policy: WaitPolicy<'_>) -> Option<Self> {
+    pub fn lock_all_while(global_lock: &GlobalLock<'k>, wait_policy: WaitPolicy<'_>) -> Option<Self> {
         let mut locked = Self::default();
-        locked.add_all(turn, wait_policy).then_some(locked)
+        locked.add_all(global_lock, wait_policy).then_some(locked)
     }
 
     /// Locks one more slot, unless it is locked here already. Returns false if the wait policy gave up.
-    pub fn add(&mut self, turn: &GlobalLock<'k>, slot: Slot, wait_policy: WaitPolicy<'_>) -> bool {
+    pub fn add_slot(
+        &mut self,
+        global_lock: &GlobalLock<'k>,
+        slot: Slot,
+        wait_policy: WaitPolicy<'_>,
+    ) -> bool {
         self.guards.extend(self.single_guard.take());
         let Err(place) = self.guards.binary_search_by_key(&slot, SlotGuard::slot) else { return true };
-        let Some(guard) = turn.keyspace.lock_slot_while(slot, wait_policy) else { return false };
+        let Some(guard) = global_lock.keyspace.lock_slot_while(slot, wait_policy) else { return false };
         self.guards.insert(place, guard);
         true
     }
 
     /// Locks all slots that are not locked here yet, or none of them. While the thread waits for a busy slot, it holds
     /// only the slots that were locked before. Returns whether all slots are locked.
-    pub fn add_all(&mut self, turn: &GlobalLock<'k>, wait_policy: WaitPolicy<'_>) -> bool {
-        self.add_each(turn, turn.keyspace.slots(), wait_policy)
+    pub fn add_all(&mut self, global_lock: &GlobalLock<'k>, wait_policy: WaitPolicy<'_>) -> bool {
+        self.add_slots(global_lock, global_lock.keyspace.slots(), wait_policy)
     }
 
     /// Like [`Self::add_all`], but only for these slots, which must be in ascending order.
-    pub fn add_each(
+    pub fn add_slots(
         &mut self,
-        turn: &GlobalLock<'k>,
+        global_lock: &GlobalLock<'k>,
         slots: impl Iterator<Item = Slot>,
         wait_policy: WaitPolicy<'_>,
     ) -> bool {
         self.guards.extend(self.single_guard.take());
-        let (keyspace, is_first) = (turn.keyspace, self.guards.is_empty());
+        let (keyspace, is_first) = (global_lock.keyspace, self.guards.is_empty());
         let missing: Vec<Slot> = slots.filter(|slot| is_first || !self.is_locked(*slot)).collect();
         let mut held: Vec<Option<SlotGuard<'k>>> = missing.iter().map(|_| None).collect();
         let guard = |slot, data| keyspace.slot_guard(slot, data);
-        if !keyspace.lock_all_slots(turn, &missing, &mut held, wait_policy, guard) {
+        if !keyspace.lock_all_slots(global_lock, &missing, &mut held, wait_policy, guard) {
             return false;
         }
         // This collects in place, because an `Option<SlotGuard>` is as large as a `SlotGuard`.
@@ -345,14 +350,14 @@ impl<'k> LockedSlots<'k> {
         &mut self,
         keyspace: &'k Keyspace,
         slot: Slot,
-        touched: Option<PrefetchedSlot<'k>>,
+        prefetched: Option<PrefetchedSlot<'k>>,
     ) -> bool {
         if self.single_guard.as_ref().is_some_and(|guard| guard.slot() == slot) {
             return true;
         }
         self.release();
-        self.single_guard = match touched {
-            Some(touched) => Some(keyspace.guard_prefetched(slot, touched)),
+        self.single_guard = match prefetched {
+            Some(touched) => Some(keyspace.guard_from_prefetched(slot, touched)),
             None => keyspace.try_lock(slot),
         };
         self.single_guard.is_some()
@@ -360,12 +365,12 @@ impl<'k> LockedSlots<'k> {
 
     /// Takes the guard out if exactly one slot is locked here.
     #[must_use]
-    pub fn take_single(&mut self) -> Option<SlotGuard<'k>> {
+    pub fn take_single_guard(&mut self) -> Option<SlotGuard<'k>> {
         self.single_guard.take()
     }
 
     /// Puts a guard back as the only locked slot.
-    pub fn put_single(&mut self, guard: SlotGuard<'k>) {
+    pub fn put_single_guard(&mut self, guard: SlotGuard<'k>) {
         self.release();
         self.single_guard = Some(guard);
     }
@@ -391,8 +396,8 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    fn position_in(several: &[SlotGuard<'k>], slot: Slot) -> usize {
-        position_in(several, slot, SlotGuard::slot).expect("a command touches only the slots it locked")
+    fn position_in(guards: &[SlotGuard<'k>], slot: Slot) -> usize {
+        position_in(guards, slot, SlotGuard::slot).expect("a command touches only the slots it locked")
     }
 
     fn borrowed_slot(&self, slot: Slot) -> &SlotData {
@@ -431,15 +436,15 @@ impl<'k> LockedSlots<'k> {
     /// Handles several or borrowed slots, out of line so that the common case of one slot stays short.
     #[inline(never)]
     fn slot_in<'s>(
-        several: &'s mut [SlotGuard<'k>],
+        guards: &'s mut [SlotGuard<'k>],
         borrowed: &'s mut BorrowedSlots<'k>,
         slot: Slot,
     ) -> &'s mut SlotData {
-        if several.is_empty() {
+        if guards.is_empty() {
             return borrowed.data_mut(slot).expect("a command touches only the slots it locked");
         }
-        let place = Self::position_in(several, slot);
-        &mut several[place]
+        let place = Self::position_in(guards, slot);
+        &mut guards[place]
     }
 
     /// Looks up a key of a locked slot in database `db`, and its usage.
@@ -469,7 +474,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn add_all_keeps_held_locks_and_lends_every_slot() {
+    fn add_all_keeps_existing_locks_and_lends_every_slot() {
         let keyspace = Keyspace::new(1, 1);
         let slot = |number| Slot::new(number).unwrap();
         let mut locked = keyspace.lock_many(&[slot(3), slot(9000)]);
@@ -528,11 +533,11 @@ mod tests {
         keyspace.lock(for_key).table(0).insert(&key, crate::PackedValue::string(b"v"), None);
         assert_eq!(keyspace.len(0), 1);
         let turn = keyspace.acquire_global_lock();
-        let mut locked = LockedSlots::all(&turn);
+        let mut locked = LockedSlots::lock_all(&turn);
         assert_eq!(locked.len(), 2);
         assert_eq!(locked.slot_mut(for_key).table_if(0).map(crate::Table::len), Some(1));
         locked.release();
-        let (mut snapshot, ()) = keyspace.prepare_cut().cut(&turn, || ()).unwrap();
+        let (mut snapshot, ()) = keyspace.prepare_snapshot().take(&turn, || ()).unwrap();
         let mut keys = Vec::new();
         for slot in keyspace.slots() {
             snapshot.walk(slot, &mut |entry| keys.push(entry.key.to_vec()));

@@ -32,23 +32,20 @@ pub(crate) trait SecondaryOrder<V: OverflowValue>: Debug + Default {
     type Positions;
 
     /// Called after an entry was inserted.
-    fn add(&mut self, reference: u32, names: &EntryKeys<'_, V>);
+    fn add(&mut self, reference: u32, keys: &EntryKeys<'_, V>);
 
     /// Called before an entry is removed or changed.
-    fn remove(&mut self, reference: u32, names: &EntryKeys<'_, V>);
+    fn remove(&mut self, reference: u32, keys: &EntryKeys<'_, V>);
 
     /// Returns the positions of entries that are about to be moved.
-    fn positions_of(
-        &self,
-        references: impl Iterator<Item = u32>,
-        names: &EntryKeys<'_, V>,
-    ) -> Self::Positions;
+    fn positions_of(&self, references: impl Iterator<Item = u32>, keys: &EntryKeys<'_, V>)
+    -> Self::Positions;
 
     /// Called for each moved entry, in the order in which the references were passed to [`Self::positions_of`].
-    fn replace_reference(&mut self, places: &mut Self::Positions, from: u32, to: u32);
+    fn replace_reference(&mut self, positions: &mut Self::Positions, old: u32, new: u32);
 
     /// Returns the number of heap bytes used.
-    fn bytes(&self) -> usize;
+    fn heap_bytes(&self) -> usize;
 }
 
 impl<V: OverflowValue> SecondaryOrder<V> for () {
@@ -66,7 +63,7 @@ impl<V: OverflowValue> SecondaryOrder<V> for () {
     #[inline(always)]
     fn replace_reference(&mut self, (): &mut (), _: u32, _: u32) {}
 
-    fn bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         0
     }
 }
@@ -83,7 +80,7 @@ pub(crate) trait ElementSource {
 impl ElementSource for EntryKeys<'_, ScoreBytes> {
     #[inline]
     fn score_bits(&self, reference: u32) -> u64 {
-        score::order_bits(score::read(self.value(reference)))
+        score::order_bits(score::decode(self.value(reference)))
     }
 
     #[inline]
@@ -110,25 +107,25 @@ pub(crate) enum ElementBoundary<'a> {
 
 impl<'a> ElementBoundary<'a> {
     #[inline]
-    pub(crate) fn is_after<'n>(&self, element: u64, its_name: impl FnOnce() -> &'n [u8]) -> bool {
+    pub(crate) fn is_after<'n>(&self, element: u64, element_name: impl FnOnce() -> &'n [u8]) -> bool {
         match *self {
             Self::Score { score_bits: bits, is_after: after } => element < bits || after && element == bits,
             Self::Element { score_bits: bits, name, is_after: after } => {
                 element < bits
-                    || element == bits && (if after { its_name() <= name } else { its_name() < name })
+                    || element == bits && (if after { element_name() <= name } else { element_name() < name })
             }
             Self::Name { name, is_after: after } => {
                 if after {
-                    its_name() <= name
+                    element_name() <= name
                 } else {
-                    its_name() < name
+                    element_name() < name
                 }
             }
         }
     }
 
     #[inline]
-    fn bits(&self) -> Option<u64> {
+    fn score_bits(&self) -> Option<u64> {
         match *self {
             Self::Score { score_bits: bits, .. } | Self::Element { score_bits: bits, .. } => Some(bits),
             Self::Name { .. } => None,
@@ -149,20 +146,20 @@ impl<'a> ElementBoundary<'a> {
 impl SecondaryOrder<ScoreBytes> for Tree {
     type Positions = IntoIter<Position>;
 
-    fn add(&mut self, reference: u32, names: &EntryKeys<'_, ScoreBytes>) {
-        self.insert(reference, names);
+    fn add(&mut self, reference: u32, keys: &EntryKeys<'_, ScoreBytes>) {
+        self.insert(reference, keys);
     }
 
-    fn remove(&mut self, reference: u32, names: &EntryKeys<'_, ScoreBytes>) {
-        self.remove_element(reference, names);
+    fn remove(&mut self, reference: u32, keys: &EntryKeys<'_, ScoreBytes>) {
+        self.remove_element(reference, keys);
     }
 
     fn positions_of(
         &self,
         references: impl Iterator<Item = u32>,
-        names: &EntryKeys<'_, ScoreBytes>,
+        keys: &EntryKeys<'_, ScoreBytes>,
     ) -> Self::Positions {
-        references.map(|reference| self.position(reference, names)).collect::<Vec<_>>().into_iter()
+        references.map(|reference| self.position(reference, keys)).collect::<Vec<_>>().into_iter()
     }
 
     fn replace_reference(&mut self, places: &mut Self::Positions, from: u32, to: u32) {
@@ -170,8 +167,8 @@ impl SecondaryOrder<ScoreBytes> for Tree {
         self.replace_reference(&position, from, to);
     }
 
-    fn bytes(&self) -> usize {
-        self.held_bytes()
+    fn heap_bytes(&self) -> usize {
+        self.allocated_bytes()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::chunked::ChunkedVec;
 use crate::entry::TypeCode;
-use crate::large::{Collection, Large};
+use crate::large::{Collection, LargeValue};
 use crate::order::SecondaryOrder;
 
 /// Bytes of all overflow records and sorted-set orders of the process, without the pages of collections.
@@ -28,15 +28,15 @@ pub fn snapshot_only_bytes() -> usize {
 }
 
 /// Adds `more` to the number of bytes that only snapshots need, and subtracts `less`.
-pub(crate) fn count_snapshot_only(more: usize, less: usize) {
-    SNAPSHOT_ONLY_BYTES.fetch_add(more, Ordering::Relaxed);
-    SNAPSHOT_ONLY_BYTES.fetch_sub(less, Ordering::Relaxed);
+pub(crate) fn count_snapshot_only_bytes(added: usize, removed: usize) {
+    SNAPSHOT_ONLY_BYTES.fetch_add(added, Ordering::Relaxed);
+    SNAPSHOT_ONLY_BYTES.fetch_sub(removed, Ordering::Relaxed);
 }
 
 /// Adds `more` to the number of overflow bytes, and subtracts `less`.
-pub(crate) fn count_overflow(more: usize, less: usize) {
-    OVERFLOW_BYTES.fetch_add(more, Ordering::Relaxed);
-    OVERFLOW_BYTES.fetch_sub(less, Ordering::Relaxed);
+pub(crate) fn count_overflow_bytes(added: usize, removed: usize) {
+    OVERFLOW_BYTES.fetch_add(added, Ordering::Relaxed);
+    OVERFLOW_BYTES.fetch_sub(removed, Ordering::Relaxed);
 }
 
 /// Returns the total overflow bytes, without the pages of large collections.
@@ -62,7 +62,7 @@ impl CountedBytes {
 
 impl Clone for CountedBytes {
     fn clone(&self) -> Self {
-        record_shed(self.0);
+        record_shed_bytes(self.0);
         let mut copy = Self::default();
         copy.set(self.0);
         copy
@@ -76,7 +76,7 @@ impl Drop for CountedBytes {
 }
 
 /// Records that an edit copied or removed nodes of this many bytes, which now belong only to snapshots.
-pub(crate) fn record_shed(bytes: usize) {
+pub(crate) fn record_shed_bytes(bytes: usize) {
     SHED_BYTES.set(SHED_BYTES.get().wrapping_add(bytes));
 }
 
@@ -95,28 +95,28 @@ pub(crate) struct SnapshotOnlyBytes {
 
 impl SnapshotOnlyBytes {
     /// Creates a counter at zero for a value of at most `max` bytes.
-    pub(crate) fn with_limit(most: usize) -> Self {
-        Self { bytes: 0, max_bytes: most }
+    pub(crate) fn with_limit(max: usize) -> Self {
+        Self { bytes: 0, max_bytes: max }
     }
 
     /// Adds the bytes of nodes that edits copied or removed since [`total_shed_bytes`] returned `earlier_total`. The
     /// snapshot must have shared these nodes.
-    pub(crate) fn add_shed_since(&mut self, before: usize) {
-        let more = total_shed_bytes().wrapping_sub(before).min(self.max_bytes - self.bytes);
-        count_snapshot_only(more, 0);
+    pub(crate) fn add_shed_since(&mut self, earlier_total: usize) {
+        let more = total_shed_bytes().wrapping_sub(earlier_total).min(self.max_bytes - self.bytes);
+        count_snapshot_only_bytes(more, 0);
         self.bytes += more;
     }
 }
 
 impl Drop for SnapshotOnlyBytes {
     fn drop(&mut self) {
-        count_snapshot_only(0, self.bytes);
+        count_snapshot_only_bytes(0, self.bytes);
     }
 }
 
 /// A value that can be stored outside the pages of an entry store. For keys this is a string, a packed collection or a
 /// large one ([`crate::large::Large`]); for elements of a large collection only bytes.
-pub(crate) trait OverflowValue: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
+pub(crate) trait OverflowValue: std::fmt::Debug + From<Vec<u8>> + Into<LargeValue> {
     /// Determines the maximum page length: the square root of the product of this factor and the store's bytes.
     const PAGE_LEN_FACTOR: u64;
 
@@ -173,15 +173,15 @@ pub(crate) struct Record<V> {
     pub(crate) value: V,
     /// Number of other entries that use this record: old versions of the entry that snapshots need after an expiry
     /// change.
-    pub(crate) shared: u8,
+    pub(crate) other_entries: u8,
     /// Number of bytes that are counted as needed only by snapshots; 0 while the entry is live.
-    pub(crate) kept_bytes: usize,
+    pub(crate) snapshot_only_bytes: usize,
 }
 
 impl<V: OverflowValue> Record<V> {
     /// Creates a record for a value that is not part of a store.
     pub(crate) fn without_store(value: V) -> Self {
-        Self { key: None, value, shared: 0, kept_bytes: 0 }
+        Self { key: None, value, other_entries: 0, snapshot_only_bytes: 0 }
     }
 
     /// Returns the bytes that are counted for the record, without a collection's pages.
@@ -193,16 +193,16 @@ impl<V: OverflowValue> Record<V> {
         size_of::<Option<Self>>() + self.key.as_ref().map_or(0, |key| key.len()) + value
     }
 
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         let collection = match self.value.shape() {
             OverflowShape::Flat(_) => 0,
-            OverflowShape::Collection(collection) => collection.held_bytes(),
+            OverflowShape::Collection(collection) => collection.heap_bytes(),
         };
         self.bytes_without_pages() + collection
     }
 
     fn copy(&self) -> Self {
-        Self { key: self.key.clone(), value: self.value.copy(), shared: 0, kept_bytes: 0 }
+        Self { key: self.key.clone(), value: self.value.copy(), other_entries: 0, snapshot_only_bytes: 0 }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -214,15 +214,20 @@ impl<V: OverflowValue> Record<V> {
     }
 
     /// Converts the record to a common type, so that it can be dropped by other code.
-    pub(crate) fn into_dropped(self) -> Record<Large> {
-        Record { key: self.key, value: self.value.into(), shared: self.shared, kept_bytes: self.kept_bytes }
+    pub(crate) fn into_dropped(self) -> Record<LargeValue> {
+        Record {
+            key: self.key,
+            value: self.value.into(),
+            other_entries: self.other_entries,
+            snapshot_only_bytes: self.snapshot_only_bytes,
+        }
     }
 }
 
 /// Creates a record for a value that has no entry.
-impl From<Large> for Record<Large> {
-    fn from(value: Large) -> Self {
-        Self { key: None, value, shared: 0, kept_bytes: 0 }
+impl From<LargeValue> for Record<LargeValue> {
+    fn from(value: LargeValue) -> Self {
+        Self { key: None, value, other_entries: 0, snapshot_only_bytes: 0 }
     }
 }
 
@@ -231,20 +236,20 @@ pub(crate) struct RecordStore<V: OverflowValue> {
     records: ChunkedVec<Option<Record<V>>>,
     free_numbers: Vec<u32>,
     /// Bytes of the records, without the pages of collections.
-    flat: usize,
-    collections: usize,
+    flat_bytes: usize,
+    collection_count: usize,
 }
 
 impl<V: OverflowValue> Default for RecordStore<V> {
     fn default() -> Self {
-        Self { records: ChunkedVec::default(), free_numbers: Vec::new(), flat: 0, collections: 0 }
+        Self { records: ChunkedVec::default(), free_numbers: Vec::new(), flat_bytes: 0, collection_count: 0 }
     }
 }
 
 impl<V: OverflowValue> RecordStore<V> {
     pub(crate) fn put(&mut self, record: Record<V>) -> u32 {
-        self.count(0, record.bytes_without_pages());
-        self.collections += usize::from(record.is_collection());
+        self.count_bytes(0, record.bytes_without_pages());
+        self.collection_count += usize::from(record.is_collection());
         match self.free_numbers.pop() {
             Some(number) => {
                 self.records[number] = Some(record);
@@ -268,7 +273,7 @@ impl<V: OverflowValue> RecordStore<V> {
 
     /// Returns the bytes of a value for editing; empty for a collection. Their number must not change (see
     /// [`RecordStore::resize`]).
-    pub(crate) fn flat_mut(&mut self, number: u32) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self, number: u32) -> &mut [u8] {
         match self.record_mut(number).value.shape_mut() {
             OverflowShapeMut::Flat(bytes) => bytes,
             OverflowShapeMut::Collection(_) => &mut [],
@@ -281,12 +286,12 @@ impl<V: OverflowValue> RecordStore<V> {
         let before = bytes.capacity();
         change(bytes);
         let after = bytes.capacity();
-        self.count(before, after);
+        self.count_bytes(before, after);
     }
 
-    fn count(&mut self, less: usize, more: usize) {
-        self.flat = self.flat + more - less;
-        count_overflow(more, less);
+    fn count_bytes(&mut self, removed: usize, added: usize) {
+        self.flat_bytes = self.flat_bytes + added - removed;
+        count_overflow_bytes(added, removed);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -294,12 +299,12 @@ impl<V: OverflowValue> RecordStore<V> {
     }
 
     pub(crate) fn has_collections(&self) -> bool {
-        self.collections > 0
+        self.collection_count > 0
     }
 
     /// Returns the bytes of the records, without the pages of collections.
     pub(crate) fn bytes_without_pages(&self) -> usize {
-        self.flat
+        self.flat_bytes
     }
 
     pub(crate) fn record_mut(&mut self, number: u32) -> &mut Record<V> {
@@ -313,42 +318,42 @@ impl<V: OverflowValue> RecordStore<V> {
         let before = record.bytes_without_pages();
         record.key = Some(key.into());
         let after = record.bytes_without_pages();
-        self.count(before, after);
+        self.count_bytes(before, after);
     }
 
     /// Marks a record as needed only by snapshots.
     pub(crate) fn mark_snapshot_only(&mut self, number: u32) {
         let record = self.record_mut(number);
-        if record.kept_bytes == 0 {
-            record.kept_bytes = record.bytes_without_pages();
-            count_snapshot_only(record.kept_bytes, 0);
+        if record.snapshot_only_bytes == 0 {
+            record.snapshot_only_bytes = record.bytes_without_pages();
+            count_snapshot_only_bytes(record.snapshot_only_bytes, 0);
         }
     }
 
     /// Ends an entry's use of the record. Returns the record if no other entry uses it.
     pub(crate) fn release(&mut self, number: u32) -> Option<Record<V>> {
         let record = self.record_mut(number);
-        if record.shared > 0 {
-            record.shared -= 1;
+        if record.other_entries > 0 {
+            record.other_entries -= 1;
             return None;
         }
         let record = self.record(number);
         let (flat, collections) = (record.bytes_without_pages(), usize::from(record.is_collection()));
-        count_snapshot_only(0, record.kept_bytes);
-        self.count(flat, 0);
-        self.collections -= collections;
+        count_snapshot_only_bytes(0, record.snapshot_only_bytes);
+        self.count_bytes(flat, 0);
+        self.collection_count -= collections;
         self.free_numbers.push(number);
         self.records[number].take()
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let records: usize = self.records.iter().flatten().map(Record::bytes).sum();
-        records + self.records.bytes() + self.free_numbers.capacity() * 4
+        records + self.records.heap_bytes() + self.free_numbers.capacity() * 4
     }
 }
 
 impl<V: OverflowValue> Drop for RecordStore<V> {
     fn drop(&mut self) {
-        self.count(self.flat, 0);
+        self.count_bytes(self.flat_bytes, 0);
     }
 }

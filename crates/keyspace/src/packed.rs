@@ -1,8 +1,8 @@
 //! A value as one byte string: the compact stored format, and the format in which values arrive to be stored.
 //!
 //! A string consists of its bytes. A collection starts with its element count in two bytes; the remaining layout
-//! depends on its kind (such as [`crate::hash`], `records`). A collection stays packed up to [`MAX_BYTES`] and
-//! [`MAX_ELEMENTS`]; a larger one is a data structure ([`crate::large`]). Code that copies, moves, loads or renames
+//! depends on its kind (such as [`crate::hash`], `records`). A collection stays packed up to [`MAX_PACKED_BYTES`] and
+//! [`MAX_PACKED_ELEMENTS`]; a larger one is a data structure ([`crate::large`]). Code that copies, moves, loads or renames
 //! packed values does not depend on their kinds.
 
 use crate::kind::{EncodingHint, EncodingLimits, Kind, ListpackBounds, ValueEncoding};
@@ -13,15 +13,15 @@ use crate::value::Value;
 pub(crate) const COUNT_LEN: usize = 2;
 /// Maximum size in bytes of a packed collection. It is low because a lookup scans all elements
 /// ([`ValueEncoding::max_packed_elements`]).
-pub(crate) const MAX_BYTES: usize = 8 << 10;
-pub(crate) const MAX_ELEMENTS: usize = 512;
+pub(crate) const MAX_PACKED_BYTES: usize = 8 << 10;
+pub(crate) const MAX_PACKED_ELEMENTS: usize = 512;
 
 pub(crate) fn count(packed: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([packed[0], packed[1]]))
 }
 
 /// Returns the number of bytes of all elements, limited to `u32::MAX`.
-pub(crate) fn elements_len(packed: &[u8]) -> u32 {
+pub(crate) fn elements_bytes(packed: &[u8]) -> u32 {
     u32::try_from(packed.len().saturating_sub(COUNT_LEN)).unwrap_or(u32::MAX)
 }
 
@@ -31,20 +31,20 @@ pub(crate) fn set_count(packed: &mut [u8], count: usize) {
 
 /// The representation of a collection: packed bytes or a large structure.
 #[derive(Debug)]
-pub(crate) enum Shape<'a, L> {
+pub(crate) enum CollectionShape<'a, L> {
     Packed(&'a [u8]),
     Large(&'a L),
 }
 
-impl<L> Clone for Shape<'_, L> {
+impl<L> Clone for CollectionShape<'_, L> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<L> Copy for Shape<'_, L> {}
+impl<L> Copy for CollectionShape<'_, L> {}
 
-impl<L: Collection> Shape<'_, L> {
+impl<L: Collection> CollectionShape<'_, L> {
     #[inline]
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -102,8 +102,8 @@ impl<'a> PackedValue<'a> {
 
     /// Creates a value from the [`bytes`](Self::bytes) and the [`summary`](Self::summary) of another.
     #[must_use]
-    pub fn from_parts(bytes: &'a [u8], about: ValueSummary) -> Self {
-        Self { bytes, summary: about }
+    pub fn from_parts(bytes: &'a [u8], summary: ValueSummary) -> Self {
+        Self { bytes, summary }
     }
 
     /// Returns the value in its packed format.
@@ -145,7 +145,7 @@ impl<'a> PackedValue<'a> {
     /// Returns the name that OBJECT ENCODING reports.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        Value::flat(self.value_encoding(), self.bytes).encoding()
+        Value::from_bytes(self.value_encoding(), self.bytes).encoding()
     }
 
     /// Returns whether any element has an expiry.
@@ -164,8 +164,8 @@ impl<'a> PackedValue<'a> {
 
 impl ValueSummary {
     #[inline]
-    pub(crate) fn for_encoding(form: ValueEncoding) -> Self {
-        Self { value_encoding: form, count: 0, max_element_len: 0, has_expiry: false, bytes: 0 }
+    pub(crate) fn for_encoding(encoding: ValueEncoding) -> Self {
+        Self { value_encoding: encoding, count: 0, max_element_len: 0, has_expiry: false, bytes: 0 }
     }
 
     #[inline]
@@ -175,7 +175,7 @@ impl ValueSummary {
 
     /// Returns whether the element count or the longest element exceeds the bounds.
     pub(crate) fn exceeds(&self, bounds: ListpackBounds) -> bool {
-        self.count as usize > bounds.entries || self.max_element_len as usize > bounds.value
+        self.count as usize > bounds.max_entries || self.max_element_len as usize > bounds.max_value_len
     }
 }
 
@@ -202,7 +202,7 @@ impl PackedBuilder {
     }
 
     /// Starts a new empty value of this kind, reusing the memory.
-    pub fn begin(&mut self, kind: Kind) {
+    pub fn reset(&mut self, kind: Kind) {
         let empty = PackedValue::empty(kind);
         self.bytes.clear();
         self.bytes.extend_from_slice(empty.bytes);
@@ -211,7 +211,7 @@ impl PackedBuilder {
 
     /// Chooses the OBJECT ENCODING according to the configured limits.
     pub fn choose_encoding(&mut self, limits: &EncodingLimits) {
-        self.summary.bytes = elements_len(&self.bytes);
+        self.summary.bytes = elements_bytes(&self.bytes);
         self.summary.value_encoding =
             self.summary.value_encoding.encoding_after_adding(&self.summary, limits);
     }
@@ -221,7 +221,7 @@ impl PackedBuilder {
     /// # Errors
     /// The error of `fill`. The builder then has no valid value.
     pub fn build_string<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
-        self.begin(Kind::String);
+        self.reset(Kind::String);
         fill(&mut self.bytes)
     }
 

@@ -20,7 +20,7 @@ const EARLIEST_EXPIRY_OFFSET: usize = 4;
 /// Expiry bound of a page without expiring entries.
 pub(crate) const NO_EXPIRY: Millis = Millis((1 << 47) - 1);
 
-pub(crate) fn format(page: &mut [u8]) {
+pub(crate) fn initialize(page: &mut [u8]) {
     set_entries_end(page, HEADER_LEN);
     set_dead_bytes(page, 0);
     set_earliest_expiry(page, NO_EXPIRY);

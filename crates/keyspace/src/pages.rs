@@ -22,7 +22,7 @@ const OFFSET_BITS: u32 = 12;
 const PREFETCH_BYTES: usize = 512;
 const ADDRESSABLE_PAGES: usize = 1 << (32 - OFFSET_BITS);
 /// Number of page numbers that are probed at each of 1 + `EXTRA_SEARCHES` positions when a free number is searched.
-const SEARCH_LIMIT: usize = 64;
+const MAX_PROBED_NUMBERS: usize = 64;
 const EXTRA_SEARCHES: usize = 3;
 
 /// Maximum number of pages per store; lowered by tests.
@@ -33,8 +33,8 @@ static EVER_CROWDED: AtomicBool = AtomicBool::new(false);
 static NEXT_SEARCH_START: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets the maximum number of pages per store in this process, for tests.
-pub fn limit_pages(most: usize) {
-    MAX_PAGES.store(most.min(ADDRESSABLE_PAGES), Ordering::Relaxed);
+pub fn limit_pages(max: usize) {
+    MAX_PAGES.store(max.min(ADDRESSABLE_PAGES), Ordering::Relaxed);
 }
 
 /// Returns the total bytes of small values above which a slot is certainly full for
@@ -69,7 +69,7 @@ pub(crate) fn reference(page: usize, at: usize) -> u32 {
 }
 
 #[inline]
-pub(crate) fn split(reference: u32) -> (usize, usize) {
+pub(crate) fn page_and_offset(reference: u32) -> (usize, usize) {
     ((reference >> OFFSET_BITS) as usize, (reference & ((1 << OFFSET_BITS) - 1)) as usize * 2)
 }
 
@@ -115,27 +115,27 @@ impl Pages {
     }
 
     /// Returns the size of the page in bytes, without reading the page; `None` if it does not exist.
-    pub(crate) fn size_if(&self, number: usize) -> Option<usize> {
+    pub(crate) fn page_size(&self, number: usize) -> Option<usize> {
         Some(self.blocks.get(number)?.as_ref()?.len())
     }
 
     #[inline]
     pub(crate) fn entry(&self, reference: u32) -> (Header, &[u8], usize) {
-        let (number, at) = split(reference);
+        let (number, at) = page_and_offset(reference);
         let page = self.page(number);
         (Header::read(page, at), page, at)
     }
 
     #[inline]
     pub(crate) fn entry_mut(&mut self, reference: u32) -> (Header, &mut [u8], usize) {
-        let (number, at) = split(reference);
+        let (number, at) = page_and_offset(reference);
         let page = self.page_mut(number);
         (Header::read(page, at), page, at)
     }
 
     #[inline]
     pub(crate) fn prefetch(&self, reference: u32) {
-        let (number, at) = split(reference);
+        let (number, at) = page_and_offset(reference);
         if let Some(Some(block)) = self.blocks.get(number) {
             block.prefetch(at);
             // Prefetch a second line, because most small entries span two cache lines.
@@ -166,9 +166,9 @@ impl Pages {
     }
 
     /// Adds an empty page of `len` bytes. Its number is at least `from`.
-    pub(crate) fn add(&mut self, len: usize, from: usize) -> usize {
+    pub(crate) fn add_page(&mut self, len: usize, from: usize) -> usize {
         let mut block = Block::new(len);
-        page::format(block.bytes_mut());
+        page::initialize(block.bytes_mut());
         match self.unused_number(from) {
             Some(number) => {
                 self.blocks[number] = Some(block);
@@ -196,7 +196,7 @@ impl Pages {
         let elsewhere =
             (turn..turn + EXTRA_SEARCHES).map(|turn| turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
         std::iter::once(0).chain(elsewhere.filter_map(|any| any.checked_rem(numbers))).find_map(|start| {
-            let some = self.blocks.iter().enumerate().skip(from + start).take(SEARCH_LIMIT);
+            let some = self.blocks.iter().enumerate().skip(from + start).take(MAX_PROBED_NUMBERS);
             some.into_iter().find_map(|(number, block)| block.is_none().then_some(number))
         })
     }
@@ -215,7 +215,7 @@ impl Pages {
     }
 
     /// Enlarges a page. Entry references stay valid.
-    pub(crate) fn grow(&mut self, number: usize, len: usize) {
+    pub(crate) fn grow_page(&mut self, number: usize, len: usize) {
         let mut block = Block::new(len);
         let page = self.page(number);
         block.bytes_mut()[..page::entries_end(page)].copy_from_slice(&page[..page::entries_end(page)]);
@@ -223,14 +223,14 @@ impl Pages {
     }
 
     /// Releases the free bytes at the end of a page.
-    pub(crate) fn trim(&mut self, number: usize) {
+    pub(crate) fn trim_page(&mut self, number: usize) {
         if let Some(Some(block)) = self.blocks.get_mut(number) {
             block.truncate(round_up_len(page::entries_end(block.bytes())).min(block.len()));
         }
     }
 
     /// Frees a page, and removes free numbers from the end of the page list.
-    pub(crate) fn free(&mut self, number: usize) {
+    pub(crate) fn free_page(&mut self, number: usize) {
         self.blocks[number] = None;
         while matches!(self.blocks.last(), Some(None)) {
             self.blocks.pop();
@@ -264,7 +264,7 @@ impl Pages {
 /// Reads entry keys by reference, for the index.
 pub(crate) struct EntryKeys<'a, V: OverflowValue> {
     pub(crate) pages: &'a Pages,
-    pub(crate) store: Option<&'a RecordStore<V>>,
+    pub(crate) records: Option<&'a RecordStore<V>>,
 }
 
 impl<V: OverflowValue> Clone for EntryKeys<'_, V> {
@@ -295,7 +295,7 @@ impl<'a, V: OverflowValue> EntryKeys<'a, V> {
         'a: 'p,
     {
         let Some(number) = header.record_number(page, at) else { return header.value(page, at) };
-        match self.store.expect("an entry with a record is where a store is").record(number).value.shape() {
+        match self.records.expect("an entry with a record is where a store is").record(number).value.shape() {
             OverflowShape::Flat(bytes) => bytes,
             OverflowShape::Collection(_) => &[],
         }
@@ -309,7 +309,7 @@ impl<'a, V: OverflowValue> EntryKeys<'a, V> {
         match header.placement() {
             Placement::KeyValueOverflow => {
                 let number = header.record_number(page, at).expect("its value is a number");
-                let record = self.store.expect("an entry with a record is where a store is").record(number);
+                let record = self.records.expect("an entry with a record is where a store is").record(number);
                 record.key.as_deref().expect("the record has the key")
             }
             _ => header.key(page, at),
@@ -337,15 +337,15 @@ mod tests {
     fn free_page_numbers_are_reused() {
         let mut pages = Pages::default();
         for _ in 0..2000 {
-            pages.add(Block::MIN_BLOCK_BYTES, 0);
+            pages.add_page(Block::MIN_BLOCK_BYTES, 0);
         }
         let mut random = 1usize;
         for _ in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let number = (random >> 33) % pages.count();
             if pages.page_if(number).is_some() {
-                pages.free(number);
-                pages.add(Block::MIN_BLOCK_BYTES, 0);
+                pages.free_page(number);
+                pages.add_page(Block::MIN_BLOCK_BYTES, 0);
             }
         }
         assert!(pages.count() < 2200, "{} numbers for 2000 pages", pages.count());

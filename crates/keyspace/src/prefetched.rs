@@ -44,20 +44,20 @@ impl PrefetchedSlot<'_> {
         &self,
         db: u16,
         key: &Key<'_>,
-        parts: impl Iterator<Item = u64> + Clone,
+        hashes: impl Iterator<Item = u64> + Clone,
     ) -> bool {
         let large = self.large_collection(db, key);
         if let Some(large) = large {
-            parts.clone().for_each(|part| large.prefetch_segment(part));
-            parts.for_each(|part| large.prefetch_index(part));
+            hashes.clone().for_each(|part| large.prefetch_segment(part));
+            hashes.for_each(|part| large.prefetch_index(part));
         }
         large.is_some()
     }
 
     /// Prefetches the elements that a command names (fifth pass of a batch).
-    pub fn prefetch_elements(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) {
+    pub fn prefetch_elements(&self, db: u16, key: &Key<'_>, hashes: impl Iterator<Item = u64>) {
         if let Some(large) = self.large_collection(db, key) {
-            parts.for_each(|part| {
+            hashes.for_each(|part| {
                 large.prefetch_element(part);
             });
         }

@@ -17,7 +17,7 @@ use crate::usage::Usage;
 /// Number of pages or index segments that are moved while a slot is locked once.
 pub(crate) const PAGES_PER_LOCK: usize = 64;
 /// Number of pages that are compacted while a slot is locked once.
-const COMPACTED_PER_LOCK: usize = 16;
+const PAGES_COMPACTED_PER_LOCK: usize = 16;
 
 impl Keyspace {
     /// Number of steps of a full purge.
@@ -60,7 +60,7 @@ impl Keyspace {
         let step = step % Self::PURGE_STEPS;
         let sinking = if step == 0 { begin_purge_round() } else { is_moving_lower() };
         for slot in slots_of_step(step, Self::PURGE_STEPS) {
-            while self.try_lock(slot).is_some_and(|mut data| data.compact(COMPACTED_PER_LOCK)) {}
+            while self.try_lock(slot).is_some_and(|mut data| data.compact(PAGES_COMPACTED_PER_LOCK)) {}
             if sinking {
                 let mut part = 0;
                 while self.try_lock(slot).is_some_and(|mut data| data.move_lower(part)) {
@@ -89,7 +89,7 @@ impl SlotData {
     }
 
     fn age_pages(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
-        self.tables().fold(false, |more, (_, table)| table.entries.age(part, age) | more)
+        self.tables().fold(false, |more, (_, table)| table.entries.age_usage(part, age) | more)
     }
 
     /// Moves the slot's pages and index lines in chunk `part` to lower pool addresses. Returns whether more chunks

@@ -4,30 +4,30 @@
 //! exactly the encoded bits.
 
 /// Maximum length of an encoded score in bytes.
-pub(crate) const MAX_LEN: usize = 8;
+pub(crate) const MAX_ENCODED_LEN: usize = 8;
 
 /// A score in its shortest encoding that has at least a given length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EncodedScore {
-    bytes: [u8; MAX_LEN],
+    bytes: [u8; MAX_ENCODED_LEN],
     len: u8,
 }
 
 impl EncodedScore {
     /// Encodes the score in at least `min_len` bytes. The encoded length is 1, 2, 4 or 8.
     #[inline]
-    pub(crate) fn new(score: f64, least: usize) -> Self {
+    pub(crate) fn new(score: f64, min_len: usize) -> Self {
         let whole = score as i32;
         // Negative zero must not be encoded as an integer, which would lose the sign.
         let is_whole = f64::from(whole).to_bits() == score.to_bits();
         let len = match whole {
-            _ if !is_whole => MAX_LEN,
+            _ if !is_whole => MAX_ENCODED_LEN,
             -0x80..0x80 => 1,
             -0x8000..0x8000 => 2,
             _ => 4,
         };
-        let len = len.max(least);
-        let bytes = if len == MAX_LEN { score.to_le_bytes() } else { i64::from(whole).to_le_bytes() };
+        let len = len.max(min_len);
+        let bytes = if len == MAX_ENCODED_LEN { score.to_le_bytes() } else { i64::from(whole).to_le_bytes() };
         Self { bytes, len: len as u8 }
     }
 
@@ -38,7 +38,7 @@ impl EncodedScore {
 }
 
 #[inline]
-pub(crate) fn read(bytes: &[u8]) -> f64 {
+pub(crate) fn decode(bytes: &[u8]) -> f64 {
     match *bytes {
         [a] => f64::from(a as i8),
         [a, b] => f64::from(i16::from_le_bytes([a, b])),
@@ -89,7 +89,7 @@ mod tests {
             for least in [1, 2, 4, 8] {
                 let kept = EncodedScore::new(score, least);
                 assert!(kept.bytes().len() >= least);
-                assert_eq!(read(kept.bytes()).to_bits(), score.to_bits(), "{score} in {least}");
+                assert_eq!(decode(kept.bytes()).to_bits(), score.to_bits(), "{score} in {least}");
             }
         }
         let lens = [0.0, -128.0, 128.0, 32_768.0, 2_147_483_648.0, 0.5, -0.0];

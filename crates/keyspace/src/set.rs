@@ -9,8 +9,8 @@ pub(crate) mod members;
 
 use crate::fields::{Field, FieldKind, FieldsPart, LargeFields, lookup_key};
 use crate::kind::{Kind, ValueEncoding};
-use crate::large::Large;
-use crate::packed::{self, MAX_ELEMENTS, PackedBuilder, PackedValue, Shape};
+use crate::large::LargeValue;
+use crate::packed::{self, CollectionShape, MAX_PACKED_ELEMENTS, PackedBuilder, PackedValue};
 use crate::value::PartElements;
 
 pub use builder::SetBuilder;
@@ -28,8 +28,8 @@ impl FieldKind for SetFields {
         PartElements::Set(part)
     }
 
-    fn into_large(fields: Box<LargeFields<Self>>) -> Large {
-        Large::Set(fields)
+    fn into_large(fields: Box<LargeFields<Self>>) -> LargeValue {
+        LargeValue::Set(fields)
     }
 
     fn visit_packed(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
@@ -41,7 +41,7 @@ impl FieldKind for SetFields {
 /// A read-only view of a set, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SetRef<'a> {
-    pub(crate) shape: Shape<'a, LargeFields<SetFields>>,
+    pub(crate) shape: CollectionShape<'a, LargeFields<SetFields>>,
     pub(crate) value_encoding: ValueEncoding,
 }
 
@@ -73,8 +73,8 @@ impl<'a> SetRef<'a> {
     #[inline]
     pub fn contains(&self, member: &[u8]) -> bool {
         match self.shape {
-            Shape::Packed(packed) => PackedMembers::from_packed(packed).find(member).is_some(),
-            Shape::Large(fields) => fields.find(&lookup_key(member)).is_some(),
+            CollectionShape::Packed(packed) => PackedMembers::from_packed(packed).find(member).is_some(),
+            CollectionShape::Large(fields) => fields.find(&lookup_key(member)).is_some(),
         }
     }
 
@@ -82,16 +82,16 @@ impl<'a> SetRef<'a> {
     /// ([`crate::Keyspace::hash_element_name`]).
     #[must_use]
     #[inline]
-    pub fn contains_hashed(&self, member: &[u8], hash: u64) -> bool {
+    pub fn contains_with_hash(&self, member: &[u8], hash: u64) -> bool {
         match self.shape {
-            Shape::Packed(packed) => PackedMembers::from_packed(packed).find(member).is_some(),
-            Shape::Large(fields) => fields.has_hashed(member, hash),
+            CollectionShape::Packed(packed) => PackedMembers::from_packed(packed).find(member).is_some(),
+            CollectionShape::Large(fields) => fields.contains_with_hash(member, hash),
         }
     }
 
     /// Prefetches the members with these hashes if the set is too large for the L1 and L2 caches.
     pub fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        if let Shape::Large(fields) = self.shape {
+        if let CollectionShape::Large(fields) = self.shape {
             fields.prefetch(hashes);
         }
     }
@@ -99,20 +99,24 @@ impl<'a> SetRef<'a> {
     /// Visits members in arbitrary order until `visit` returns false. Returns whether all were visited.
     pub fn visit(&self, visit: &mut dyn FnMut(SetMember<'a>) -> bool) -> bool {
         match self.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 let mut goes_on = true;
                 PackedMembers::from_packed(packed).for_each(&mut |member| goes_on = goes_on && visit(member));
                 goes_on
             }
-            Shape::Large(fields) => fields.visit_all(&mut |field| visit(SetMember::Bytes(field.name))),
+            CollectionShape::Large(fields) => {
+                fields.visit_all(&mut |field| visit(SetMember::Bytes(field.name)))
+            }
         }
     }
 
     /// Visits all members.
     pub fn for_each(&self, visit: &mut dyn FnMut(SetMember<'a>)) {
         match self.shape {
-            Shape::Packed(packed) => PackedMembers::from_packed(packed).for_each(visit),
-            Shape::Large(fields) => fields.for_each(&mut |field| visit(SetMember::Bytes(field.name))),
+            CollectionShape::Packed(packed) => PackedMembers::from_packed(packed).for_each(visit),
+            CollectionShape::Large(fields) => {
+                fields.for_each(&mut |field| visit(SetMember::Bytes(field.name)));
+            }
         }
     }
 
@@ -120,11 +124,11 @@ impl<'a> SetRef<'a> {
     /// completely.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(SetMember<'a>)) -> Option<u64> {
         match self.shape {
-            Shape::Packed(_) => {
+            CollectionShape::Packed(_) => {
                 self.for_each(visit);
                 None
             }
-            Shape::Large(fields) => {
+            CollectionShape::Large(fields) => {
                 fields.scan(from, count, &mut |field| visit(SetMember::Bytes(field.name)))
             }
         }
@@ -132,13 +136,15 @@ impl<'a> SetRef<'a> {
 
     /// Picks a member at random. `random` is a uniform random number.
     #[must_use]
-    pub fn random(&self, random: u64) -> Option<SetMember<'a>> {
+    pub fn random_member(&self, random: u64) -> Option<SetMember<'a>> {
         match self.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 let index = random.checked_rem(packed::count(packed) as u64)? as usize;
                 PackedMembers::from_packed(packed).nth(index).map(|(_, member)| member)
             }
-            Shape::Large(fields) => fields.random(random).map(|field| SetMember::Bytes(field.name)),
+            CollectionShape::Large(fields) => {
+                fields.random_field(random).map(|field| SetMember::Bytes(field.name))
+            }
         }
     }
 }
@@ -157,7 +163,7 @@ impl PackedBuilder {
         }
         let mut is_new = true;
         match PackedMembers::from_packed(&self.bytes) {
-            PackedMembers::Integers(_) if is_integer && about.count as usize <= MAX_ELEMENTS => {
+            PackedMembers::Integers(_) if is_integer && about.count as usize <= MAX_PACKED_ELEMENTS => {
                 match members::MemberAddition::from_packed(&self.bytes, member) {
                     Some(addition) => drop(self.bytes.splice(addition.range, addition.replacement)),
                     None => is_new = false,

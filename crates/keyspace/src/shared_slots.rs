@@ -10,7 +10,7 @@ use slot_routing::{SLOT_COUNT, Slot};
 
 /// Number of words per group. A group and its change counter fill one cache line.
 const WORDS_PER_GROUP: usize = 7;
-const SLOTS: usize = WORDS_PER_GROUP * 64;
+const SLOTS_PER_GROUP: usize = WORDS_PER_GROUP * 64;
 
 /// A set of slots that threads can read while others change it.
 pub(crate) struct AtomicSlotSet(Box<[SlotGroup]>);
@@ -18,7 +18,7 @@ pub(crate) struct AtomicSlotSet(Box<[SlotGroup]>);
 #[derive(Default)]
 #[repr(align(64))]
 struct SlotGroup {
-    changes: AtomicU64,
+    change_count: AtomicU64,
     words: [AtomicU64; WORDS_PER_GROUP],
 }
 
@@ -30,22 +30,22 @@ impl std::fmt::Debug for AtomicSlotSet {
 
 impl Default for AtomicSlotSet {
     fn default() -> Self {
-        Self((0..SLOT_COUNT.div_ceil(SLOTS)).map(|_| SlotGroup::default()).collect())
+        Self((0..SLOT_COUNT.div_ceil(SLOTS_PER_GROUP)).map(|_| SlotGroup::default()).collect())
     }
 }
 
 impl AtomicSlotSet {
     #[cold]
-    pub(crate) fn set(&self, slot: Slot, is_there: bool) {
-        let (group, place) = (&self.0[slot.index() / SLOTS], slot.index() % SLOTS);
+    pub(crate) fn set(&self, slot: Slot, is_member: bool) {
+        let (group, place) = (&self.0[slot.index() / SLOTS_PER_GROUP], slot.index() % SLOTS_PER_GROUP);
         let (word, bit) = (&group.words[place / 64], 1 << (place % 64));
         // Release ordering: a thread that sees a later write of the current thread also sees the changed bit.
-        if is_there {
+        if is_member {
             word.fetch_or(bit, Ordering::Release);
         } else {
             word.fetch_and(!bit, Ordering::Release);
         }
-        group.changes.fetch_add(1, Ordering::Release);
+        group.change_count.fetch_add(1, Ordering::Release);
     }
 
     /// Returns the slots of the set in ascending order. Each word is read when the iterator reaches it, so concurrent
@@ -63,8 +63,8 @@ impl AtomicSlotSet {
     }
 
     /// Returns the number of changes so far.
-    pub(crate) fn changes(&self) -> u64 {
-        self.0.iter().map(|group| group.changes.load(Ordering::Acquire)).sum()
+    pub(crate) fn change_count(&self) -> u64 {
+        self.0.iter().map(|group| group.change_count.load(Ordering::Acquire)).sum()
     }
 }
 
@@ -78,9 +78,9 @@ mod tests {
         let wanted = [0, 1, 63, 64, 447, 448, 9000, 16383].map(|number| Slot::new(number).unwrap());
         wanted.iter().rev().for_each(|slot| slots.set(*slot, true));
         assert!(slots.iter().eq(wanted));
-        assert_eq!(slots.changes(), 8);
+        assert_eq!(slots.change_count(), 8);
         slots.set(wanted[4], false);
         assert!(slots.iter().eq(wanted.into_iter().filter(|slot| *slot != wanted[4])));
-        assert_eq!(slots.changes(), 9);
+        assert_eq!(slots.change_count(), 9);
     }
 }

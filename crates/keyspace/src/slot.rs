@@ -7,10 +7,10 @@ use parking_lot::MutexGuard;
 use slot_routing::{Ownership, Slot};
 use smallvec::SmallVec;
 
-use crate::captured::Captured;
+use crate::captured::CapturedEntries;
 use crate::entries::{EntryRef, KeyLookup};
 use crate::key::Key;
-use crate::large::Large;
+use crate::large::LargeValue;
 use crate::overflow::Record;
 use crate::page;
 use crate::pages::FillLevel;
@@ -25,7 +25,7 @@ pub struct SlotData {
     table: Table,
     extra_tables: Option<Box<ExtraTables>>,
     /// Number of the latest snapshot for which the slot was pinned.
-    pub(crate) last_cut: u32,
+    pub(crate) last_pinned_snapshot: u32,
     ownership: Ownership,
     /// Number of callers that have paused client writes to the slot.
     write_pause_count: u8,
@@ -39,7 +39,7 @@ struct ExtraTables {
     /// The non-empty tables of databases 1 and up, in ascending order.
     tables: Vec<OtherDatabase>,
     /// Tables that were flushed but are still needed by a snapshot.
-    flushed: Vec<Table>,
+    flushed_tables: Vec<Table>,
 }
 
 /// The slot's keys in a database other than 0.
@@ -76,7 +76,7 @@ impl ExtraTables {
 
     /// Returns all tables, including those that only snapshots need.
     fn all_tables(&self) -> impl Iterator<Item = &Table> {
-        self.visible_tables().chain(&self.flushed)
+        self.visible_tables().chain(&self.flushed_tables)
     }
 }
 
@@ -160,7 +160,7 @@ impl SlotData {
     }
 
     /// Swaps two databases (SWAPDB).
-    pub fn swap(&mut self, a: u16, b: u16) {
+    pub fn swap_databases(&mut self, a: u16, b: u16) {
         // SWAPDB visits every slot, and most slots are empty in both databases, so do not allocate tables for them.
         let is_vacant = |db| self.table_if(db).is_none_or(|table| table.entries.is_memory_free());
         if a != b && !(is_vacant(a) && is_vacant(b)) {
@@ -197,17 +197,17 @@ impl SlotData {
             other.table.entries.release_unused_memory();
             !other.table.entries.is_memory_free()
         });
-        if extra_tables.tables.is_empty() && extra_tables.flushed.is_empty() {
+        if extra_tables.tables.is_empty() && extra_tables.flushed_tables.is_empty() {
             self.extra_tables = None;
         } else {
             extra_tables.tables.shrink_to_fit();
-            extra_tables.flushed.shrink_to_fit();
+            extra_tables.flushed_tables.shrink_to_fit();
         }
     }
 
     /// Removes and returns all keys of database `db`; dropping them takes time. Entries that a snapshot needs stay
     /// until the snapshot has visited them.
-    pub fn take(&mut self, db: u16) -> RemovedKeys {
+    pub fn take_database(&mut self, db: u16) -> RemovedKeys {
         // FLUSHALL visits every slot, and most slots are empty, so do not allocate or touch a table for them.
         if self.table_if(db).is_none_or(|table| table.entries.is_memory_free()) {
             return RemovedKeys::default();
@@ -215,53 +215,62 @@ impl SlotData {
         let table = std::mem::take(self.table(db));
         let keys = table.len();
         if table.entries.is_pinned() {
-            self.extra_tables.get_or_insert_default().flushed.push(table);
-            return RemovedKeys { keys, table: None };
+            self.extra_tables.get_or_insert_default().flushed_tables.push(table);
+            return RemovedKeys { count: keys, table: None };
         }
-        RemovedKeys { keys, table: Some(table) }
+        RemovedKeys { count: keys, table: Some(table) }
     }
 
     /// Pins all tables for a snapshot. Returns whether any entry was pinned.
-    pub(crate) fn pin(&mut self, bit: u32) -> bool {
-        self.tables().fold(false, |any, (db, table)| table.entries.pin(bit, db) | any)
+    pub(crate) fn pin(&mut self, snapshot_bit: u32) -> bool {
+        self.tables().fold(false, |any, (db, table)| table.entries.pin(snapshot_bit, db) | any)
     }
 
     /// Pins one large value for a snapshot.
-    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: EntryRef) {
-        self.table(db).entries.pin_value(bit, db, place);
+    pub(crate) fn pin_value(&mut self, snapshot_bit: u32, db: u16, entry_ref: EntryRef) {
+        self.table(db).entries.pin_value(snapshot_bit, db, entry_ref);
     }
 
     /// Returns the next value that a snapshot will visit.
-    pub(crate) fn pinned_value(&self, bit: u32) -> Option<&Large> {
+    pub(crate) fn pinned_value(&self, snapshot_bit: u32) -> Option<&LargeValue> {
         let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all_tables());
-        std::iter::once(&self.table).chain(extra_tables).find_map(|table| table.entries.pinned_value(bit))
+        std::iter::once(&self.table)
+            .chain(extra_tables)
+            .find_map(|table| table.entries.pinned_value(snapshot_bit))
     }
 
     /// Copies a part of the slot's data that is pinned for a snapshot. Returns whether it was the last part.
-    pub(crate) fn walk(&mut self, bit: u32, budget: usize, captured: &mut Captured) -> bool {
-        self.each_pinned(bit, |table| table.entries.walk(bit, budget, captured))
+    pub(crate) fn walk(&mut self, snapshot_bit: u32, budget: usize, captured: &mut CapturedEntries) -> bool {
+        self.for_each_pinned_table(snapshot_bit, |table| table.entries.walk(snapshot_bit, budget, captured))
     }
 
     /// Unpins a part of the slot's data without copying it. Returns whether it was the last part.
-    pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record<Large>>) -> bool {
-        self.each_pinned(bit, |table| table.entries.unpin(bit, budget, dropped))
+    pub(crate) fn unpin(
+        &mut self,
+        snapshot_bit: u32,
+        budget: usize,
+        dropped: &mut Vec<Record<LargeValue>>,
+    ) -> bool {
+        self.for_each_pinned_table(snapshot_bit, |table| table.entries.unpin(snapshot_bit, budget, dropped))
     }
 
-    fn each_pinned(&mut self, bit: u32, mut step: impl FnMut(&mut Table) -> bool) -> bool {
+    fn for_each_pinned_table(&mut self, snapshot_bit: u32, mut step: impl FnMut(&mut Table) -> bool) -> bool {
         let (others, flushed) = match &mut self.extra_tables {
-            Some(extra_tables) => (extra_tables.tables.as_mut_slice(), extra_tables.flushed.as_mut_slice()),
+            Some(extra_tables) => {
+                (extra_tables.tables.as_mut_slice(), extra_tables.flushed_tables.as_mut_slice())
+            }
             None => (&mut [][..], &mut [][..]),
         };
         let others = others.iter_mut().map(|other| &mut other.table);
         let mut tables: SmallVec<[&mut Table; 2]> =
             std::iter::once(&mut self.table).chain(others).chain(flushed).collect();
-        tables.retain(|table| table.entries.is_pinned_for(bit));
+        tables.retain(|table| table.entries.is_pinned_for(snapshot_bit));
         // Continue with a table that was visited in part: FLUSHALL or SWAPDB may have reordered the tables, but the
         // parts of a value must stay adjacent.
-        tables.sort_by_key(|table| !table.entries.is_walking_page_values(bit));
+        tables.sort_by_key(|table| !table.entries.is_walking_page_values(snapshot_bit));
         let done = tables.into_iter().all(&mut step);
         if let Some(extra_tables) = &mut self.extra_tables {
-            extra_tables.flushed.retain(|table| table.entries.is_pinned());
+            extra_tables.flushed_tables.retain(|table| table.entries.is_pinned());
         }
         done
     }
@@ -336,7 +345,7 @@ impl SlotData {
 #[derive(Debug, Default)]
 pub struct RemovedKeys {
     /// Number of removed keys.
-    pub keys: usize,
+    pub count: usize,
     /// The table of the removed keys, to be dropped by the caller; `None` if there is nothing to drop.
     pub table: Option<Table>,
 }
@@ -345,12 +354,12 @@ pub struct RemovedKeys {
 #[derive(Debug)]
 pub struct SlotGuard<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
-    pub(crate) published: &'k PublishedSummaries,
+    pub(crate) summaries: &'k PublishedSummaries,
     pub(crate) slot: Slot,
     /// The summary before the slot was changed, as last published; `None` if the slot has not changed since.
     pub(crate) last_published: Option<SlotSummary>,
     /// The entry that most likely belongs to the key for which the slot was prefetched.
-    pub(crate) likely: Option<ProbableEntry>,
+    pub(crate) probable_entry: Option<ProbableEntry>,
 }
 
 impl SlotGuard<'_> {
@@ -363,13 +372,13 @@ impl SlotGuard<'_> {
     /// Prefetches the entry of `key`; its index line must have been prefetched before.
     #[inline]
     pub(crate) fn prefetch_entry(&mut self, db: u16, key: &Key<'_>) {
-        self.likely = ProbableEntry::prefetch(&self.data, db, key);
+        self.probable_entry = ProbableEntry::prefetch(&self.data, db, key);
     }
 
     /// Looks up `key` in database `db` and also returns its usage if it exists.
     #[inline(always)]
     pub(crate) fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (KeyLookup, Usage) {
-        let likely = self.likely.filter(|likely| likely.db == db);
+        let likely = self.probable_entry.filter(|likely| likely.db == db);
         self.data.table_ref(db).entries.find_with_hint(likely.map(|likely| likely.reference), key, now)
     }
 
@@ -388,7 +397,7 @@ impl SlotGuard<'_> {
         }
         let summary = self.data.summary();
         if summary != last_published {
-            self.published.publish(self.slot, summary, last_published);
+            self.summaries.publish(self.slot, summary, last_published);
         }
     }
 }
@@ -405,7 +414,7 @@ impl std::ops::Deref for SlotGuard<'_> {
 impl std::ops::DerefMut for SlotGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut SlotData {
-        self.likely = None;
+        self.probable_entry = None;
         if self.last_published.is_none() {
             self.last_published = Some(self.data.summary());
         }
@@ -432,7 +441,7 @@ mod tests {
     #[test]
     fn flushing_an_unused_database_allocates_nothing() {
         let mut slot = SlotData::default();
-        assert!((0..16).all(|db| slot.take(db).table.is_none()));
+        assert!((0..16).all(|db| slot.take_database(db).table.is_none()));
         assert!(slot.extra_tables.is_none());
     }
 
@@ -467,13 +476,13 @@ mod tests {
             assert!(keyspace.lock(key.slot()).table(db).remove_expired(Millis(5), &mut Vec::new()).is_some());
             assert!(is_bare(), "after expiry in {db}");
             fill(db, value);
-            drop(keyspace.lock(key.slot()).take(db));
+            drop(keyspace.lock(key.slot()).take_database(db));
             assert!(is_bare(), "after a flush of {db}");
             fill(db, value);
-            keyspace.lock(key.slot()).swap(db, 7);
+            keyspace.lock(key.slot()).swap_databases(db, 7);
             assert_eq!(keyspace.lock(key.slot()).databases()[..], [0, 7]);
-            keyspace.lock(key.slot()).swap(0, 7);
-            drop(keyspace.lock(key.slot()).take(0));
+            keyspace.lock(key.slot()).swap_databases(0, 7);
+            drop(keyspace.lock(key.slot()).take_database(0));
             assert!(is_bare(), "after exchanges of {db}");
         }
     }
@@ -481,7 +490,7 @@ mod tests {
     #[test]
     fn swapping_unused_databases_allocates_nothing() {
         let mut slot = SlotData::default();
-        slot.swap(0, 1);
+        slot.swap_databases(0, 1);
         assert!(slot.extra_tables.is_none());
     }
 }

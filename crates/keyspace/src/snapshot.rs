@@ -12,11 +12,11 @@ use clock::Millis;
 use parking_lot::{Condvar, Mutex};
 use slot_routing::{SLOT_COUNT, Slot};
 
-use crate::captured::Captured;
+use crate::captured::CapturedEntries;
 use crate::entries::EntryRef;
 use crate::global_lock::GlobalLock;
 use crate::keyspace::{AllGuards, Keyspace};
-use crate::large::Large;
+use crate::large::LargeValue;
 use crate::locked_slots::LockedSlots;
 use crate::shared_slots::AtomicSlotSet;
 use crate::slot::SlotData;
@@ -31,67 +31,67 @@ const BYTES_PER_LOCK: usize = 32 << 10;
 
 /// The active snapshots, for which slots must be pinned.
 #[derive(Debug, Default)]
-pub(crate) struct ActiveCuts {
-    last_number: AtomicU32,
+pub(crate) struct ActiveSnapshots {
+    last_snapshot_number: AtomicU32,
     /// Cut number of the active snapshot for each bit; 0 if there is none.
-    active: [AtomicU32; MAX_SNAPSHOTS],
+    snapshot_numbers: [AtomicU32; MAX_SNAPSHOTS],
     /// The slots that are pinned for each bit.
-    pinned: [AtomicSlotSet; MAX_SNAPSHOTS],
+    pinned_slots: [AtomicSlotSet; MAX_SNAPSHOTS],
     /// The bits in use. A bit stays in use until no slot is pinned for it any more.
     bits_in_use: AtomicU32,
     /// Number of snapshots that a command reads. Such a snapshot exists only while the command runs.
-    reader_bits: Mutex<u32>,
+    reader_count: Mutex<u32>,
     /// Signalled when a command that reads a snapshot ends.
     reader_done: Condvar,
 }
 
-impl ActiveCuts {
+impl ActiveSnapshots {
     /// Pins a newly locked slot for all snapshots that were taken since the slot was last locked.
     #[inline]
-    pub(crate) fn pin_missed_cuts(&self, slot: Slot, data: &mut SlotData) {
+    pub(crate) fn pin_for_missed_snapshots(&self, slot: Slot, data: &mut SlotData) {
         // Relaxed ordering is sufficient, because the thread that takes a snapshot has locked the slot when it stores
         // the number.
-        if data.last_cut != self.last_number.load(Ordering::Relaxed) {
+        if data.last_pinned_snapshot != self.last_snapshot_number.load(Ordering::Relaxed) {
             self.pin(slot, data);
         }
     }
 
     #[cold]
     fn pin(&self, slot: Slot, data: &mut SlotData) {
-        for (number, active) in self.active.iter().enumerate() {
-            if active.load(Ordering::Relaxed) <= data.last_cut {
+        for (number, active) in self.snapshot_numbers.iter().enumerate() {
+            if active.load(Ordering::Relaxed) <= data.last_pinned_snapshot {
                 continue;
             }
             // Add the slot before pinning it: then either the thread that ends the snapshot finds the slot, or this
             // thread sees that the snapshot has ended.
-            self.pinned[number].set(slot, true);
+            self.pinned_slots[number].set(slot, true);
             fence(Ordering::SeqCst);
-            if active.load(Ordering::Relaxed) <= data.last_cut || !data.pin(1 << number) {
-                self.pinned[number].set(slot, false);
+            if active.load(Ordering::Relaxed) <= data.last_pinned_snapshot || !data.pin(1 << number) {
+                self.pinned_slots[number].set(slot, false);
             }
         }
-        data.last_cut = self.last_number.load(Ordering::Relaxed);
+        data.last_pinned_snapshot = self.last_snapshot_number.load(Ordering::Relaxed);
     }
 
-    fn reserve(&self) -> Option<usize> {
+    fn reserve_bit(&self) -> Option<usize> {
         let free = |bits: u32| (!bits & ((1 << MAX_SNAPSHOTS) - 1) != 0).then(|| bits | (bits + 1));
         let before = self.bits_in_use.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).ok()?;
         Some(before.trailing_ones() as usize)
     }
 
     /// Reserves a bit for a snapshot that a command reads, without waiting.
-    fn reserve_to_read(&self) -> Option<usize> {
-        let mut reading = self.reader_bits.lock();
-        let number = self.reserve()?;
+    fn reserve_reader_bit(&self) -> Option<usize> {
+        let mut reading = self.reader_count.lock();
+        let number = self.reserve_bit()?;
         *reading += 1;
         Some(number)
     }
 
     /// Reserves a bit, waiting for commands that read snapshots to release theirs.
-    fn await_reader(&self) -> Option<usize> {
-        let mut reading = self.reader_bits.lock();
+    fn wait_for_reader_bit(&self) -> Option<usize> {
+        let mut reading = self.reader_count.lock();
         loop {
-            let number = self.reserve();
+            let number = self.reserve_bit();
             if number.is_some() || *reading == 0 {
                 return number;
             }
@@ -120,16 +120,16 @@ pub struct SnapshotEntry<'a> {
 #[derive(Debug)]
 pub struct Snapshot {
     keyspace: Arc<Keyspace>,
-    number: usize,
+    snapshot_number: usize,
     walked_slots: Box<[bool]>,
-    captured: Captured,
+    captured: CapturedEntries,
     /// Whether a command reads the snapshot while the command runs.
     is_read_by_command: bool,
 }
 
 /// Memory that is allocated for a snapshot before any slot is locked.
 #[derive(Debug)]
-pub struct PreparedCut<'k> {
+pub struct PreparedSnapshot<'k> {
     keyspace: &'k Arc<Keyspace>,
     walked_slots: Box<[bool]>,
     locked_slots: AllGuards<'k>,
@@ -138,8 +138,8 @@ pub struct PreparedCut<'k> {
 impl Keyspace {
     /// Allocates the memory for a snapshot in advance, so that no slot is locked meanwhile.
     #[must_use]
-    pub fn prepare_cut(self: &Arc<Self>) -> PreparedCut<'_> {
-        PreparedCut {
+    pub fn prepare_snapshot(self: &Arc<Self>) -> PreparedSnapshot<'_> {
+        PreparedSnapshot {
             keyspace: self,
             walked_slots: vec![false; SLOT_COUNT].into(),
             locked_slots: self.prepare_to_lock_all(),
@@ -162,65 +162,78 @@ impl Keyspace {
         if values.is_empty() || !values.iter().all(is_walked_in_parts) {
             return None;
         }
-        let number = self.active_cuts.reserve_to_read()?;
+        let number = self.active_snapshots.reserve_reader_bit()?;
         for &(slot, place) in values {
             slots.slot_mut(slot).pin_value(1 << number, db, place);
-            self.active_cuts.pinned[number].set(slot, true);
+            self.active_snapshots.pinned_slots[number].set(slot, true);
         }
-        Some(Snapshot::from_cut(self.clone(), number, vec![false; SLOT_COUNT].into(), true))
+        Some(Snapshot::from_number(self.clone(), number, vec![false; SLOT_COUNT].into(), true))
     }
 }
 
-impl PreparedCut<'_> {
+impl PreparedSnapshot<'_> {
     /// Takes a snapshot; returns `None` if three are active, but first waits for those that commands read.
     /// `while_locked` runs while every slot is locked, to record other state of the same moment, such as the log
     /// offset.
-    pub fn cut<R>(self, turn: &GlobalLock<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
-        let cuts = &self.keyspace.active_cuts;
-        let number = cuts.reserve().or_else(|| cuts.await_reader())?;
-        Some(self.cut_with_number(number, false, turn, at_cut))
+    pub fn take<R>(
+        self,
+        global_lock: &GlobalLock<'_>,
+        while_locked: impl FnOnce() -> R,
+    ) -> Option<(Snapshot, R)> {
+        let cuts = &self.keyspace.active_snapshots;
+        let number = cuts.reserve_bit().or_else(|| cuts.wait_for_reader_bit())?;
+        Some(self.take_with_number(number, false, global_lock, while_locked))
     }
 
     /// Like [`Self::cut`], for a command that reads the snapshot while it runs. Does not wait for other snapshots.
-    pub fn cut_to_read<R>(self, turn: &GlobalLock<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
-        let number = self.keyspace.active_cuts.reserve_to_read()?;
-        Some(self.cut_with_number(number, true, turn, at_cut))
+    pub fn take_for_command<R>(
+        self,
+        global_lock: &GlobalLock<'_>,
+        while_locked: impl FnOnce() -> R,
+    ) -> Option<(Snapshot, R)> {
+        let number = self.keyspace.active_snapshots.reserve_reader_bit()?;
+        Some(self.take_with_number(number, true, global_lock, while_locked))
     }
 
-    fn cut_with_number<R>(
+    fn take_with_number<R>(
         self,
         number: usize,
-        reads: bool,
-        turn: &GlobalLock<'_>,
-        at_cut: impl FnOnce() -> R,
+        is_read_by_command: bool,
+        global_lock: &GlobalLock<'_>,
+        while_locked: impl FnOnce() -> R,
     ) -> (Snapshot, R) {
         let Self { keyspace, walked_slots: walked, locked_slots: held } = self;
-        let cuts = &keyspace.active_cuts;
-        let noted = keyspace.with_all_locked(turn, held, || {
-            let cut = cuts.last_number.load(Ordering::Relaxed) + 1;
-            cuts.active[number].store(cut, Ordering::Relaxed);
-            cuts.last_number.store(cut, Ordering::Relaxed);
-            at_cut()
+        let cuts = &keyspace.active_snapshots;
+        let noted = keyspace.with_all_locked(global_lock, held, || {
+            let cut = cuts.last_snapshot_number.load(Ordering::Relaxed) + 1;
+            cuts.snapshot_numbers[number].store(cut, Ordering::Relaxed);
+            cuts.last_snapshot_number.store(cut, Ordering::Relaxed);
+            while_locked()
         });
-        (Snapshot::from_cut(keyspace.clone(), number, walked, reads), noted)
+        (Snapshot::from_number(keyspace.clone(), number, walked, is_read_by_command), noted)
     }
 }
 
 impl Snapshot {
-    fn from_cut(keyspace: Arc<Keyspace>, number: usize, walked: Box<[bool]>, reads: bool) -> Self {
+    fn from_number(
+        keyspace: Arc<Keyspace>,
+        number: usize,
+        walked_slots: Box<[bool]>,
+        is_read_by_command: bool,
+    ) -> Self {
         Self {
             keyspace,
-            number,
-            walked_slots: walked,
-            captured: Captured::default(),
-            is_read_by_command: reads,
+            snapshot_number: number,
+            walked_slots,
+            captured: CapturedEntries::default(),
+            is_read_by_command,
         }
     }
 
     /// Passes the value that will be visited next in `slot`, in its current state, to `inspect`.
-    pub(crate) fn with_next_value<R>(&self, slot: Slot, look: impl FnOnce(&Large) -> R) -> Option<R> {
+    pub(crate) fn with_next_value<R>(&self, slot: Slot, inspect: impl FnOnce(&LargeValue) -> R) -> Option<R> {
         let mut guard = self.keyspace.lock(slot);
-        let last_cut = guard.pinned_value(1 << self.number).map(look);
+        let last_cut = guard.pinned_value(1 << self.snapshot_number).map(inspect);
         // Let waiting threads lock the slot first, because the caller locks it again at once.
         self.keyspace.yield_to_waiters(&mut guard);
         last_cut
@@ -249,14 +262,14 @@ impl Snapshot {
             return false;
         }
         let mut guard = self.keyspace.lock(slot);
-        let mut more = !guard.walk(1 << self.number, BYTES_PER_LOCK, &mut self.captured);
+        let mut more = !guard.walk(1 << self.snapshot_number, BYTES_PER_LOCK, &mut self.captured);
         while self.captured.in_long_value {
             self.keyspace.yield_to_waiters(&mut guard);
-            more = !guard.walk(1 << self.number, BYTES_PER_LOCK, &mut self.captured);
+            more = !guard.walk(1 << self.snapshot_number, BYTES_PER_LOCK, &mut self.captured);
         }
         if !more {
             self.walked_slots[slot.index()] = true;
-            self.keyspace.active_cuts.pinned[self.number].set(slot, false);
+            self.keyspace.active_snapshots.pinned_slots[self.snapshot_number].set(slot, false);
         }
         drop(guard);
         self.captured.visit_captured(visit);
@@ -266,24 +279,25 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        let cuts = &self.keyspace.active_cuts;
-        let pinned = &cuts.pinned[self.number];
+        let cuts = &self.keyspace.active_snapshots;
+        let pinned = &cuts.pinned_slots[self.snapshot_number];
         // Store this before reading the pinned slots, so that a thread that pins a slot later sees that the snapshot
         // has ended.
-        cuts.active[self.number].store(0, Ordering::Relaxed);
+        cuts.snapshot_numbers[self.snapshot_number].store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         for slot in pinned.iter() {
             let mut guard = self.keyspace.lock(slot);
-            while !guard.unpin(1 << self.number, BYTES_PER_LOCK, &mut self.captured.records_to_drop) {
+            while !guard.unpin(1 << self.snapshot_number, BYTES_PER_LOCK, &mut self.captured.records_to_drop)
+            {
                 self.keyspace.yield_to_waiters(&mut guard);
             }
             pinned.set(slot, false);
             drop(guard);
             self.captured.clear();
         }
-        cuts.bits_in_use.fetch_and(!(1 << self.number), Ordering::Release);
+        cuts.bits_in_use.fetch_and(!(1 << self.snapshot_number), Ordering::Release);
         if self.is_read_by_command {
-            *cuts.reader_bits.lock() -= 1;
+            *cuts.reader_count.lock() -= 1;
             cuts.reader_done.notify_all();
         }
     }

@@ -14,10 +14,10 @@ use crate::entries::EntryRef;
 use crate::entry::TypeCode;
 use crate::fields::{Field, FieldKind, FieldsPart, LargeFields};
 use crate::kind::{Kind, ValueEncoding};
-use crate::large::{ELEMENT_PAGE_LEN_FACTOR, Large};
+use crate::large::{ELEMENT_PAGE_LEN_FACTOR, LargeValue};
 use crate::order::{ElementBoundary, Tree};
 use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue};
-use crate::packed::{self, PackedBuilder, PackedValue, Shape};
+use crate::packed::{self, CollectionShape, PackedBuilder, PackedValue};
 use crate::score::{self, EncodedScore};
 use crate::value::PartElements;
 
@@ -52,7 +52,7 @@ pub enum OrderBoundary<'a> {
 }
 
 impl<'a> OrderBoundary<'a> {
-    fn boundary(self) -> ElementBoundary<'a> {
+    fn to_element_boundary(self) -> ElementBoundary<'a> {
         match self {
             Self::BeforeScore(score) => {
                 ElementBoundary::Score { score_bits: score::order_bits(score), is_after: false }
@@ -77,8 +77,8 @@ impl FieldKind for SortedSetFields {
         PartElements::SortedSet(ScoredPart(part))
     }
 
-    fn into_large(fields: Box<LargeFields<Self>>) -> Large {
-        Large::SortedSet(fields)
+    fn into_large(fields: Box<LargeFields<Self>>) -> LargeValue {
+        LargeValue::SortedSet(fields)
     }
 
     fn visit_packed(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
@@ -99,7 +99,7 @@ impl From<Vec<u8>> for ScoreBytes {
     }
 }
 
-impl From<ScoreBytes> for Large {
+impl From<ScoreBytes> for LargeValue {
     fn from(scores: ScoreBytes) -> Self {
         Self::Bytes(scores.0)
     }
@@ -133,21 +133,21 @@ impl OverflowValue for ScoreBytes {
 impl<'a> From<Field<'a>> for ScoredMember<'a> {
     #[inline]
     fn from(field: Field<'a>) -> Self {
-        Self { name: field.name, score: score::read(field.value) }
+        Self { name: field.name, score: score::decode(field.value) }
     }
 }
 
 impl<'a> From<records::MemberRecord<'a>> for ScoredMember<'a> {
     #[inline]
     fn from(record: records::MemberRecord<'a>) -> Self {
-        Self { name: record.member, score: record.score }
+        Self { name: record.name, score: record.score }
     }
 }
 
 /// A read-only view of a sorted set, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SortedSetRef<'a> {
-    pub(crate) shape: Shape<'a, LargeFields<SortedSetFields>>,
+    pub(crate) shape: CollectionShape<'a, LargeFields<SortedSetFields>>,
     pub(crate) value_encoding: ValueEncoding,
 }
 
@@ -175,24 +175,26 @@ impl<'a> SortedSetRef<'a> {
     #[inline]
     pub fn score(&self, name: &[u8]) -> Option<f64> {
         match self.shape {
-            Shape::Packed(packed) => records::find_record(packed, name).map(|record| record.score),
-            Shape::Large(members) => members.get(name).map(|field| score::read(field.value)),
+            CollectionShape::Packed(packed) => records::find_record(packed, name).map(|record| record.score),
+            CollectionShape::Large(members) => members.get(name).map(|field| score::decode(field.value)),
         }
     }
 
     /// Like [`Self::score`], for callers that already have the name's hash ([`crate::Keyspace::hash_element_name`]).
     #[must_use]
     #[inline]
-    pub fn score_hashed(&self, name: &[u8], hash: u64) -> Option<f64> {
+    pub fn score_with_hash(&self, name: &[u8], hash: u64) -> Option<f64> {
         match self.shape {
-            Shape::Packed(packed) => records::find_record(packed, name).map(|record| record.score),
-            Shape::Large(members) => members.get_hashed(name, hash).map(|field| score::read(field.value)),
+            CollectionShape::Packed(packed) => records::find_record(packed, name).map(|record| record.score),
+            CollectionShape::Large(members) => {
+                members.get_with_hash(name, hash).map(|field| score::decode(field.value))
+            }
         }
     }
 
     /// Prefetches the members with these hashes if the set is too large for the L1 and L2 caches.
     pub fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        if let Shape::Large(members) = self.shape {
+        if let CollectionShape::Large(members) = self.shape {
             members.prefetch(hashes);
         }
     }
@@ -201,12 +203,12 @@ impl<'a> SortedSetRef<'a> {
     #[must_use]
     pub fn rank(&self, name: &[u8]) -> Option<(usize, f64)> {
         match self.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 let mut ranked = records::records(packed).enumerate();
-                let (rank, record) = ranked.find(|(_, record)| record.member == name)?;
+                let (rank, record) = ranked.find(|(_, record)| record.name == name)?;
                 Some((rank, record.score))
             }
-            Shape::Large(members) => {
+            CollectionShape::Large(members) => {
                 let score = self.score(name)?;
                 let cut =
                     ElementBoundary::Element { score_bits: score::order_bits(score), name, is_after: false };
@@ -217,13 +219,13 @@ impl<'a> SortedSetRef<'a> {
 
     /// Returns the number of members before this boundary.
     #[must_use]
-    pub fn count_before(&self, place: OrderBoundary<'_>) -> usize {
-        let cut = place.boundary();
+    pub fn count_before(&self, boundary: OrderBoundary<'_>) -> usize {
+        let cut = boundary.to_element_boundary();
         match self.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 records::records(packed).take_while(|record| record.is_before(&cut)).count()
             }
-            Shape::Large(members) => {
+            CollectionShape::Large(members) => {
                 members.entries.secondary_order.rank(&cut, &members.entries.entry_keys())
             }
         }
@@ -233,8 +235,8 @@ impl<'a> SortedSetRef<'a> {
     #[must_use]
     pub fn member_at_rank(&self, rank: usize) -> Option<ScoredMember<'a>> {
         match self.shape {
-            Shape::Packed(packed) => records::records(packed).nth(rank).map(ScoredMember::from),
-            Shape::Large(members) => {
+            CollectionShape::Packed(packed) => records::records(packed).nth(rank).map(ScoredMember::from),
+            CollectionShape::Large(members) => {
                 let (entries, mut found) = (&members.entries, None);
                 entries.secondary_order.visit(
                     rank..rank.saturating_add(1),
@@ -259,16 +261,16 @@ impl<'a> SortedSetRef<'a> {
     ) {
         let (start, count) = (ranks.start, ranks.end.saturating_sub(ranks.start));
         match self.shape {
-            Shape::Packed(packed) if reversed => {
+            CollectionShape::Packed(packed) if reversed => {
                 let skipped = packed::count(packed).saturating_sub(ranks.end);
-                let some = records::reversed(packed).skip(skipped);
+                let some = records::records_reversed(packed).skip(skipped);
                 let _ = some.take(count).all(|record| visit(record.into()));
             }
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 let some = records::records(packed).skip(start);
                 let _ = some.take(count).all(|record| visit(record.into()));
             }
-            Shape::Large(members) => {
+            CollectionShape::Large(members) => {
                 let entries = &members.entries;
                 entries.secondary_order.visit(ranks, reversed, &entries.entry_keys(), &mut |reference| {
                     visit(members.field_at(EntryRef(reference)).into())
@@ -280,8 +282,10 @@ impl<'a> SortedSetRef<'a> {
     /// Visits all members in arbitrary order.
     pub fn for_each(&self, visit: &mut dyn FnMut(ScoredMember<'_>)) {
         match self.shape {
-            Shape::Packed(packed) => records::records(packed).for_each(|record| visit(record.into())),
-            Shape::Large(members) => members.for_each(&mut |field| visit(field.into())),
+            CollectionShape::Packed(packed) => {
+                records::records(packed).for_each(|record| visit(record.into()));
+            }
+            CollectionShape::Large(members) => members.for_each(&mut |field| visit(field.into())),
         }
     }
 
@@ -289,11 +293,11 @@ impl<'a> SortedSetRef<'a> {
     /// completely.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(ScoredMember<'_>)) -> Option<u64> {
         match self.shape {
-            Shape::Packed(_) => {
+            CollectionShape::Packed(_) => {
                 self.for_each(visit);
                 None
             }
-            Shape::Large(members) => members.scan(from, count, &mut |field| visit(field.into())),
+            CollectionShape::Large(members) => members.scan(from, count, &mut |field| visit(field.into())),
         }
     }
 }
@@ -314,7 +318,7 @@ impl PackedBuilder {
     /// [`PackedBuilder::sort_scored`] must be called at the end.
     pub fn push_scored(&mut self, name: &[u8], score: f64) {
         debug_assert!(!score.is_nan());
-        records::push(&mut self.bytes, name, score);
+        records::push_record(&mut self.bytes, name, score);
         let about = &mut self.summary;
         about.count += 1;
         about.max_element_len = about.max_element_len.max(name.len() as u32);
@@ -326,12 +330,12 @@ impl PackedBuilder {
         let mut members: Vec<_> =
             records::records(&self.bytes).map(|record| (score::order_bits(record.score), record)).collect();
         let is_before = |one: &(u64, records::MemberRecord<'_>), other: &(u64, records::MemberRecord<'_>)| {
-            (one.0, one.1.member) <= (other.0, other.1.member)
+            (one.0, one.1.name) <= (other.0, other.1.name)
         };
         if members.is_sorted_by(is_before) {
             return;
         }
-        members.sort_unstable_by(|one, other| (one.0, one.1.member).cmp(&(other.0, other.1.member)));
+        members.sort_unstable_by(|one, other| (one.0, one.1.name).cmp(&(other.0, other.1.name)));
         let mut order_bits = Vec::with_capacity(self.bytes.len());
         order_bits.extend_from_slice(&self.bytes[..packed::COUNT_LEN]);
         members

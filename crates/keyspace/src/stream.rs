@@ -30,8 +30,8 @@ pub use pieces::{StreamCursor, StreamPart, StreamPiece, check_node, node_entries
 pub use producers::{IdempotenceBounds, IdempotenceTotals, Producers};
 
 use crate::kind::StreamNodeBounds;
-use crate::overflow::{CountedBytes, record_shed};
-use crate::packed::Shape;
+use crate::overflow::{CountedBytes, record_shed_bytes};
+use crate::packed::CollectionShape;
 use crate::tree::Map;
 
 /// The id of a stream entry.
@@ -80,11 +80,11 @@ pub struct StreamHead {
     /// Number of entries.
     pub len: u64,
     /// The id that was generated last.
-    pub last: StreamId,
+    pub last_id: StreamId,
     /// The highest deleted id.
-    pub max_deleted: StreamId,
+    pub max_deleted_id: StreamId,
     /// Number of entries ever added.
-    pub added: u64,
+    pub entries_added: u64,
 }
 
 /// Redis's hard limit for the size of a node.
@@ -117,11 +117,11 @@ struct Node {
 impl Node {
     fn new(bytes: Vec<u8>) -> Arc<Self> {
         let mut node = Self { bytes, counted_bytes: CountedBytes::default() };
-        node.count();
+        node.update_counted_bytes();
         Arc::new(node)
     }
 
-    fn count(&mut self) {
+    fn update_counted_bytes(&mut self) {
         self.counted_bytes.set(self.bytes.capacity() + size_of::<Self>());
     }
 }
@@ -159,24 +159,24 @@ impl Stream {
     /// Returns the id of the last entry that was not deleted, or the lowest id if the stream is empty.
     #[must_use]
     pub fn last_entry_id(&self) -> StreamId {
-        self.backward(StreamId::MIN, StreamId::MAX).next().map_or(StreamId::MIN, |entry| entry.id)
+        self.range_backward(StreamId::MIN, StreamId::MAX).next().map_or(StreamId::MIN, |entry| entry.id)
     }
 
     /// Returns the entries with ids from `from` to `to`, inclusive.
     pub fn range(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = StreamEntry<'_>> {
         let start = self.node_containing(from).map_or(from, |(id, _)| id);
         let nodes = self.nodes.iter_from(&start).take_while(move |(id, _)| **id <= to);
-        let nodes = nodes.filter_map(|(id, node)| NodeRef::read(*id, &node.bytes));
+        let nodes = nodes.filter_map(|(id, node)| NodeRef::decode(*id, &node.bytes));
         let records = nodes.flat_map(move |node| node.records_from(from));
         let from_on = live_entries(records).skip_while(move |entry| entry.id < from);
         from_on.take_while(move |entry| entry.id <= to)
     }
 
     /// Returns the entries with ids from `from` to `to`, inclusive, in reverse.
-    pub fn backward(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = StreamEntry<'_>> {
+    pub fn range_backward(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = StreamEntry<'_>> {
         let nodes = self.nodes.backward_from(&to);
         let records =
-            nodes.filter_map(|(id, node)| NodeRef::read(*id, &node.bytes)).flat_map(NodeRef::backward);
+            nodes.filter_map(|(id, node)| NodeRef::decode(*id, &node.bytes)).flat_map(NodeRef::backward);
         let to_on = live_entries(records).skip_while(move |entry| entry.id > to);
         to_on.take_while(move |entry| entry.id >= from)
     }
@@ -194,12 +194,14 @@ impl Stream {
 
     /// Appends an entry; `field_values` contains field names and values alternately. The id must be higher than all ids
     /// generated before.
-    pub fn append(&mut self, id: StreamId, words: &[&[u8]], bounds: StreamNodeBounds) {
-        debug_assert!(id > self.head.last && words.len() >= 2 && words.len().is_multiple_of(2));
-        let fields = Fields(words);
+    pub fn append(&mut self, id: StreamId, field_values: &[&[u8]], bounds: StreamNodeBounds) {
+        debug_assert!(
+            id > self.head.last_id && field_values.len() >= 2 && field_values.len().is_multiple_of(2)
+        );
+        let fields = Fields(field_values);
         self.head.len += 1;
-        self.head.added += 1;
-        self.head.last = id;
+        self.head.entries_added += 1;
+        self.head.last_id = id;
         if let Some(last) = self.nodes.last().map(|(id, _)| *id)
             && let Some(node) = self.nodes.last_mut()
         {
@@ -207,13 +209,13 @@ impl Stream {
             if has_room(last, &node.bytes, &fields, bounds) {
                 let before = node.bytes.len();
                 node::append(last, &mut node.bytes, id, &fields);
-                node.count();
+                node.update_counted_bytes();
                 self.bytes += node.bytes.len() - before;
                 return;
             }
             // The previous node is complete, so free its spare capacity.
             node.bytes.shrink_to_fit();
-            node.count();
+            node.update_counted_bytes();
         }
         let bytes = node::begin_node(&fields);
         self.bytes += bytes.len();
@@ -223,7 +225,7 @@ impl Stream {
     /// Deletes an entry. Returns whether it existed.
     pub fn delete(&mut self, id: StreamId) -> bool {
         let Some((node_id, node)) = self.node_containing(id) else { return false };
-        let Some(read) = NodeRef::read(node_id, &node.bytes) else { return false };
+        let Some(read) = NodeRef::decode(node_id, &node.bytes) else { return false };
         if !live_entries(read.records_from(id)).any(|entry| entry.id == id) {
             return false;
         }
@@ -237,36 +239,36 @@ impl Stream {
             });
         }
         self.head.len -= 1;
-        self.head.max_deleted = self.head.max_deleted.max(id);
+        self.head.max_deleted_id = self.head.max_deleted_id.max(id);
         true
     }
 
     fn remove_node(&mut self, id: StreamId) -> Option<Arc<Node>> {
         let node = self.nodes.remove(&id)?;
         self.bytes -= node.bytes.len();
-        record_shed(node.bytes.len());
+        record_shed_bytes(node.bytes.len());
         Some(node)
     }
 
-    fn mark_deleted(&mut self, node: StreamId, which: impl FnMut(StreamId) -> DeletionDecision) -> u64 {
+    fn mark_deleted(&mut self, node: StreamId, decide: impl FnMut(StreamId) -> DeletionDecision) -> u64 {
         let Some(found) = self.nodes.get_mut(&node) else { return 0 };
         let found = Arc::make_mut(found);
         let before = found.bytes.len();
-        let marked = node::mark_deleted(node, &mut found.bytes, which);
+        let marked = node::mark_deleted(node, &mut found.bytes, decide);
         self.bytes = self.bytes + found.bytes.len() - before;
         marked
     }
 
     /// Removes entries from the start. Returns the number of removed entries, and the removed nodes for the caller to
     /// drop.
-    pub fn trim(&mut self, trim: StreamTrim, exactness: TrimPrecision) -> (u64, Self) {
+    pub fn trim(&mut self, trim: StreamTrim, precision: TrimPrecision) -> (u64, Self) {
         let (mut cut, mut gone) = (0, Self::default());
         while let Some((&id, node)) = self.nodes.first() {
             if matches!(trim, StreamTrim::MaxLen(most) if self.head.len <= most) {
                 break;
             }
-            let Some(read) = NodeRef::read(id, &node.bytes) else { break };
-            if matches!(exactness, TrimPrecision::Nodes(most) if most > 0 && cut + read.live_count > most) {
+            let Some(read) = NodeRef::decode(id, &node.bytes) else { break };
+            if matches!(precision, TrimPrecision::Nodes(most) if most > 0 && cut + read.live_count > most) {
                 break;
             }
             let whole = match trim {
@@ -281,7 +283,7 @@ impl Stream {
                 self.remove_node(id);
                 continue;
             }
-            if exactness == TrimPrecision::Exact {
+            if precision == TrimPrecision::Exact {
                 let mut len = self.head.len;
                 let marked = self.mark_deleted(id, |entry| {
                     let stays = match trim {
@@ -300,7 +302,12 @@ impl Stream {
 
     /// Sets the last generated id, the number of entries ever added and the highest deleted id.
     pub fn set_head(&mut self, last: StreamId, added: u64, max_deleted: StreamId) {
-        self.head = StreamHead { len: self.head.len, last, max_deleted, added };
+        self.head = StreamHead {
+            len: self.head.len,
+            last_id: last,
+            max_deleted_id: max_deleted,
+            entries_added: added,
+        };
     }
 }
 
@@ -310,16 +317,16 @@ fn live_entries<'a>(records: impl Iterator<Item = Record<'a>>) -> impl Iterator<
 
 /// Returns whether Redis would add another entry to this node.
 fn has_room(id: StreamId, bytes: &[u8], fields: &Fields<'_>, bounds: StreamNodeBounds) -> bool {
-    let most = if bounds.bytes == 0 { MAX_NODE_BYTES } else { bounds.bytes.min(MAX_NODE_BYTES) };
-    let Some(node) = NodeRef::read(id, bytes) else { return false };
+    let most = if bounds.max_bytes == 0 { MAX_NODE_BYTES } else { bounds.max_bytes.min(MAX_NODE_BYTES) };
+    let Some(node) = NodeRef::decode(id, bytes) else { return false };
     bytes.len() + fields.bytes() < most
-        && (bounds.entries == 0 || node.live_count + node.deleted_count < bounds.entries as u64)
+        && (bounds.max_entries == 0 || node.live_count + node.deleted_count < bounds.max_entries as u64)
 }
 
 /// A read-only view of a stream, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {
-    pub(crate) shape: Shape<'a, LargeStream>,
+    pub(crate) shape: CollectionShape<'a, LargeStream>,
 }
 
 impl<'a> StreamRef<'a> {
@@ -327,23 +334,23 @@ impl<'a> StreamRef<'a> {
     #[must_use]
     pub fn head(&self) -> StreamHead {
         match self.shape {
-            Shape::Packed(bytes) => packed::head(bytes),
-            Shape::Large(large) => large.stream().head,
+            CollectionShape::Packed(bytes) => packed::read_head(bytes),
+            CollectionShape::Large(large) => large.stream().head,
         }
     }
 
     /// Returns whether the stream has or had idempotent producers.
     #[must_use]
     pub fn has_producers(&self) -> bool {
-        matches!(self.shape, Shape::Large(large) if large.stream().producers().is_some())
+        matches!(self.shape, CollectionShape::Large(large) if large.stream().producers().is_some())
     }
 
     /// Returns the stream, decoding it if it is packed.
     #[must_use]
-    pub fn read(&self) -> Cow<'a, Stream> {
+    pub fn to_stream(&self) -> Cow<'a, Stream> {
         match self.shape {
-            Shape::Packed(bytes) => Cow::Owned(packed::unpack(bytes)),
-            Shape::Large(large) => Cow::Borrowed(large.stream()),
+            CollectionShape::Packed(bytes) => Cow::Owned(packed::unpack(bytes)),
+            CollectionShape::Large(large) => Cow::Borrowed(large.stream()),
         }
     }
 }

@@ -8,10 +8,10 @@ mod detached;
 use clock::Millis;
 
 use crate::entries::{Entries, EntryRef, KeyLookup, NewValue, StoredValue};
-use crate::entry::Attributes;
+use crate::entry::EntryAttributes;
 use crate::key::Key;
 use crate::kind::{EncodingHint, Kind, ValueEncoding};
-use crate::large::{Collection, Large};
+use crate::large::{Collection, LargeValue};
 use crate::overflow::{OverflowShape, OverflowValue, Record};
 use crate::packed::PackedValue;
 use crate::pages::FillLevel;
@@ -25,19 +25,19 @@ pub use detached::DetachedValue;
 #[derive(Debug, Default)]
 #[must_use = "dropping a large value takes time: decide where"]
 pub struct RemovedValue {
-    record: Option<Record<Large>>,
+    record: Option<Record<LargeValue>>,
 }
 
 /// Wraps a part of a value whose other elements stay in the table.
-impl From<Large> for RemovedValue {
-    fn from(value: Large) -> Self {
+impl From<LargeValue> for RemovedValue {
+    fn from(value: LargeValue) -> Self {
         Self { record: Some(value.into()) }
     }
 }
 
 impl RemovedValue {
     /// Wraps a value that has no entry of its own.
-    pub(crate) fn of(value: Large) -> Self {
+    pub(crate) fn from_large(value: LargeValue) -> Self {
         Self { record: Some(Record::without_store(value)) }
     }
 
@@ -64,7 +64,7 @@ pub struct ScanItem<'a> {
 /// The keys of one slot and one database.
 #[derive(Debug, Default)]
 pub struct Table {
-    pub(crate) entries: Entries<Large>,
+    pub(crate) entries: Entries<LargeValue>,
 }
 
 impl Table {
@@ -110,45 +110,45 @@ impl Table {
     /// Returns a read-only view of the value at `entry_ref`.
     #[must_use]
     #[inline(always)]
-    pub fn value(&self, place: EntryRef) -> Value<'_> {
-        let (code, body) = self.entries.value(place);
+    pub fn value(&self, entry_ref: EntryRef) -> Value<'_> {
+        let (code, body) = self.entries.value(entry_ref);
         match body {
-            StoredValue::Inline(bytes) => Value::flat(ValueEncoding::of(code), bytes),
-            StoredValue::Overflow(large) => Value::from_overflow(ValueEncoding::of(code), large),
+            StoredValue::Inline(bytes) => Value::from_bytes(ValueEncoding::from_code(code), bytes),
+            StoredValue::Overflow(large) => Value::from_large(ValueEncoding::from_code(code), large),
         }
     }
 
     /// Returns the kind of the value at `entry_ref`.
     #[must_use]
     #[inline]
-    pub fn kind(&self, place: EntryRef) -> Kind {
-        ValueEncoding::of(self.entries.type_code(place)).kind()
+    pub fn kind(&self, entry_ref: EntryRef) -> Kind {
+        ValueEncoding::from_code(self.entries.type_code(entry_ref)).kind()
     }
 
     /// Returns the value as a typed view; `None` if it has a different kind.
     #[must_use]
     #[inline]
-    pub fn typed<T: TypedView>(&self, place: EntryRef) -> Option<T::At<'_>> {
-        T::of(self.value(place))
+    pub fn typed_value<T: TypedView>(&self, entry_ref: EntryRef) -> Option<T::At<'_>> {
+        T::from_value(self.value(entry_ref))
     }
 
     /// Returns the expiry time of the key.
     #[must_use]
     #[inline]
-    pub fn expiry(&self, place: EntryRef) -> Option<Millis> {
-        self.entries.expiry(place)
+    pub fn expiry(&self, entry_ref: EntryRef) -> Option<Millis> {
+        self.entries.expiry(entry_ref)
     }
 
     /// Returns the usage counters of the key.
     #[must_use]
-    pub fn usage(&self, place: EntryRef) -> Usage {
-        self.entries.usage(place)
+    pub fn usage(&self, entry_ref: EntryRef) -> Usage {
+        self.entries.usage(entry_ref)
     }
 
     /// Sets the usage counters of the key. Does not write unchanged counters, so that clean cache lines stay clean.
     #[inline]
-    pub fn set_usage(&mut self, place: EntryRef, usage: Usage) {
-        self.entries.set_usage(place, usage);
+    pub fn set_usage(&mut self, entry_ref: EntryRef, usage: Usage) {
+        self.entries.set_usage(entry_ref, usage);
     }
 
     /// Visits about `count` keys in hash order, starting at position `from`. Returns the next position, or `None` at
@@ -160,8 +160,8 @@ impl Table {
 
     /// Picks a key at random. `random` is a uniform random number.
     #[must_use]
-    pub fn random(&self, random: u64) -> Option<ScanItem<'_>> {
-        self.entries.random(random).map(|place| self.scan_item(place))
+    pub fn random_key(&self, random: u64) -> Option<ScanItem<'_>> {
+        self.entries.random_entry(random).map(|place| self.scan_item(place))
     }
 
     /// Visits one key per random number. All memory reads are issued together, which hides cache misses.
@@ -175,17 +175,17 @@ impl Table {
         self.entries.random_volatile(random).map(|place| self.scan_item(place))
     }
 
-    fn scan_item(&self, place: EntryRef) -> ScanItem<'_> {
-        let (kind, expiry, usage) = (self.kind(place), self.expiry(place), self.usage(place));
-        ScanItem { key: self.entries.key(place), kind, expiry, usage }
+    fn scan_item(&self, entry_ref: EntryRef) -> ScanItem<'_> {
+        let (kind, expiry, usage) = (self.kind(entry_ref), self.expiry(entry_ref), self.usage(entry_ref));
+        ScanItem { key: self.entries.key(entry_ref), kind, expiry, usage }
     }
 
     /// Stores a value under a new key.
     pub fn insert(&mut self, key: &Key<'_>, value: PackedValue<'_>, expiry: Option<Millis>) -> EntryRef {
-        self.insert_used(key, value, expiry, Usage::for_new_keys().0)
+        self.insert_with_usage(key, value, expiry, Usage::for_new_keys().0)
     }
 
-    fn insert_used(
+    fn insert_with_usage(
         &mut self,
         key: &Key<'_>,
         value: PackedValue<'_>,
@@ -193,12 +193,12 @@ impl Table {
         usage: u16,
     ) -> EntryRef {
         let (attributes, bytes) =
-            (Attributes { code: value.value_encoding().code(), usage, expiry }, value.bytes());
+            (EntryAttributes { code: value.value_encoding().code(), usage, expiry }, value.bytes());
         let place = if value.stays_packed() {
             self.entries.insert(key, NewValue { attributes, bytes, len: bytes.len() })
         } else {
-            let mut large = Large::empty(value.kind());
-            large.add(value);
+            let mut large = LargeValue::empty(value.kind());
+            large.add_part(value);
             self.entries.insert_overflow(key, attributes, large)
         };
         if value.any_expires() {
@@ -210,49 +210,49 @@ impl Table {
     /// Replaces the value and expiry of the key at `entry_ref`.
     pub fn replace(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         value: PackedValue<'_>,
         expiry: Option<Millis>,
     ) -> (EntryRef, RemovedValue) {
         // Overwrite a string of equal length in place, which is the fastest way.
         let form = value.value_encoding();
-        if !form.is_collection() && self.entries.overwrite(place, value.bytes(), form.code(), expiry) {
-            return (place, RemovedValue::default());
+        if !form.is_collection() && self.entries.overwrite(entry_ref, value.bytes(), form.code(), expiry) {
+            return (entry_ref, RemovedValue::default());
         }
-        let usage = self.usage(place);
+        let usage = self.usage(entry_ref);
         self.entries.clear_element_expiry(key.bytes);
-        let record = self.entries.remove_without_compaction(place, key.hash);
-        (self.insert_used(key, value, expiry, usage.0), RemovedValue { record })
+        let record = self.entries.remove_without_compaction(entry_ref, key.hash);
+        (self.insert_with_usage(key, value, expiry, usage.0), RemovedValue { record })
     }
 
     /// Sets or removes (`None`) the key's expiry.
-    pub fn set_expiry(&mut self, place: EntryRef, key: &Key<'_>, expiry: Option<Millis>) -> EntryRef {
-        self.entries.set_expiry(place, key, expiry)
+    pub fn set_expiry(&mut self, entry_ref: EntryRef, key: &Key<'_>, expiry: Option<Millis>) -> EntryRef {
+        self.entries.set_expiry(entry_ref, key, expiry)
     }
 
     /// Resizes the string at `entry_ref` to `len` bytes and returns it for editing. New bytes are zero; the expiry is
     /// unchanged.
     pub fn edit_string(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         len: usize,
         encoding_hint: EncodingHint,
     ) -> (EntryRef, &mut [u8]) {
-        self.entries.edit(place, key, len, ValueEncoding::from(encoding_hint).code())
+        self.entries.edit(entry_ref, key, len, ValueEncoding::from(encoding_hint).code())
     }
 
     /// Removes the key at `entry_ref` and returns its value.
-    pub fn remove(&mut self, place: EntryRef, key: &Key<'_>) -> RemovedValue {
+    pub fn remove(&mut self, entry_ref: EntryRef, key: &Key<'_>) -> RemovedValue {
         self.entries.clear_element_expiry(key.bytes);
-        RemovedValue { record: self.entries.remove(place, key) }
+        RemovedValue { record: self.entries.remove(entry_ref, key) }
     }
 
     /// Like [`Table::remove`], but also compacts the key's page, for callers that need the memory at once.
-    pub fn evict(&mut self, place: EntryRef, key: &Key<'_>) -> RemovedValue {
+    pub fn evict(&mut self, entry_ref: EntryRef, key: &Key<'_>) -> RemovedValue {
         self.entries.clear_element_expiry(key.bytes);
-        RemovedValue { record: self.entries.evict(place, key) }
+        RemovedValue { record: self.entries.evict(entry_ref, key) }
     }
 
     /// Removes one expired key and puts its name into `key`. Returns `None` if no key has expired.
@@ -270,8 +270,8 @@ impl Table {
     }
 
     /// Records when the next element of the value at `entry_ref` expires.
-    pub(crate) fn record_element_expiry(&mut self, place: EntryRef, key: &Key<'_>) {
-        if let Some(due) = self.value(place).next_due() {
+    pub(crate) fn record_element_expiry(&mut self, entry_ref: EntryRef, key: &Key<'_>) {
+        if let Some(due) = self.value(entry_ref).next_due() {
             self.entries.record_element_expiry(key.bytes, due);
         }
     }
@@ -279,16 +279,16 @@ impl Table {
     /// Updates the recorded expiry after elements were removed or lost their expiry, because the value may have no
     /// expiring elements any more.
     #[inline]
-    pub(crate) fn refresh_element_expiry(&mut self, place: EntryRef, key: &Key<'_>) {
-        if self.entries.has_element_expiry(key.bytes) && self.value(place).next_due().is_none() {
+    pub(crate) fn refresh_element_expiry(&mut self, entry_ref: EntryRef, key: &Key<'_>) {
+        if self.entries.has_element_expiry(key.bytes) && self.value(entry_ref).next_due().is_none() {
             self.entries.clear_element_expiry(key.bytes);
         }
     }
 
     /// Replaces a packed value by a large one. The entry's other attributes are unchanged.
-    pub(crate) fn make_large(&mut self, place: EntryRef, key: &Key<'_>, large: Large) -> EntryRef {
-        let attributes = self.entries.attributes(place);
-        drop(self.entries.remove_without_compaction(place, key.hash));
+    pub(crate) fn make_large(&mut self, entry_ref: EntryRef, key: &Key<'_>, large: LargeValue) -> EntryRef {
+        let attributes = self.entries.attributes(entry_ref);
+        drop(self.entries.remove_without_compaction(entry_ref, key.hash));
         self.entries.insert_overflow(key, attributes, large)
     }
 
@@ -296,8 +296,8 @@ impl Table {
     /// the index and of free page space, and its overflow record. The sum over all keys equals the bytes of the table
     /// without its dead bytes.
     #[must_use]
-    pub fn entry_bytes(&self, place: EntryRef) -> usize {
-        self.entries.entry_bytes(place)
+    pub fn entry_bytes(&self, entry_ref: EntryRef) -> usize {
+        self.entries.entry_bytes(entry_ref)
     }
 
     /// Returns the bytes of live entries, excluding overflow values.

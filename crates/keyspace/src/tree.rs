@@ -42,8 +42,8 @@ pub(crate) trait Item: Debug + Clone {
     fn summary_of_children(children: &[Child<Self>]) -> Self::Summary;
 
     /// Updates a node's summary after its items or children changed.
-    fn update_summary(label: &mut Self::Summary, below: &Items<Self>) {
-        *label = below.label();
+    fn update_summary(summary: &mut Self::Summary, items: &Items<Self>) {
+        *summary = items.summary();
     }
 }
 
@@ -90,7 +90,7 @@ impl<T: Item> Clone for Child<T> {
 
 impl<T: Item> Child<T> {
     fn of(items: Items<T>) -> Self {
-        Self { summary: items.label(), node: Arc::new(Node::new(items)) }
+        Self { summary: items.summary(), node: Arc::new(Node::new(items)) }
     }
 
     fn update_summary(&mut self) {
@@ -106,7 +106,7 @@ pub(crate) enum Items<T: Item> {
 }
 
 impl<T: Item> Items<T> {
-    pub(crate) fn label(&self) -> T::Summary {
+    pub(crate) fn summary(&self) -> T::Summary {
         match self {
             Self::Leaf(items) => T::summary(items),
             Self::Inner(children) => T::summary_of_children(children),
@@ -149,21 +149,21 @@ impl<T: Item> Default for Tree<T> {
 /// Whether a node is the first or last at its depth.
 #[derive(Debug, Clone, Copy)]
 struct NodeEdges {
-    first: bool,
-    last: bool,
+    is_first: bool,
+    is_last: bool,
 }
 
 /// The items of a node during a change. If there are too many, the overflow becomes a new node to the right.
 #[derive(Debug)]
 pub(crate) struct NodeEdit<'a, I> {
     items: &'a mut Vec<I>,
-    is_after: Vec<I>,
-    at_ends: NodeEdges,
+    overflow: Vec<I>,
+    edges: NodeEdges,
 }
 
 impl<'a, I> NodeEdit<'a, I> {
-    fn new(items: &'a mut Vec<I>, ends: NodeEdges) -> Self {
-        Self { items, is_after: Vec::new(), at_ends: ends }
+    fn new(items: &'a mut Vec<I>, edges: NodeEdges) -> Self {
+        Self { items, overflow: Vec::new(), edges }
     }
 
     /// Returns the items of the node. An item that was just inserted may be in the overflow instead.
@@ -179,17 +179,17 @@ impl<'a, I> NodeEdit<'a, I> {
     /// stay together.
     pub(crate) fn insert(&mut self, index: usize, item: I) {
         let len = self.items.len();
-        let is_last = index == len && (self.at_ends.last || !self.is_after.is_empty());
+        let is_last = index == len && (self.edges.is_last || !self.overflow.is_empty());
         if len == MAX_ITEMS && index <= len && !is_last {
-            let keep = if self.at_ends.first && index <= 1 { index } else { len / 2 };
+            let keep = if self.edges.is_first && index <= 1 { index } else { len / 2 };
             let rest = self.items.split_off(keep);
-            self.is_after.splice(..0, rest);
+            self.overflow.splice(..0, rest);
         }
         let len = self.items.len();
         if index <= len && len < MAX_ITEMS {
             self.items.insert(index, item);
         } else {
-            self.is_after.insert(index - len, item);
+            self.overflow.insert(index - len, item);
         }
     }
 }
@@ -217,8 +217,12 @@ impl<T: Item> Node<T> {
 
     /// Returns a node for editing; a shared node is copied first. If `must_exist` is set, returns `None` without
     /// copying a shared node that does not contain the item.
-    fn make_unique<'a>(node: &'a mut Arc<Self>, seek: &impl Seek<T>, found: bool) -> Option<&'a mut Self> {
-        if found && Arc::strong_count(node) > 1 {
+    fn make_unique<'a>(
+        node: &'a mut Arc<Self>,
+        seek: &impl Seek<T>,
+        must_exist: bool,
+    ) -> Option<&'a mut Self> {
+        if must_exist && Arc::strong_count(node) > 1 {
             node.find(&mut seek.clone())?;
         }
         Some(Arc::make_mut(node))
@@ -237,43 +241,43 @@ impl<T: Item> Node<T> {
     /// Edits the leaf that the search finds, like [`Tree::edit_item`]. Returns whether anything changed.
     fn edit_item<S: Seek<T>>(
         &mut self,
-        way: &mut ChangePath<T, S>,
+        path: &mut ChangeState<T, S>,
         change: &mut impl ItemEdit<T, S>,
     ) -> bool {
-        let ends = way.at_ends;
+        let ends = path.edges;
         match &mut self.items {
             Items::Leaf(items) => {
-                let place = way.seek.item(items);
-                if way.found && place.is_err() {
+                let place = path.seek.item(items);
+                if path.must_exist && place.is_err() {
                     return false;
                 }
                 let mut row = NodeEdit::new(items, ends);
-                change(&mut row, place, &way.seek);
-                if !row.is_after.is_empty() {
-                    way.is_after = Some(Items::Leaf(row.is_after));
+                change(&mut row, place, &path.seek);
+                if !row.overflow.is_empty() {
+                    path.overflow = Some(Items::Leaf(row.overflow));
                 }
             }
             Items::Inner(children) => {
-                let index = way.seek.child(children);
-                way.at_ends.first &= index == 0;
-                way.at_ends.last &= index + 1 == children.len();
+                let index = path.seek.child(children);
+                path.edges.is_first &= index == 0;
+                path.edges.is_last &= index + 1 == children.len();
                 let child = &mut children[index];
-                let Some(node) = Self::make_unique(&mut child.node, &way.seek, way.found) else {
+                let Some(node) = Self::make_unique(&mut child.node, &path.seek, path.must_exist) else {
                     return false;
                 };
                 let before = node.items.len();
-                if !node.edit_item(way, change) {
+                if !node.edit_item(path, change) {
                     return false;
                 }
                 let after = node.items.len();
                 if after > 0 {
                     child.update_summary();
                 }
-                if let Some(behind) = way.is_after.take() {
+                if let Some(behind) = path.overflow.take() {
                     let mut row = NodeEdit::new(children, ends);
                     row.insert(index + 1, Child::of(behind));
-                    if !row.is_after.is_empty() {
-                        way.is_after = Some(Items::Inner(row.is_after));
+                    if !row.overflow.is_empty() {
+                        path.overflow = Some(Items::Inner(row.overflow));
                     }
                 } else if after < before.min(MIN_ITEMS) {
                     merge(children, index);
@@ -311,8 +315,8 @@ impl<T: Item> Node<T> {
         rest
     }
 
-    fn append(&mut self, behind: &Self) {
-        match (&mut self.items, &behind.items) {
+    fn append(&mut self, next: &Self) {
+        match (&mut self.items, &next.items) {
             (Items::Leaf(items), Items::Leaf(more)) => items.extend_from_slice(more),
             (Items::Inner(items), Items::Inner(more)) => items.extend_from_slice(more),
             _ => panic!("nodes of one height are merged"),
@@ -343,20 +347,20 @@ trait ItemEdit<T, S>: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) {}
 impl<T, S, F: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S)> ItemEdit<T, S> for F {}
 
 /// The state of a change. It is passed between nodes by reference, because moving it would cost as much as a search.
-struct ChangePath<T: Item, S> {
+struct ChangeState<T: Item, S> {
     seek: S,
     /// Whether the change requires that the item exists.
-    found: bool,
+    must_exist: bool,
     /// Whether the current node is the first or last at its depth.
-    at_ends: NodeEdges,
+    edges: NodeEdges,
     /// Items that did not fit in the node, for its parent to insert as a new node.
-    is_after: Option<Items<T>>,
+    overflow: Option<Items<T>>,
 }
 
 impl<T: Item> Tree<T> {
     /// Returns the summary of the root; `None` for an empty tree.
-    pub(crate) fn label(&self) -> Option<T::Summary> {
-        self.root.as_ref().map(|root| root.items.label())
+    pub(crate) fn summary(&self) -> Option<T::Summary> {
+        self.root.as_ref().map(|root| root.items.summary())
     }
 
     /// Returns the item that the search finds.
@@ -380,7 +384,7 @@ impl<T: Item> Tree<T> {
     }
 
     /// Edits the leaf that contains the item. If the item does not exist, returns `None` and copies nothing.
-    pub(crate) fn edit_found<S: Seek<T>, R>(
+    pub(crate) fn edit_existing<S: Seek<T>, R>(
         &mut self,
         seek: S,
         change: impl FnOnce(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) -> R,
@@ -391,18 +395,22 @@ impl<T: Item> Tree<T> {
     fn edit_by<S: Seek<T>, R>(
         &mut self,
         seek: S,
-        found: bool,
+        must_exist: bool,
         change: impl FnOnce(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) -> R,
     ) -> Option<R> {
-        let root = Node::make_unique(self.root.as_mut()?, &seek, found)?;
-        let mut way =
-            ChangePath { seek, found, at_ends: NodeEdges { first: true, last: true }, is_after: None };
+        let root = Node::make_unique(self.root.as_mut()?, &seek, must_exist)?;
+        let mut way = ChangeState {
+            seek,
+            must_exist,
+            edges: NodeEdges { is_first: true, is_last: true },
+            overflow: None,
+        };
         let (mut change, mut result) = (Some(change), None);
         root.edit_item(&mut way, &mut |row, place, seek| {
             result = change.take().map(|change| change(row, place, seek));
         });
-        if let Some(behind) = way.is_after {
-            let label = root.items.label();
+        if let Some(behind) = way.overflow {
+            let label = root.items.summary();
             let first = self.root.take().map(|node| Child { summary: label, node });
             let children = first.into_iter().chain([Child::of(behind)]).collect();
             self.root = Some(Arc::new(Node::new(Items::Inner(children))));
@@ -447,19 +455,19 @@ impl<T: Item> Tree<T> {
         self.iter_by(seek, true)
     }
 
-    fn iter_by(&self, seek: &mut impl Seek<T>, back: bool) -> Iter<'_, T> {
-        let mut iter = Iter { inner: SmallVec::new(), leaf: [].iter(), is_backward: back };
+    fn iter_by(&self, seek: &mut impl Seek<T>, is_backward: bool) -> Iter<'_, T> {
+        let mut iter = Iter { inner: SmallVec::new(), leaf: [].iter(), is_backward };
         let mut node = self.root.as_ref();
         while let Some(here) = node {
             match &here.items {
                 Items::Inner(children) => {
                     let index = seek.child(children);
-                    let rest = if back { &children[..index] } else { &children[index + 1..] };
+                    let rest = if is_backward { &children[..index] } else { &children[index + 1..] };
                     iter.inner.push(rest.iter());
                     node = Some(&children[index].node);
                 }
                 Items::Leaf(items) => {
-                    iter.leaf = match (seek.item(items), back) {
+                    iter.leaf = match (seek.item(items), is_backward) {
                         (Ok(index) | Err(index), false) => items[index..].iter(),
                         (Ok(index), true) => items[..=index].iter(),
                         (Err(index), true) => items[..index].iter(),
@@ -483,8 +491,8 @@ impl<'a, T: Item> Iterator for Iter<'a, T> {
     type Item = &'a T;
 
     fn next(&mut self) -> Option<&'a T> {
-        fn step<'a, I>(items: &mut slice::Iter<'a, I>, back: bool) -> Option<&'a I> {
-            if back { items.next_back() } else { items.next() }
+        fn step<'a, I>(items: &mut slice::Iter<'a, I>, is_backward: bool) -> Option<&'a I> {
+            if is_backward { items.next_back() } else { items.next() }
         }
         loop {
             if let Some(item) = step(&mut self.leaf, self.is_backward) {
@@ -520,18 +528,21 @@ impl<T: Item> Tree<T> {
 
     /// Checks the structure: all leaves have equal depth, no node is empty or oversized, and `is_valid_summary` accepts
     /// each summary. Returns the height.
-    pub(crate) fn check(&self, fits: &impl Fn(&T::Summary, &Items<T>) -> bool) -> usize {
-        fn height<T: Item>(items: &Items<T>, fits: &impl Fn(&T::Summary, &Items<T>) -> bool) -> usize {
+    pub(crate) fn check(&self, is_valid_summary: &impl Fn(&T::Summary, &Items<T>) -> bool) -> usize {
+        fn height<T: Item>(
+            items: &Items<T>,
+            is_valid_summary: &impl Fn(&T::Summary, &Items<T>) -> bool,
+        ) -> usize {
             assert!((1..=MAX_ITEMS).contains(&items.len()), "{} items", items.len());
             let Items::Inner(children) = items else { return 1 };
             let mut heights = children.iter().map(|child| {
-                assert!(fits(&child.summary, &child.node.items), "a label is wrong");
-                height(&child.node.items, fits)
+                assert!(is_valid_summary(&child.summary, &child.node.items), "a label is wrong");
+                height(&child.node.items, is_valid_summary)
             });
             let first = heights.next().unwrap_or_default();
             assert!(heights.all(|height| height == first), "leaves are equally deep");
             first + 1
         }
-        self.root.as_ref().map_or(0, |root| height(&root.items, fits))
+        self.root.as_ref().map_or(0, |root| height(&root.items, is_valid_summary))
     }
 }

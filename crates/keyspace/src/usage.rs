@@ -16,7 +16,7 @@ static NEW_KEY_USAGE: AtomicU16 = AtomicU16::new(0);
 /// Initial LFU counter of a new key, so that it is not evicted first.
 const INITIAL_LFU_COUNTER: u8 = 5;
 /// Maximum idle time in seconds that the two bytes can represent. Longer times are reduced to this.
-const MAX_IDLE: u16 = 1 << 15;
+const MAX_IDLE_SECONDS: u16 = 1 << 15;
 
 /// The two bytes of usage counters; see the module documentation for their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,11 +31,11 @@ pub struct LfuSettings {
     pub decay_minutes: u32,
 }
 
-fn second(now: Millis) -> u16 {
+fn wrapped_second(now: Millis) -> u16 {
     now.secs() as u16
 }
 
-fn minute(now: Millis) -> u8 {
+fn wrapped_minute(now: Millis) -> u8 {
     now.secs().div_euclid(60) as u8
 }
 
@@ -43,22 +43,21 @@ impl Usage {
     /// Returns the LRU usage of a key that was accessed at `now`.
     #[must_use]
     pub fn with_access_time(now: Millis) -> Self {
-        Self(second(now))
+        Self(wrapped_second(now))
     }
 
     /// Returns the LRU usage of a key that has been idle for this many seconds.
     #[must_use]
     pub fn with_idle_time(now: Millis, seconds: u64) -> Self {
-        Self(
-            second(now)
-                .wrapping_sub(u16::try_from(seconds).map_or(MAX_IDLE, |seconds| seconds.min(MAX_IDLE))),
-        )
+        Self(wrapped_second(now).wrapping_sub(
+            u16::try_from(seconds).map_or(MAX_IDLE_SECONDS, |seconds| seconds.min(MAX_IDLE_SECONDS)),
+        ))
     }
 
     /// Returns the LFU usage with this counter value.
     #[must_use]
     pub fn with_frequency(now: Millis, counter: u8) -> Self {
-        Self::of(counter, now)
+        Self::from_counter(counter, now)
     }
 
     /// Returns the usage for a newly created key. [`Self::set_for_new_keys`] must be called regularly to update it,
@@ -76,14 +75,14 @@ impl Usage {
     /// Returns the seconds since the last access.
     #[must_use]
     pub fn idle_seconds(self, now: Millis) -> u64 {
-        u64::from(second(now).wrapping_sub(self.0))
+        u64::from(wrapped_second(now).wrapping_sub(self.0))
     }
 
     /// Returns the usage at `now`, with a time that will not wrap around for another 9 hours.
     #[must_use]
     pub fn aged_lru(self, now: Millis) -> Self {
-        if second(now).wrapping_sub(self.0) > MAX_IDLE {
-            Self(second(now).wrapping_sub(MAX_IDLE))
+        if wrapped_second(now).wrapping_sub(self.0) > MAX_IDLE_SECONDS {
+            Self(wrapped_second(now).wrapping_sub(MAX_IDLE_SECONDS))
         } else {
             self
         }
@@ -91,18 +90,18 @@ impl Usage {
 
     /// Returns the LFU usage of a new key.
     #[must_use]
-    pub fn lfu(now: Millis) -> Self {
-        Self::of(INITIAL_LFU_COUNTER, now)
+    pub fn new_lfu(now: Millis) -> Self {
+        Self::from_counter(INITIAL_LFU_COUNTER, now)
     }
 
-    fn of(counter: u8, now: Millis) -> Self {
-        Self(u16::from(counter) | u16::from(minute(now)) << 8)
+    fn from_counter(counter: u8, now: Millis) -> Self {
+        Self(u16::from(counter) | u16::from(wrapped_minute(now)) << 8)
     }
 
     /// Returns the counter reported by OBJECT FREQ: decayed by the minutes that have passed.
     #[must_use]
     pub fn frequency(self, now: Millis, settings: LfuSettings) -> u8 {
-        let passed = u32::from(minute(now).wrapping_sub((self.0 >> 8) as u8));
+        let passed = u32::from(wrapped_minute(now).wrapping_sub((self.0 >> 8) as u8));
         let down = passed.checked_div(settings.decay_minutes).unwrap_or(0);
         (self.0 as u8).saturating_sub(down.min(255) as u8)
     }
@@ -114,17 +113,17 @@ impl Usage {
         let above = u64::from(counter.saturating_sub(INITIAL_LFU_COUNTER));
         let chance = u64::from(u32::MAX) / (above * u64::from(settings.log_factor) + 1);
         let counter = counter.saturating_add(u8::from(u64::from(random) <= chance));
-        Self::of(counter, now)
+        Self::from_counter(counter, now)
     }
 
     /// Returns the usage at `now`, with a time that will not wrap around for another 4 hours.
     #[must_use]
     pub fn aged_lfu(self, now: Millis, settings: LfuSettings) -> Self {
         let counter = self.frequency(now, settings);
-        if counter == self.0 as u8 && minute(now).wrapping_sub((self.0 >> 8) as u8) < 128 {
+        if counter == self.0 as u8 && wrapped_minute(now).wrapping_sub((self.0 >> 8) as u8) < 128 {
             return self;
         }
-        Self::of(counter, now)
+        Self::from_counter(counter, now)
     }
 }
 
@@ -132,7 +131,7 @@ impl Usage {
 mod tests {
     use super::*;
 
-    const SETTINGS: LfuSettings = LfuSettings { log_factor: 10, decay_minutes: 1 };
+    const LFU_SETTINGS: LfuSettings = LfuSettings { log_factor: 10, decay_minutes: 1 };
 
     #[test]
     fn idle_time_is_exact_and_saturates_at_nine_hours() {
@@ -151,23 +150,23 @@ mod tests {
     #[test]
     fn lfu_counter_grows_logarithmically_and_decays() {
         let now = Millis(1_700_000_000_000);
-        let mut usage = Usage::lfu(now);
-        assert_eq!(usage.frequency(now, SETTINGS), 5);
+        let mut usage = Usage::new_lfu(now);
+        assert_eq!(usage.frequency(now, LFU_SETTINGS), 5);
         let mut random = 1u32;
         let mut after = Vec::new();
         for uses in 1..=100_000 {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            usage = usage.incremented_lfu(now, SETTINGS, random);
+            usage = usage.incremented_lfu(now, LFU_SETTINGS, random);
             if [100, 1000, 100_000].contains(&uses) {
-                after.push(usage.frequency(now, SETTINGS));
+                after.push(usage.frequency(now, LFU_SETTINGS));
             }
         }
         // According to Redis's documentation, the counters are 10, 18 and 142 for a factor of 10.
         assert!((8..14).contains(&after[0]) && (15..24).contains(&after[1]), "{after:?}");
         assert!((125..160).contains(&after[2]), "{after:?}");
         let later = Millis(now.0 + 100 * 60_000);
-        assert_eq!(usage.frequency(later, SETTINGS), after[2] - 100);
-        let aged = usage.aged_lfu(later, SETTINGS);
-        assert_eq!(aged.frequency(later, SETTINGS), after[2] - 100);
+        assert_eq!(usage.frequency(later, LFU_SETTINGS), after[2] - 100);
+        let aged = usage.aged_lfu(later, LFU_SETTINGS);
+        assert_eq!(aged.frequency(later, LFU_SETTINGS), after[2] - 100);
     }
 }

@@ -5,10 +5,10 @@ use clock::Millis;
 use crate::fields::FieldsPart;
 pub use crate::hash::HashRef;
 use crate::kind::{EncodingHint, Kind, ValueEncoding};
-use crate::large::Large;
+use crate::large::LargeValue;
 pub use crate::list::ListRef;
 use crate::list::{ItemDigits, ListPart};
-use crate::packed::{PackedValue, Shape};
+use crate::packed::{CollectionShape, PackedValue};
 pub use crate::set::SetRef;
 use crate::sorted_set::ScoredPart;
 pub use crate::sorted_set::SortedSetRef;
@@ -16,7 +16,7 @@ use crate::stream::StreamPart;
 pub use crate::stream::StreamRef;
 
 /// Maximum length of a string that Redis embeds in its object and reports as `embstr`.
-const MAX_EMBEDDED: usize = 44;
+const MAX_EMBEDDED_LEN: usize = 44;
 
 /// A string, and how it was produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,9 @@ impl StringRef<'_> {
         match self.encoding_hint {
             EncodingHint::Raw => "raw",
             EncodingHint::ByContent if self.integer().is_some() => "int",
-            EncodingHint::ByContent | EncodingHint::NeverInt if self.bytes.len() <= MAX_EMBEDDED => "embstr",
+            EncodingHint::ByContent | EncodingHint::NeverInt if self.bytes.len() <= MAX_EMBEDDED_LEN => {
+                "embstr"
+            }
             EncodingHint::ByContent | EncodingHint::NeverInt => "raw",
         }
     }
@@ -64,8 +66,8 @@ pub enum Value<'a> {
 impl<'a> Value<'a> {
     /// Returns a view of a value that is stored as bytes.
     #[inline(always)]
-    pub(crate) fn flat(form: ValueEncoding, bytes: &'a [u8]) -> Self {
-        match form {
+    pub(crate) fn from_bytes(encoding: ValueEncoding, bytes: &'a [u8]) -> Self {
+        match encoding {
             ValueEncoding::String => {
                 Self::String(StringRef { bytes, encoding_hint: EncodingHint::ByContent })
             }
@@ -74,32 +76,42 @@ impl<'a> Value<'a> {
                 Self::String(StringRef { bytes, encoding_hint: EncodingHint::NeverInt })
             }
             ValueEncoding::ListpackList | ValueEncoding::QuicklistList => {
-                Self::List(ListRef { shape: Shape::Packed(bytes), value_encoding: form })
+                Self::List(ListRef { shape: CollectionShape::Packed(bytes), value_encoding: encoding })
             }
             ValueEncoding::IntsetSet | ValueEncoding::ListpackSet | ValueEncoding::TableSet => {
-                Self::Set(SetRef { shape: Shape::Packed(bytes), value_encoding: form })
+                Self::Set(SetRef { shape: CollectionShape::Packed(bytes), value_encoding: encoding })
             }
             ValueEncoding::ListpackSortedSet | ValueEncoding::SkiplistSortedSet => {
-                Self::SortedSet(SortedSetRef { shape: Shape::Packed(bytes), value_encoding: form })
+                Self::SortedSet(SortedSetRef {
+                    shape: CollectionShape::Packed(bytes),
+                    value_encoding: encoding,
+                })
             }
             ValueEncoding::ListpackHash | ValueEncoding::TableHash => {
-                Self::Hash(HashRef { shape: Shape::Packed(bytes), value_encoding: form })
+                Self::Hash(HashRef { shape: CollectionShape::Packed(bytes), value_encoding: encoding })
             }
-            ValueEncoding::Stream => Self::Stream(StreamRef { shape: Shape::Packed(bytes) }),
+            ValueEncoding::Stream => Self::Stream(StreamRef { shape: CollectionShape::Packed(bytes) }),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn from_overflow(form: ValueEncoding, large: &'a Large) -> Self {
+    pub(crate) fn from_large(encoding: ValueEncoding, large: &'a LargeValue) -> Self {
         match large {
-            Large::Bytes(bytes) => Self::flat(form, bytes),
-            Large::List(large) => Self::List(ListRef { shape: Shape::Large(large), value_encoding: form }),
-            Large::Set(large) => Self::Set(SetRef { shape: Shape::Large(large), value_encoding: form }),
-            Large::SortedSet(large) => {
-                Self::SortedSet(SortedSetRef { shape: Shape::Large(large), value_encoding: form })
+            LargeValue::Bytes(bytes) => Self::from_bytes(encoding, bytes),
+            LargeValue::List(large) => {
+                Self::List(ListRef { shape: CollectionShape::Large(large), value_encoding: encoding })
             }
-            Large::Hash(large) => Self::Hash(HashRef { shape: Shape::Large(large), value_encoding: form }),
-            Large::Stream(large) => Self::Stream(StreamRef { shape: Shape::Large(large) }),
+            LargeValue::Set(large) => {
+                Self::Set(SetRef { shape: CollectionShape::Large(large), value_encoding: encoding })
+            }
+            LargeValue::SortedSet(large) => Self::SortedSet(SortedSetRef {
+                shape: CollectionShape::Large(large),
+                value_encoding: encoding,
+            }),
+            LargeValue::Hash(large) => {
+                Self::Hash(HashRef { shape: CollectionShape::Large(large), value_encoding: encoding })
+            }
+            LargeValue::Stream(large) => Self::Stream(StreamRef { shape: CollectionShape::Large(large) }),
         }
     }
 
@@ -134,11 +146,11 @@ impl<'a> Value<'a> {
     pub fn is_large(&self) -> bool {
         match self {
             Self::String(_) => false,
-            Self::List(list) => matches!(list.shape, Shape::Large(_)),
-            Self::Set(set) => matches!(set.shape, Shape::Large(_)),
-            Self::SortedSet(set) => matches!(set.shape, Shape::Large(_)),
-            Self::Hash(hash) => matches!(hash.shape, Shape::Large(_)),
-            Self::Stream(stream) => matches!(stream.shape, Shape::Large(_)),
+            Self::List(list) => matches!(list.shape, CollectionShape::Large(_)),
+            Self::Set(set) => matches!(set.shape, CollectionShape::Large(_)),
+            Self::SortedSet(set) => matches!(set.shape, CollectionShape::Large(_)),
+            Self::Hash(hash) => matches!(hash.shape, CollectionShape::Large(_)),
+            Self::Stream(stream) => matches!(stream.shape, CollectionShape::Large(_)),
         }
     }
 
@@ -172,7 +184,7 @@ pub trait TypedView {
     const KIND: Kind;
 
     /// Returns the view, or `None` if the value has another kind.
-    fn of(value: Value<'_>) -> Option<Self::At<'_>>;
+    fn from_value(value: Value<'_>) -> Option<Self::At<'_>>;
 }
 
 impl TypedView for StringRef<'_> {
@@ -180,7 +192,7 @@ impl TypedView for StringRef<'_> {
     const KIND: Kind = Kind::String;
 
     #[inline]
-    fn of(value: Value<'_>) -> Option<StringRef<'_>> {
+    fn from_value(value: Value<'_>) -> Option<StringRef<'_>> {
         if let Value::String(string) = value { Some(string) } else { None }
     }
 }
@@ -190,7 +202,7 @@ impl TypedView for ListRef<'_> {
     const KIND: Kind = Kind::List;
 
     #[inline]
-    fn of(value: Value<'_>) -> Option<ListRef<'_>> {
+    fn from_value(value: Value<'_>) -> Option<ListRef<'_>> {
         if let Value::List(list) = value { Some(list) } else { None }
     }
 }
@@ -200,7 +212,7 @@ impl TypedView for SetRef<'_> {
     const KIND: Kind = Kind::Set;
 
     #[inline]
-    fn of(value: Value<'_>) -> Option<SetRef<'_>> {
+    fn from_value(value: Value<'_>) -> Option<SetRef<'_>> {
         if let Value::Set(set) = value { Some(set) } else { None }
     }
 }
@@ -210,7 +222,7 @@ impl TypedView for SortedSetRef<'_> {
     const KIND: Kind = Kind::SortedSet;
 
     #[inline]
-    fn of(value: Value<'_>) -> Option<SortedSetRef<'_>> {
+    fn from_value(value: Value<'_>) -> Option<SortedSetRef<'_>> {
         if let Value::SortedSet(set) = value { Some(set) } else { None }
     }
 }
@@ -220,7 +232,7 @@ impl TypedView for HashRef<'_> {
     const KIND: Kind = Kind::Hash;
 
     #[inline]
-    fn of(value: Value<'_>) -> Option<HashRef<'_>> {
+    fn from_value(value: Value<'_>) -> Option<HashRef<'_>> {
         if let Value::Hash(hash) = value { Some(hash) } else { None }
     }
 }
@@ -230,7 +242,7 @@ impl TypedView for StreamRef<'_> {
     const KIND: Kind = Kind::Stream;
 
     #[inline]
-    fn of(value: Value<'_>) -> Option<StreamRef<'_>> {
+    fn from_value(value: Value<'_>) -> Option<StreamRef<'_>> {
         if let Value::Stream(stream) = value { Some(stream) } else { None }
     }
 }
@@ -248,9 +260,9 @@ pub enum SnapshotValue<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct ValuePart<'a> {
     /// Number of elements of the whole value when the snapshot was taken, which is the sum over all parts.
-    pub total: usize,
+    pub total_elements: usize,
     /// Whether this is the first part of the value. The other parts follow directly, without other keys in between.
-    pub first: bool,
+    pub is_first: bool,
     /// The elements of this part.
     pub elements: PartElements<'a>,
 }

@@ -2,7 +2,7 @@
 //! follow.
 
 /// Maximum length of an encoded integer in bytes.
-pub(crate) const MAX: usize = usize::BITS.div_ceil(7) as usize;
+pub(crate) const MAX_LEN: usize = usize::BITS.div_ceil(7) as usize;
 
 /// Decodes the integer at offset `at`, and advances `at` past it.
 #[inline]

@@ -15,7 +15,7 @@ fn hidden_slot_counts_as_empty_and_expires_nothing() {
     let seen = |keyspace: &Keyspace| {
         let of_slot = (
             keyspace.keys_in_slot(slot),
-            keyspace.volatile_in_slot(slot),
+            keyspace.volatile_keys_in_slot(slot),
             keyspace.has_other_databases(slot),
         );
         (of_slot, keyspace.len(0), keyspace.slots_with_expiries_due(Millis(10)).len())

@@ -13,7 +13,7 @@ fn slot_number(number: u16) -> Slot {
 /// Some threads lock declared slots, some lock slots one by one under the global lock, and some lock all slots. All of
 /// them must finish.
 #[test]
-fn lock_users_do_not_deadlock() {
+fn concurrent_slot_locking_does_not_deadlock() {
     const ROUNDS: u16 = 200;
     let keyspace = Keyspace::new(1, 1);
     std::thread::scope(|scope| {
@@ -31,19 +31,19 @@ fn lock_users_do_not_deadlock() {
                     let turn = keyspace.acquire_global_lock();
                     let mut locked = keyspace.lock_many(&[slot_number((round + number) % 7)]);
                     for other in [3, 0, 6, 3] {
-                        assert!(locked.add(&turn, slot_number(other), &|_| true));
+                        assert!(locked.add_slot(&turn, slot_number(other), &|_| true));
                     }
                     assert!((3..=4).contains(&locked.iter_mut().count()));
                 }
             });
         }
-        scope.spawn(|| (0..20).for_each(|_| drop(LockedSlots::all(&keyspace.acquire_global_lock()))));
+        scope.spawn(|| (0..20).for_each(|_| drop(LockedSlots::lock_all(&keyspace.acquire_global_lock()))));
     });
 }
 
 /// While some slots stay locked, a thread that waits for all slots must not keep any of them locked.
 #[test]
-fn waiting_for_all_slots_holds_none() {
+fn thread_waiting_for_all_slots_keeps_none_locked() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
     let busy = [slot_number(9000), slot_number(40), slot_number(16383)].map(|slot| keyspace.lock(slot));
     let wanting = |want: fn(&Arc<Keyspace>)| {
@@ -51,8 +51,8 @@ fn waiting_for_all_slots_holds_none() {
         std::thread::spawn(move || want(&keyspace))
     };
     let both = [
-        wanting(|keyspace| drop(LockedSlots::all(&keyspace.acquire_global_lock()))),
-        wanting(|keyspace| drop(keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()))),
+        wanting(|keyspace| drop(LockedSlots::lock_all(&keyspace.acquire_global_lock()))),
+        wanting(|keyspace| drop(keyspace.prepare_snapshot().take(&keyspace.acquire_global_lock(), || ()))),
     ];
     // While the three busy slots stay locked, all other slots must become free again and again.
     for round in 0..100 {
@@ -67,10 +67,10 @@ fn waiting_for_all_slots_holds_none() {
     let turn = keyspace.acquire_global_lock();
     let impatient = |_| false;
     let one = keyspace.lock(slot_number(7));
-    assert!(LockedSlots::all_while(&turn, &impatient).is_none());
+    assert!(LockedSlots::lock_all_while(&turn, &impatient).is_none());
     drop(one);
     assert_eq!(
-        LockedSlots::all_while(&turn, &impatient).map(|all| all.len()),
+        LockedSlots::lock_all_while(&turn, &impatient).map(|all| all.len()),
         Some(slot_routing::SLOT_COUNT)
     );
 }

@@ -81,7 +81,7 @@ fn bytes_kept_for_snapshots_are_counted() {
         insert_keys(&keyspace, name, PackedValue::string(if name.len() == 1 { &large } else { &small }));
     }
     let (mut snapshot, ()) =
-        keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("no other");
+        keyspace.prepare_snapshot().take(&keyspace.acquire_global_lock(), || ()).expect("no other");
     for name in &names {
         delete_keys(&keyspace, name);
         insert_keys(&keyspace, name, PackedValue::string(&small));
@@ -105,7 +105,7 @@ fn nodes_kept_for_snapshots_are_counted() {
     const ITEMS: usize = 2000;
     const BYTES: usize = ITEMS * 100;
     const LIMIT: ListLimit = ListLimit(-2);
-    const BOUNDS: StreamNodeBounds = StreamNodeBounds { bytes: 4096, entries: 100 };
+    const BOUNDS: StreamNodeBounds = StreamNodeBounds { max_bytes: 4096, max_entries: 100 };
     let item = [b'a'; 100];
     let changes: [fn(&mut Table, &Key<'_>, EntryRef); 3] = [
         |table, key, mut place| {
@@ -138,7 +138,7 @@ fn nodes_kept_for_snapshots_are_counted() {
             }
         };
         let (mut snapshot, ()) =
-            keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("no other");
+            keyspace.prepare_snapshot().take(&keyspace.acquire_global_lock(), || ()).expect("no other");
         assert_eq!(snapshot_only_bytes(), 0, "what is shared costs nothing");
         change(keyspace.lock(key.slot()).table(0), &key, place);
         let kept = snapshot_only_bytes();

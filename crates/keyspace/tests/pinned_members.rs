@@ -10,7 +10,7 @@ use keyspace::{
 };
 use slot_routing::Slot;
 
-const LIMITS: ListpackBounds = ListpackBounds { entries: 128, value: 64 };
+const LIMITS: ListpackBounds = ListpackBounds { max_entries: 128, max_value_len: 64 };
 
 struct SetUnderTest {
     keyspace: Arc<Keyspace>,
@@ -20,10 +20,10 @@ struct SetUnderTest {
 }
 
 /// The scores and names that a reader must see, in order.
-type Expected = Vec<(u64, Vec<u8>)>;
+type ExpectedMembers = Vec<(u64, Vec<u8>)>;
 
 /// Returns the name of a member. Some names are too long for a page.
-fn name(number: u64) -> Vec<u8> {
+fn member_name(number: u64) -> Vec<u8> {
     let mut name = number.to_string().into_bytes();
     if number.is_multiple_of(97) {
         name.resize(4000 + number as usize, b'.');
@@ -32,11 +32,11 @@ fn name(number: u64) -> Vec<u8> {
 }
 
 impl SetUnderTest {
-    fn random(&mut self, below: u64) -> u64 {
+    fn random(&mut self, bound: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        self.random % below
+        self.random % bound
     }
 
     fn with_slots<R>(&self, work: impl FnOnce(&mut LockedSlots<'_>, Slot, Option<EntryRef>) -> R) -> R {
@@ -52,7 +52,7 @@ impl SetUnderTest {
     /// Updates the score of a member, or removes it.
     fn random_change(&mut self) {
         let (number, score, leaves) = (self.random(3000), self.random(500), self.random(4) == 0);
-        let name = name(number);
+        let name = member_name(number);
         let key = self.keyspace.key(b"key");
         self.reference.retain(|(_, other)| *other != name);
         self.with_slots(|slots, slot, place| {
@@ -72,11 +72,11 @@ impl SetUnderTest {
 
     fn flush(&mut self) {
         self.reference.clear();
-        self.with_slots(|slots, slot, _| drop(slots.slot_mut(slot).take(0)));
+        self.with_slots(|slots, slot, _| drop(slots.slot_mut(slot).take_database(0)));
     }
 
     /// Pins a random range of ranks. Also returns the expected members.
-    fn check_pinned(&mut self) -> Option<(PinnedMembers, Expected)> {
+    fn pin_random_ranks(&mut self) -> Option<(PinnedMembers, ExpectedMembers)> {
         let most = self.reference.len() as u64 + 1;
         let (one, other, reversed) =
             (self.random(most) as usize, self.random(most) as usize, self.random(2) == 0);
@@ -101,7 +101,7 @@ fn pinned_members_are_unaffected_by_later_changes() {
     let mut seen = 0;
     for round in 0..60 {
         (0..300 * (1 + round % 10)).for_each(|_| set.random_change());
-        let Some((pinned, expected)) = set.check_pinned() else { continue };
+        let Some((pinned, expected)) = set.pin_random_ranks() else { continue };
         // Change the set before the first read and between reads.
         (0..200).for_each(|_| set.random_change());
         if round % 7 == 6 {

@@ -34,7 +34,7 @@ fn all_entries(snapshot: &mut Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 /// A slot that is pinned for one snapshot can be pinned for another one, so snapshots do not wait for each other.
 #[test]
-fn concurrent_snapshots_see_their_own_cut() {
+fn concurrent_snapshots_see_their_own_state() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
     let names: Vec<String> = (0..3000).map(|number| format!("{{{}}}{number}", number % 7)).collect();
     let (mut snapshots, mut states) = (Vec::new(), Vec::new());
@@ -43,8 +43,10 @@ fn concurrent_snapshots_see_their_own_cut() {
         {
             set(&keyspace, name, &vec![round; 1 + number % 300]);
         }
-        let (snapshot, ()) =
-            keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("three at a time");
+        let (snapshot, ()) = keyspace
+            .prepare_snapshot()
+            .take(&keyspace.acquire_global_lock(), || ())
+            .expect("three at a time");
         snapshots.push(snapshot);
         let state = names.iter().enumerate().map(|(number, name)| {
             (name.clone().into_bytes(), vec![round.min((number % 3) as u8); 1 + number % 300])
@@ -52,7 +54,7 @@ fn concurrent_snapshots_see_their_own_cut() {
         states.push(state.collect::<BTreeMap<_, _>>());
     }
     assert!(
-        keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).is_none(),
+        keyspace.prepare_snapshot().take(&keyspace.acquire_global_lock(), || ()).is_none(),
         "a fourth is refused, not waited for"
     );
     names.iter().for_each(|name| set(&keyspace, name, b"later"));
@@ -60,18 +62,18 @@ fn concurrent_snapshots_see_their_own_cut() {
         assert_eq!(all_entries(&mut snapshots[which]), states[which]);
     }
     snapshots.pop();
-    assert!(keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).is_some());
+    assert!(keyspace.prepare_snapshot().take(&keyspace.acquire_global_lock(), || ()).is_some());
 }
 
 /// A snapshot visits copies: the visitor may lock the visited slot, and long values are visited as a whole.
 #[test]
-fn slot_is_unlocked_while_walk_visits_keys() {
+fn slot_is_unlocked_while_keys_are_visited() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
     let long: Vec<u8> = (0..1_000_000u32).map(|number| (number % 251) as u8).collect();
     set(&keyspace, "{a}short", b"value");
     set(&keyspace, "{a}long", &long);
     let (mut snapshot, ()) =
-        keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("no other snapshot");
+        keyspace.prepare_snapshot().take(&keyspace.acquire_global_lock(), || ()).expect("no other snapshot");
     let mut seen = Vec::new();
     snapshot.walk(Slot::of_key(b"a"), &mut |entry| {
         set(&keyspace, "{a}short", b"other");
@@ -87,12 +89,13 @@ fn slot_is_unlocked_while_walk_visits_keys() {
 
 /// Taking a snapshot waits for snapshots that commands read, because those end soon, but for no other snapshot.
 #[test]
-fn cut_waits_for_snapshots_read_by_commands() {
+fn taking_a_snapshot_waits_for_those_that_commands_read() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
-    let cut = |keyspace: &Arc<Keyspace>| keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ());
+    let cut =
+        |keyspace: &Arc<Keyspace>| keyspace.prepare_snapshot().take(&keyspace.acquire_global_lock(), || ());
     let read = || {
         let turn = keyspace.acquire_global_lock();
-        keyspace.prepare_cut().cut_to_read(&turn, || ()).map(|(snapshot, ())| snapshot)
+        keyspace.prepare_snapshot().take_for_command(&turn, || ()).map(|(snapshot, ())| snapshot)
     };
     let reads = [read(), read(), read()].map(|read| read.expect("three at a time"));
     assert!(read().is_none(), "who reads waits for nobody");

@@ -55,10 +55,10 @@ impl FencedFile {
     fn replace_content(
         &mut self,
         token: u64,
-        new: impl FnOnce(u64) -> u64,
+        new_value: impl FnOnce(u64) -> u64,
     ) -> io::Result<Result<u64, StaleToken>> {
         self.file.lock()?;
-        let outcome = self.replace_under_file_lock(token, new);
+        let outcome = self.replace_under_file_lock(token, new_value);
         self.file.unlock()?;
         outcome
     }
@@ -66,7 +66,7 @@ impl FencedFile {
     fn replace_under_file_lock(
         &mut self,
         token: u64,
-        new: impl FnOnce(u64) -> u64,
+        new_value: impl FnOnce(u64) -> u64,
     ) -> io::Result<Result<u64, StaleToken>> {
         let mut text = String::new();
         self.file.seek(SeekFrom::Start(0))?;
@@ -76,7 +76,7 @@ impl FencedFile {
         if token < seen {
             return Ok(Err(StaleToken { newest_token: seen }));
         }
-        let value = new(value);
+        let value = new_value(value);
         self.file.seek(SeekFrom::Start(0))?;
         // The fixed width ensures that the old content is overwritten completely.
         write!(self.file, "{token:020} {value:020}")?;

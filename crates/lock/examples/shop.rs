@@ -18,7 +18,7 @@ pub struct SalesLedger {
     /// Number of articles left.
     pub stock: u32,
     /// The buyers of the sold articles, in the order of the sales.
-    pub sold: Vec<u32>,
+    pub buyers: Vec<u32>,
 }
 
 /// A service that reads and replaces the whole ledger.
@@ -49,7 +49,7 @@ pub async fn buy_item(locks: &Locks, service: &ShopService, buyer: u32) -> Resul
     let sold = ledger.stock > 0;
     if sold {
         ledger.stock -= 1;
-        ledger.sold.push(buyer);
+        ledger.buyers.push(buyer);
         service.write(ledger).await;
     }
     guard.release().await?;
@@ -63,7 +63,7 @@ pub async fn buy_item(locks: &Locks, service: &ShopService, buyer: u32) -> Resul
 /// The lock cannot be acquired, or the server cannot be reached.
 pub async fn open_shop(address: &str, stock: u32, buyers: u32) -> Result<(usize, SalesLedger), Error> {
     let service = ShopService::default();
-    service.write(SalesLedger { stock, sold: Vec::new() }).await;
+    service.write(SalesLedger { stock, buyers: Vec::new() }).await;
     let mut counters = Vec::new();
     for _ in 0..4 {
         counters.push(Locks::connect(address).await?);
@@ -88,6 +88,6 @@ pub async fn open_shop(address: &str, stock: u32, buyers: u32) -> Result<(usize,
 async fn main() -> Result<(), Error> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let (happy, ledger) = open_shop(&address, 100, 1000).await?;
-    println!("{happy} buyers have one of {} articles sold; {} are left", ledger.sold.len(), ledger.stock);
+    println!("{happy} buyers have one of {} articles sold; {} are left", ledger.buyers.len(), ledger.stock);
     Ok(())
 }

@@ -25,12 +25,12 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_millis(100);
 /// background.
 struct PendingAcquisition {
     claim: Arc<LockClaim>,
-    settled: bool,
+    is_settled: bool,
 }
 
 impl Drop for PendingAcquisition {
     fn drop(&mut self) {
-        if !self.settled {
+        if !self.is_settled {
             self.claim.clone().release_in_background();
         }
     }
@@ -38,13 +38,13 @@ impl Drop for PendingAcquisition {
 
 /// Acquires the lock within `wait`. If `wait` is zero, makes one attempt.
 pub(crate) async fn acquire(claim: LockClaim, options: &Options, wait: Duration) -> Result<Guard, Error> {
-    let mut pending = PendingAcquisition { claim: Arc::new(claim), settled: false };
+    let mut pending = PendingAcquisition { claim: Arc::new(claim), is_settled: false };
     let result = acquire_until(&mut pending, options, wait).await;
     let claim = &pending.claim;
     let needs_cleanup = match &result {
         Ok(_) => false,
         // The last reply was that another owner holds the lock, so at most a queue entry is left on the server.
-        Err(Error::TimedOut(_)) => claim.kind.queues && !wait.is_zero(),
+        Err(Error::TimedOut(_)) => claim.kind.has_queue && !wait.is_zero(),
         Err(_) => true,
     };
     let settled = !needs_cleanup
@@ -52,7 +52,7 @@ pub(crate) async fn acquire(claim: LockClaim, options: &Options, wait: Duration)
             tokio::time::timeout(CLEANUP_TIMEOUT, claim.release()).await,
             Ok(RequestOutcome::Done | RequestOutcome::NotHeld)
         );
-    pending.settled = settled;
+    pending.is_settled = settled;
     result
 }
 
@@ -69,7 +69,7 @@ async fn acquire_until(
     let mut attempts = 0;
     let mut warned = false;
     loop {
-        if attempts > 0 && pending.claim.nodes.len() > 1 {
+        if attempts > 0 && pending.claim.servers.len() > 1 {
             pending.claim = Arc::new(pending.claim.with_new_owner(attempts));
         }
         attempts += 1;
@@ -87,7 +87,7 @@ async fn acquire_until(
                 Error::Lost(LossReason::Expired)
             }
             AcquireAttempt::Busy(left) => {
-                if claim.nodes.len() == 1 {
+                if claim.servers.len() == 1 {
                     pause = left.max(Duration::from_millis(1)).min(options.recheck_interval());
                 }
                 Error::TimedOut(wait)
@@ -107,10 +107,10 @@ async fn acquire_until(
             warned = true;
         }
         let until = deadline.map_or(now + pause, |deadline| deadline.min(now + pause));
-        match (&mut subscription, &error, claim.nodes.as_slice()) {
+        match (&mut subscription, &error, claim.servers.as_slice()) {
             (None, Error::TimedOut(_), [node]) => {
                 // If the lock was released before the subscription, the next attempt finds it free.
-                subscription = Some(node.wakeups.subscribe(&claim.names.channel, claim.kind.wake));
+                subscription = Some(node.wakeups.subscribe(&claim.names.channel, claim.kind.wake_mode));
                 continue;
             }
             (Some(subscription), Error::TimedOut(_), _) => {

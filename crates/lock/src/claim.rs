@@ -35,7 +35,7 @@ pub(crate) struct LockServer {
 #[derive(Debug, Clone)]
 pub(crate) struct BackgroundTasks {
     pub(crate) runtime: Handle,
-    running: Arc<watch::Sender<usize>>,
+    running_count: Arc<watch::Sender<usize>>,
 }
 
 /// A running background task, which is counted until this value is dropped.
@@ -44,17 +44,17 @@ pub(crate) struct BackgroundTask(Arc<watch::Sender<usize>>);
 
 impl BackgroundTasks {
     pub(crate) fn new() -> Self {
-        Self { runtime: Handle::current(), running: Arc::new(watch::Sender::new(0)) }
+        Self { runtime: Handle::current(), running_count: Arc::new(watch::Sender::new(0)) }
     }
 
     pub(crate) fn begin(&self) -> BackgroundTask {
-        self.running.send_modify(|count| *count += 1);
-        BackgroundTask(self.running.clone())
+        self.running_count.send_modify(|count| *count += 1);
+        BackgroundTask(self.running_count.clone())
     }
 
     pub(crate) async fn wait_for_releases(&self) {
         // The channel cannot be closed, because `self` owns a sender.
-        let _ = self.running.subscribe().wait_for(|count| *count == 0).await;
+        let _ = self.running_count.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
@@ -73,15 +73,15 @@ pub(crate) struct LockKind {
     /// Suffixes of keys that this kind needs besides those of the lock and its token.
     pub(crate) companion_keys: &'static [&'static str],
     /// Whether waiters have an entry on the server, which must be removed when the waiter gives up.
-    pub(crate) queues: bool,
+    pub(crate) has_queue: bool,
     /// Which waiters a release wakes.
-    pub(crate) wake: WakeMode,
+    pub(crate) wake_mode: WakeMode,
 }
 
 /// The claim of one owner to a lock, and the servers on which the lock is stored.
 #[derive(Debug, Clone)]
 pub(crate) struct LockClaim {
-    pub(crate) nodes: Vec<Arc<LockServer>>,
+    pub(crate) servers: Vec<Arc<LockServer>>,
     pub(crate) quorum: usize,
     pub(crate) kind: &'static LockKind,
     pub(crate) names: LockNames,
@@ -117,15 +117,15 @@ impl LockClaim {
 
     /// Makes one attempt to acquire the lock. `queue_timeout` is how long a queue entry stays valid without another
     /// attempt.
-    pub(crate) async fn acquire(&self, timeout: Duration) -> AcquireAttempt {
-        let [node] = self.nodes.as_slice() else { return self.acquire_from_majority(timeout).await };
-        self.acquire_from(node, timeout).await
+    pub(crate) async fn acquire(&self, queue_timeout: Duration) -> AcquireAttempt {
+        let [node] = self.servers.as_slice() else { return self.acquire_from_majority(queue_timeout).await };
+        self.acquire_from(node, queue_timeout).await
     }
 
-    async fn acquire_from(&self, node: &LockServer, timeout: Duration) -> AcquireAttempt {
+    async fn acquire_from(&self, server: &LockServer, timeout: Duration) -> AcquireAttempt {
         let third = self.permit_limit.map_or(timeout.as_millis(), u128::from).to_string();
         let arguments = vec![self.owner.clone(), self.lease_ms(), third];
-        let reply = self.call(node, self.kind.acquire, arguments, self.replicas).await;
+        let reply = self.call(server, self.kind.acquire, arguments, self.replicas).await;
         let ((taken, value), had): ((u8, i64), usize) = match reply {
             Ok(reply) => reply,
             Err(error) => return AcquireAttempt::Failed(error),
@@ -141,8 +141,8 @@ impl LockClaim {
         }
     }
 
-    async fn acquire_from_majority(&self, timeout: Duration) -> AcquireAttempt {
-        let attempts = join_all(self.nodes.iter().map(|node| self.acquire_from(node, timeout))).await;
+    async fn acquire_from_majority(&self, queue_timeout: Duration) -> AcquireAttempt {
+        let attempts = join_all(self.servers.iter().map(|node| self.acquire_from(node, queue_timeout))).await;
         let result = combine_attempts(&attempts, self.quorum);
         match result {
             AcquireAttempt::Acquired(token) if !self.record_token(token).await => {
@@ -162,7 +162,7 @@ impl LockClaim {
     async fn record_token(&self, token: u64) -> bool {
         let arguments = vec![self.owner.clone(), token.to_string()];
         let raised = join_all(
-            self.nodes
+            self.servers
                 .iter()
                 .map(|node| self.call::<u8>(node, &RECORD_TOKEN, arguments.clone(), self.replicas)),
         )
@@ -171,15 +171,15 @@ impl LockClaim {
     }
 
     /// Renews the lease, and stores `guard_count` as the number of the owner's guards.
-    pub(crate) async fn extend(&self, count: u32) -> RequestOutcome {
-        let arguments = vec![self.owner.clone(), self.lease_ms(), count.to_string()];
+    pub(crate) async fn extend(&self, guard_count: u32) -> RequestOutcome {
+        let arguments = vec![self.owner.clone(), self.lease_ms(), guard_count.to_string()];
         self.request_all(self.kind.extend, &arguments, self.replicas).await
     }
 
     /// Releases the lock on all servers.
     pub(crate) async fn release(&self) -> RequestOutcome {
         let mut arguments = vec![self.owner.clone(), self.names.channel.clone()];
-        arguments.push(u8::from(self.nodes.iter().any(|node| node.is_cluster)).to_string());
+        arguments.push(u8::from(self.servers.iter().any(|node| node.is_cluster)).to_string());
         // Replicas need not confirm: if a failover undoes the release, the lock ends with its lease.
         self.request_all(self.kind.release, &arguments, 0).await
     }
@@ -190,7 +190,8 @@ impl LockClaim {
         arguments: &[String],
         replicas: usize,
     ) -> RequestOutcome {
-        let calls = self.nodes.iter().map(|node| self.call::<u8>(node, script, arguments.to_vec(), replicas));
+        let calls =
+            self.servers.iter().map(|node| self.call::<u8>(node, script, arguments.to_vec(), replicas));
         let outcomes = join_all(calls).await.into_iter().map(|reply| match reply {
             Ok((0, _)) => RequestOutcome::NotHeld,
             Ok((_, had)) if had < replicas => RequestOutcome::Unknown,
@@ -204,7 +205,7 @@ impl LockClaim {
     /// not zero.
     async fn call<T: FromRedisValue>(
         &self,
-        node: &LockServer,
+        server: &LockServer,
         script: &'static LazyLock<Script>,
         arguments: Vec<String>,
         replicas: usize,
@@ -214,11 +215,11 @@ impl LockClaim {
         let call = Call { script, keys, arguments };
         // All requests of one owner use the same connection, so that a release cannot overtake the acquisition that it
         // undoes.
-        let link = if self.replicas == 0 { &*node.link } else { &node.confirming_link };
+        let link = if self.replicas == 0 { &*server.link } else { &server.confirming_link };
         if replicas == 0 {
-            return Ok((redis::from_redis_value(link.run(&call).await?)?, 0));
+            return Ok((redis::from_redis_value(link.run_script(&call).await?)?, 0));
         }
-        let confirmed = link.run_confirmed(&call, replicas).await?;
+        let confirmed = link.run_confirmed_script(&call, replicas).await?;
         Ok((redis::from_redis_value(confirmed.reply)?, confirmed.replicas))
     }
 
@@ -228,7 +229,7 @@ impl LockClaim {
 
     /// Starts a task that releases a lock that has no guard. The task retries until the lease has ended.
     pub(crate) fn release_in_background(self: Arc<Self>) {
-        let background = &self.nodes[0].background;
+        let background = &self.servers[0].background;
         let running = background.begin();
         background.runtime.clone().spawn(async move {
             let until = lease_end(Instant::now(), self.lease);

@@ -12,15 +12,15 @@ use crate::Error;
 use crate::claim::{BackgroundTask, LockClaim};
 use crate::lease::{HeldLease, LeaseAction, LeaseEvent, LossReason, RequestError, RequestOutcome};
 
-type ReleaseReply = oneshot::Sender<Result<(), RequestError>>;
+type GuardReply = oneshot::Sender<Result<(), RequestError>>;
 
 enum GuardRequest {
-    Enter(ReleaseReply),
-    Leave(ReleaseReply),
+    Enter(GuardReply),
+    Leave(GuardReply),
     /// The guard was dropped without [`Guard::release`].
     Abandon(BackgroundTask),
-    Extended(RequestOutcome),
-    Released(RequestOutcome),
+    ExtensionEnded(RequestOutcome),
+    ReleaseEnded(RequestOutcome),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +54,7 @@ pub struct Guard {
     status: watch::Receiver<LeaseStatus>,
     claim: Arc<LockClaim>,
     token: u64,
-    is_left: bool,
+    has_left: bool,
 }
 
 impl fmt::Debug for Guard {
@@ -69,22 +69,22 @@ impl fmt::Debug for Guard {
 
 impl Guard {
     /// Starts the task that renews a newly acquired lock.
-    pub(crate) fn start(claim: Arc<LockClaim>, token: u64, life: HeldLease) -> Self {
+    pub(crate) fn start(claim: Arc<LockClaim>, token: u64, lease: HeldLease) -> Self {
         let (requests, receiver) = mpsc::unbounded_channel();
-        let status = LeaseStatus { valid_until: life.valid_until(), renewals: 0, loss: None };
+        let status = LeaseStatus { valid_until: lease.valid_until(), renewals: 0, loss: None };
         let (publish, status) = watch::channel(status);
         let driver = GuardDriver {
             claim: claim.clone(),
             requests: requests.clone(),
-            publish,
-            waiting: Vec::new(),
-            extending: Vec::new(),
-            releasing: None,
-            running: None,
+            status_sender: publish,
+            waiting_for_next_extension: Vec::new(),
+            waiting_for_extension: Vec::new(),
+            release_reply: None,
+            background_task: None,
         };
-        let runtime = claim.nodes[0].background.runtime.clone();
-        runtime.spawn(driver.run(life, receiver));
-        Self { requests, status, claim, token, is_left: false }
+        let runtime = claim.servers[0].background.runtime.clone();
+        runtime.spawn(driver.run(lease, receiver));
+        Self { requests, status, claim, token, has_left: false }
     }
 
     /// Returns the name of the lock.
@@ -167,7 +167,7 @@ impl Guard {
             status: self.status.clone(),
             claim: self.claim.clone(),
             token: self.token,
-            is_left: false,
+            has_left: false,
         };
         // If this future is dropped while it waits, the new guard is dropped as well, so it is no longer counted.
         to_result(&answered.await)?;
@@ -181,7 +181,7 @@ impl Guard {
     /// another owner may have held the lock at the same time.
     pub async fn release(mut self) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
-        self.is_left = true;
+        self.has_left = true;
         let _ = self.requests.send(GuardRequest::Leave(answer));
         to_result(&answered.await)
     }
@@ -198,8 +198,8 @@ fn to_result(answer: &Result<Result<(), RequestError>, oneshot::error::RecvError
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.is_left {
-            let running = self.claim.nodes[0].background.begin();
+        if !self.has_left {
+            let running = self.claim.servers[0].background.begin();
             // If sending fails, the runtime is gone and the lease expires by itself.
             let _ = self.requests.send(GuardRequest::Abandon(running));
         }
@@ -210,31 +210,31 @@ struct GuardDriver {
     claim: Arc<LockClaim>,
     /// Sends the result of a server request to the task that runs this driver.
     requests: mpsc::UnboundedSender<GuardRequest>,
-    publish: watch::Sender<LeaseStatus>,
+    status_sender: watch::Sender<LeaseStatus>,
     /// Callers that wait for the next extension to be sent and answered.
-    waiting: Vec<ReleaseReply>,
-    extending: Vec<ReleaseReply>,
-    releasing: Option<ReleaseReply>,
-    running: Option<BackgroundTask>,
+    waiting_for_next_extension: Vec<GuardReply>,
+    waiting_for_extension: Vec<GuardReply>,
+    release_reply: Option<GuardReply>,
+    background_task: Option<BackgroundTask>,
 }
 
 impl GuardDriver {
-    async fn run(mut self, mut life: HeldLease, mut receiver: mpsc::UnboundedReceiver<GuardRequest>) {
+    async fn run(mut self, mut lease: HeldLease, mut receiver: mpsc::UnboundedReceiver<GuardRequest>) {
         let mut actions = Vec::new();
-        while !life.is_released() {
+        while !lease.is_released() {
             let input = tokio::select! {
                 request = receiver.recv() => match request {
-                    Some(request) => self.event_of(request, &life),
+                    Some(request) => self.convert_to_lease_event(request, &lease),
                     None => return,
                 },
-                () = sleep_until_deadline(life.next_deadline()) => LeaseEvent::Deadline,
+                () = sleep_until_deadline(lease.next_deadline()) => LeaseEvent::Deadline,
             };
-            life.handle(Instant::now(), input, &mut actions);
+            lease.handle(Instant::now(), input, &mut actions);
             for action in actions.drain(..) {
                 self.execute(action);
             }
-            self.publish.send_if_modified(|status| {
-                let (valid_until, renewals) = (life.valid_until(), life.renewals());
+            self.status_sender.send_if_modified(|status| {
+                let (valid_until, renewals) = (lease.valid_until(), lease.renewals());
                 let changed = status.renewals != renewals;
                 (status.valid_until, status.renewals) = (valid_until, renewals);
                 changed
@@ -242,25 +242,25 @@ impl GuardDriver {
         }
     }
 
-    fn event_of(&mut self, request: GuardRequest, life: &HeldLease) -> LeaseEvent {
+    fn convert_to_lease_event(&mut self, request: GuardRequest, lease: &HeldLease) -> LeaseEvent {
         match request {
-            GuardRequest::Extended(outcome) => LeaseEvent::Extended(outcome),
-            GuardRequest::Released(outcome) => LeaseEvent::Released(outcome),
+            GuardRequest::ExtensionEnded(outcome) => LeaseEvent::ExtensionEnded(outcome),
+            GuardRequest::ReleaseEnded(outcome) => LeaseEvent::ReleaseEnded(outcome),
             GuardRequest::Enter(answer) => {
-                self.waiting.push(answer);
-                LeaseEvent::Enter
+                self.waiting_for_next_extension.push(answer);
+                LeaseEvent::GuardCreated
             }
             GuardRequest::Leave(answer) => {
-                if life.count() == 1 {
-                    self.releasing = Some(answer);
+                if lease.guard_count() == 1 {
+                    self.release_reply = Some(answer);
                 } else {
-                    self.waiting.push(answer);
+                    self.waiting_for_next_extension.push(answer);
                 }
-                LeaseEvent::Leave
+                LeaseEvent::GuardDropped
             }
             GuardRequest::Abandon(running) => {
-                self.running = Some(running);
-                LeaseEvent::Leave
+                self.background_task = Some(running);
+                LeaseEvent::GuardDropped
             }
         }
     }
@@ -269,36 +269,41 @@ impl GuardDriver {
         let (claim, requests) = (self.claim.clone(), self.requests.clone());
         match action {
             LeaseAction::Extend(count) => {
-                self.extending.append(&mut self.waiting);
+                self.waiting_for_extension.append(&mut self.waiting_for_next_extension);
                 tokio::spawn(async move {
                     // If sending fails, the task of the guard has ended and does not need the result.
-                    let _ = requests.send(GuardRequest::Extended(claim.extend(count).await));
+                    let _ = requests.send(GuardRequest::ExtensionEnded(claim.extend(count).await));
                 });
             }
             LeaseAction::Release => {
                 tokio::spawn(async move {
-                    let _ = requests.send(GuardRequest::Released(claim.release().await));
+                    let _ = requests.send(GuardRequest::ReleaseEnded(claim.release().await));
                 });
             }
-            LeaseAction::ReportLoss(loss) => self.publish.send_modify(|status| status.loss = Some(loss)),
+            LeaseAction::ReportLoss(loss) => {
+                self.status_sender.send_modify(|status| status.loss = Some(loss));
+            }
             LeaseAction::AnswerExtension(answer) => {
                 if answer.is_err() {
-                    self.extending.append(&mut self.waiting);
+                    self.waiting_for_extension.append(&mut self.waiting_for_next_extension);
                 }
-                reply_to_all(self.extending.drain(..), answer);
+                reply_to_all(self.waiting_for_extension.drain(..), answer);
             }
             LeaseAction::AnswerRelease(answer) => {
                 reply_to_all(
-                    self.extending.drain(..).chain(self.waiting.drain(..)).chain(self.releasing.take()),
+                    self.waiting_for_extension
+                        .drain(..)
+                        .chain(self.waiting_for_next_extension.drain(..))
+                        .chain(self.release_reply.take()),
                     answer,
                 );
-                self.running = None;
+                self.background_task = None;
             }
         }
     }
 }
 
-fn reply_to_all(waiters: impl Iterator<Item = ReleaseReply>, answer: Result<(), RequestError>) {
+fn reply_to_all(waiters: impl Iterator<Item = GuardReply>, answer: Result<(), RequestError>) {
     for asker in waiters {
         // If sending fails, the caller has stopped waiting.
         let _ = asker.send(answer);

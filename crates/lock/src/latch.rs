@@ -64,7 +64,7 @@ impl Latch {
     /// The server cannot be reached.
     pub async fn count_down(&self) -> Result<u32, Error> {
         let event = self.locks.next_owner();
-        self.count(&event, self.locks.options().wait).await
+        self.run_count_script(&event, self.locks.options().wait).await
     }
 
     /// Waits until the count is zero or the latch does not exist.
@@ -76,7 +76,7 @@ impl Latch {
         let mut woken = self.locks.node().wakeups.subscribe(&channel, WakeMode::All);
         let deadline = deadline_after(wait);
         loop {
-            if self.remaining(deadline).await? == 0 {
+            if self.remaining_count(deadline).await? == 0 {
                 return Ok(());
             }
             let recheck = Instant::now() + RECHECK_INTERVAL;
@@ -84,7 +84,7 @@ impl Latch {
             // The result is ignored, because the count is read both after a message and after the timeout.
             let _ = tokio::time::timeout_at(until.into(), woken.wait_for_wakeup()).await;
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return if self.remaining(deadline).await? == 0 {
+                return if self.remaining_count(deadline).await? == 0 {
                     Ok(())
                 } else {
                     Err(Error::TimedOut(wait))
@@ -93,18 +93,18 @@ impl Latch {
         }
     }
 
-    async fn count(&self, event: &str, wait: Duration) -> Result<u32, Error> {
+    async fn run_count_script(&self, operation: &str, wait: Duration) -> Result<u32, Error> {
         let names = LockNames::new(&self.name)?;
         let sharded = u8::from(self.locks.node().is_cluster).to_string();
         let call = Call {
             script: &LATCH_COUNT,
             keys: vec![names.lock.clone(), names.derived_key("counted")],
-            arguments: vec![event.to_owned(), names.channel, sharded],
+            arguments: vec![operation.to_owned(), names.channel, sharded],
         };
         self.call_until_reply(&call, deadline_after(wait)).await
     }
 
-    async fn remaining(&self, deadline: Option<Instant>) -> Result<u32, Error> {
+    async fn remaining_count(&self, deadline: Option<Instant>) -> Result<u32, Error> {
         let call = Call {
             script: &LATCH_REMAINING,
             keys: vec![LockNames::new(&self.name)?.lock],
@@ -120,7 +120,7 @@ impl Latch {
         deadline: Option<Instant>,
     ) -> Result<T, Error> {
         loop {
-            match self.locks.node().link.run(call).await {
+            match self.locks.node().link.run_script(call).await {
                 Ok(reply) => return Ok(redis::from_redis_value(reply).map_err(redis::RedisError::from)?),
                 Err(error) => {
                     let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);

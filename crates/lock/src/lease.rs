@@ -41,13 +41,13 @@ pub(crate) enum LeaseEvent {
     /// The time returned by [`HeldLease::next_deadline`] has come.
     Deadline,
     /// The request to extend the lease has ended.
-    Extended(RequestOutcome),
+    ExtensionEnded(RequestOutcome),
     /// The request to release the lock has ended.
-    Released(RequestOutcome),
+    ReleaseEnded(RequestOutcome),
     /// Another guard of the same owner was created.
-    Enter,
+    GuardCreated,
     /// A guard was dropped or released. The last one releases the lock.
-    Leave,
+    GuardDropped,
 }
 
 /// An action that the driver must carry out.
@@ -80,7 +80,7 @@ enum LeaseState {
     /// attempt succeeded.
     Releasing {
         loss: Option<LossReason>,
-        unknown_before: bool,
+        had_unknown_outcome: bool,
     },
     Released,
 }
@@ -99,7 +99,7 @@ pub(crate) fn lease_end(sent: Instant, lease: Duration) -> Instant {
 #[derive(Debug, Clone)]
 pub(crate) struct HeldLease {
     lease: Duration,
-    renew: bool,
+    renews: bool,
     state: LeaseState,
     valid_until: Instant,
     /// When to send the next request if none is pending.
@@ -107,9 +107,9 @@ pub(crate) struct HeldLease {
     /// When the pending extension was sent; `None` if none is pending.
     extending_since: Option<Instant>,
     /// Whether the number of guards has changed since the last extension was sent.
-    changed: bool,
-    releasing: bool,
-    count: u32,
+    has_guard_count_changed: bool,
+    is_release_pending: bool,
+    guard_count: u32,
     renewals: u64,
 }
 
@@ -118,14 +118,14 @@ impl HeldLease {
     pub(crate) fn new(sent: Instant, lease: Duration, renew: bool) -> Self {
         Self {
             lease,
-            renew,
+            renews: renew,
             state: LeaseState::Held,
             valid_until: lease_end(sent, lease),
             next_request: sent + lease / 3,
             extending_since: None,
-            changed: false,
-            releasing: false,
-            count: 1,
+            has_guard_count_changed: false,
+            is_release_pending: false,
+            guard_count: 1,
             renewals: 0,
         }
     }
@@ -141,8 +141,8 @@ impl HeldLease {
     }
 
     /// Returns the number of guards of this owner.
-    pub(crate) fn count(&self) -> u32 {
-        self.count
+    pub(crate) fn guard_count(&self) -> u32 {
+        self.guard_count
     }
 
     /// Returns whether the lock has been released and no reply is pending.
@@ -153,11 +153,13 @@ impl HeldLease {
     /// Returns when to send [`LeaseEvent::Deadline`]; `None` if no request is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         match self.state {
-            LeaseState::Held if self.extending_since.is_none() && (self.renew || self.changed) => {
+            LeaseState::Held
+                if self.extending_since.is_none() && (self.renews || self.has_guard_count_changed) =>
+            {
                 Some(self.next_request.min(self.valid_until))
             }
             LeaseState::Held => Some(self.valid_until),
-            LeaseState::Releasing { .. } if !self.releasing => Some(self.next_request),
+            LeaseState::Releasing { .. } if !self.is_release_pending => Some(self.next_request),
             LeaseState::Releasing { .. } | LeaseState::Lost(_) | LeaseState::Released => None,
         }
     }
@@ -169,13 +171,13 @@ impl HeldLease {
         }
         match input {
             LeaseEvent::Deadline => {}
-            LeaseEvent::Extended(outcome) => self.on_extended(outcome, now, out),
-            LeaseEvent::Released(outcome) => self.on_released(outcome, now, out),
-            LeaseEvent::Enter => {
-                self.count += 1;
-                self.on_changed(now, out);
+            LeaseEvent::ExtensionEnded(outcome) => self.on_extended(outcome, now, out),
+            LeaseEvent::ReleaseEnded(outcome) => self.on_released(outcome, now, out),
+            LeaseEvent::GuardCreated => {
+                self.guard_count += 1;
+                self.on_guard_count_changed(now, out);
             }
-            LeaseEvent::Leave => self.on_left(now, out),
+            LeaseEvent::GuardDropped => self.on_guard_dropped(now, out),
         }
         self.send_due_requests(now, out);
     }
@@ -183,11 +185,11 @@ impl HeldLease {
     fn report_loss(&mut self, loss: LossReason, out: &mut Vec<LeaseAction>) {
         self.state = LeaseState::Lost(loss);
         out.push(LeaseAction::ReportLoss(loss));
-        if self.extending_since.is_some() || self.changed {
+        if self.extending_since.is_some() || self.has_guard_count_changed {
             out.push(LeaseAction::AnswerExtension(Err(RequestError::Lost(loss))));
         }
         self.extending_since = None;
-        self.changed = false;
+        self.has_guard_count_changed = false;
     }
 
     fn on_extended(&mut self, outcome: RequestOutcome, now: Instant, out: &mut Vec<LeaseAction>) {
@@ -198,7 +200,7 @@ impl HeldLease {
                 self.next_request = sent + self.lease / 3;
                 self.renewals += 1;
                 out.push(LeaseAction::AnswerExtension(Ok(())));
-                if self.changed {
+                if self.has_guard_count_changed {
                     self.next_request = now;
                 }
             }
@@ -209,7 +211,7 @@ impl HeldLease {
             }
             RequestOutcome::Unknown => {
                 // The guards keep waiting for the next attempt.
-                self.changed = true;
+                self.has_guard_count_changed = true;
                 self.next_request = now + self.retry_delay();
             }
         }
@@ -221,10 +223,10 @@ impl HeldLease {
         (self.lease / 30).clamp(Duration::from_millis(10), Duration::from_millis(500))
     }
 
-    fn on_changed(&mut self, now: Instant, out: &mut Vec<LeaseAction>) {
+    fn on_guard_count_changed(&mut self, now: Instant, out: &mut Vec<LeaseAction>) {
         match self.state {
             LeaseState::Held => {
-                self.changed = true;
+                self.has_guard_count_changed = true;
                 self.next_request = now;
             }
             LeaseState::Lost(loss) | LeaseState::Releasing { loss: Some(loss), .. } => {
@@ -236,26 +238,26 @@ impl HeldLease {
         }
     }
 
-    fn on_left(&mut self, now: Instant, out: &mut Vec<LeaseAction>) {
-        self.count = self.count.saturating_sub(1);
-        if self.count > 0 {
-            return self.on_changed(now, out);
+    fn on_guard_dropped(&mut self, now: Instant, out: &mut Vec<LeaseAction>) {
+        self.guard_count = self.guard_count.saturating_sub(1);
+        if self.guard_count > 0 {
+            return self.on_guard_count_changed(now, out);
         }
         let loss = match self.state {
             LeaseState::Held => None,
             LeaseState::Lost(loss) => Some(loss),
             LeaseState::Releasing { .. } | LeaseState::Released => return,
         };
-        self.state = LeaseState::Releasing { loss, unknown_before: false };
+        self.state = LeaseState::Releasing { loss, had_unknown_outcome: false };
         self.next_request = now;
     }
 
     fn on_released(&mut self, outcome: RequestOutcome, now: Instant, out: &mut Vec<LeaseAction>) {
-        let LeaseState::Releasing { loss, unknown_before } = self.state else { return };
-        self.releasing = false;
+        let LeaseState::Releasing { loss, had_unknown_outcome: unknown_before } = self.state else { return };
+        self.is_release_pending = false;
         let answer = match (loss, outcome) {
             (_, RequestOutcome::Unknown) if now < self.valid_until => {
-                self.state = LeaseState::Releasing { loss, unknown_before: true };
+                self.state = LeaseState::Releasing { loss, had_unknown_outcome: true };
                 self.next_request = now + self.retry_delay();
                 return;
             }
@@ -272,16 +274,16 @@ impl HeldLease {
     fn send_due_requests(&mut self, now: Instant, out: &mut Vec<LeaseAction>) {
         match self.state {
             LeaseState::Held => {
-                let wanted = self.renew || self.changed;
+                let wanted = self.renews || self.has_guard_count_changed;
                 if wanted && self.extending_since.is_none() && now >= self.next_request {
                     self.extending_since = Some(now);
-                    self.changed = false;
-                    out.push(LeaseAction::Extend(self.count));
+                    self.has_guard_count_changed = false;
+                    out.push(LeaseAction::Extend(self.guard_count));
                 }
             }
             LeaseState::Releasing { .. } => {
-                if !self.releasing && now >= self.next_request {
-                    self.releasing = true;
+                if !self.is_release_pending && now >= self.next_request {
+                    self.is_release_pending = true;
                     out.push(LeaseAction::Release);
                 }
             }

@@ -97,7 +97,7 @@ impl ServerLink {
     }
 
     /// Runs a script and returns its reply.
-    pub(crate) async fn run(&self, call: &Call) -> RedisResult<Value> {
+    pub(crate) async fn run_script(&self, call: &Call) -> RedisResult<Value> {
         let (mut live, generation) = self.connection().await?;
         let mut result = self.send(&mut live, call, false).await;
         if matches!(&result, Err(error) if is_unknown_script(error)) {
@@ -110,7 +110,11 @@ impl ServerLink {
     /// Runs a script, then waits for replicas to confirm its effects, for at most three quarters of the timeout. The
     /// script and WAIT are sent together, so that WAIT refers to the writes of this script even if the connection is
     /// replaced.
-    pub(crate) async fn run_confirmed(&self, call: &Call, replicas: usize) -> RedisResult<ConfirmedReply> {
+    pub(crate) async fn run_confirmed_script(
+        &self,
+        call: &Call,
+        replicas: usize,
+    ) -> RedisResult<ConfirmedReply> {
         let (mut live, generation) = self.connection().await?;
         let mut result = self.send_confirmed(&mut live, call, replicas, false).await;
         if matches!(&result, Err(error) if is_unknown_script(error)) {

@@ -10,16 +10,16 @@ static UNORDERED_LOCK_KIND: LockKind = LockKind {
     extend: &EXTEND,
     release: &RELEASE,
     companion_keys: &[],
-    queues: false,
-    wake: WakeMode::One,
+    has_queue: false,
+    wake_mode: WakeMode::One,
 };
 static FAIR_LOCK_KIND: LockKind = LockKind {
     acquire: &FAIR_LOCK,
     extend: &EXTEND,
     release: &FAIR_RELEASE,
     companion_keys: &["queue", "waiters"],
-    queues: true,
-    wake: WakeMode::All,
+    has_queue: true,
+    wake_mode: WakeMode::All,
 };
 
 /// A lock that one owner holds at a time. It is stored like Redisson's `RLock` (a hash of owner to count, the lease as
@@ -53,12 +53,12 @@ static FAIR_LOCK_KIND: LockKind = LockKind {
 pub struct Lock {
     locks: Locks,
     name: String,
-    fair: bool,
+    is_fair: bool,
 }
 
 impl Lock {
     pub(crate) fn new(locks: Locks, name: &str, fair: bool) -> Self {
-        Self { locks, name: name.to_owned(), fair }
+        Self { locks, name: name.to_owned(), is_fair: fair }
     }
 
     /// Returns a lock with the same name and these options.
@@ -85,7 +85,7 @@ impl Lock {
     }
 
     fn claim(&self) -> Result<LockClaim, Error> {
-        self.locks.claim(if self.fair { &FAIR_LOCK_KIND } else { &UNORDERED_LOCK_KIND }, &self.name, None)
+        self.locks.claim(if self.is_fair { &FAIR_LOCK_KIND } else { &UNORDERED_LOCK_KIND }, &self.name, None)
     }
 
     /// Returns the sort key for acquiring several locks in a fixed order; see [`MultiLock`](crate::MultiLock).

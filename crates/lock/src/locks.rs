@@ -183,7 +183,7 @@ impl Locks {
         limit: Option<u32>,
     ) -> Result<LockClaim, Error> {
         Ok(LockClaim {
-            nodes: vec![self.node.clone()],
+            servers: vec![self.node.clone()],
             quorum: 1,
             kind,
             names: LockNames::new(name)?,

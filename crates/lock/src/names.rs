@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn channel_is_that_of_redisson() {
+    fn channel_name_matches_redisson() {
         assert_eq!(LockNames::new("orders").unwrap().channel, "redisson_lock__channel:{orders}");
         assert_eq!(LockNames::new("{shop}:orders").unwrap().channel, "redisson_lock__channel:{shop}:orders");
     }

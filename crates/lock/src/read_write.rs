@@ -12,16 +12,16 @@ static READ_LOCK_KIND: LockKind = LockKind {
     extend: &READ_EXTEND,
     release: &READ_RELEASE,
     companion_keys: READ_WRITE_KEYS,
-    queues: false,
-    wake: WakeMode::All,
+    has_queue: false,
+    wake_mode: WakeMode::All,
 };
 static WRITE_LOCK_KIND: LockKind = LockKind {
     acquire: &WRITE_LOCK,
     extend: &EXTEND,
     release: &WRITE_RELEASE,
     companion_keys: READ_WRITE_KEYS,
-    queues: true,
-    wake: WakeMode::All,
+    has_queue: true,
+    wake_mode: WakeMode::All,
 };
 
 /// A lock for many readers or one writer. Each reader has its own lease, so a crashed reader delays writers by at most

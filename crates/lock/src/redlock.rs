@@ -25,8 +25,8 @@ static PLAIN_LOCK_KIND: LockKind = LockKind {
     extend: &PLAIN_EXTEND,
     release: &PLAIN_RELEASE,
     companion_keys: &[],
-    queues: false,
-    wake: WakeMode::One,
+    has_queue: false,
+    wake_mode: WakeMode::One,
 };
 
 /// Locks on a majority of independent masters. They survive the loss of a minority without a failover.
@@ -114,7 +114,7 @@ impl Redlock {
 
     fn claim(&self, name: &str) -> Result<LockClaim, Error> {
         Ok(LockClaim {
-            nodes: self.servers.iter().map(|server| server.node().clone()).collect(),
+            servers: self.servers.iter().map(|server| server.node().clone()).collect(),
             quorum: self.servers.len() / 2 + 1,
             kind: &PLAIN_LOCK_KIND,
             names: LockNames::new(name)?,

@@ -10,8 +10,8 @@ static PERMIT_LOCK_KIND: LockKind = LockKind {
     extend: &PERMIT_EXTEND,
     release: &PERMIT_RELEASE,
     companion_keys: &[],
-    queues: false,
-    wake: WakeMode::One,
+    has_queue: false,
+    wake_mode: WakeMode::One,
 };
 
 /// A semaphore with a limited number of permits. Each permit has a lease, so a crashed holder's permit becomes free

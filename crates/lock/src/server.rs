@@ -83,7 +83,7 @@ impl FromStr for Server {
         match kind {
             "cluster" => {
                 let hosts = hosts.trim_end_matches('/');
-                Ok(Self::Cluster(each_host(hosts, |host| one(format!("{scheme}://{credentials}{host}")))?))
+                Ok(Self::Cluster(parse_hosts(hosts, |host| one(format!("{scheme}://{credentials}{host}")))?))
             }
             "sentinel" => {
                 let (hosts, path) = hosts.split_once('/').ok_or_else(wrong)?;
@@ -96,7 +96,7 @@ impl FromStr for Server {
                     format!("{scheme}://{host}{port}")
                 };
                 Ok(Self::Sentinel {
-                    sentinels: each_host(hosts, |host| one(with_port(host)))?,
+                    sentinels: parse_hosts(hosts, |host| one(with_port(host)))?,
                     name: name.to_owned(),
                     master: one(format!("{scheme}://{credentials}localhost/{database}"))?,
                 })
@@ -117,24 +117,24 @@ fn split_credentials(text: &str) -> (&str, &str) {
     text.rfind('@').map_or(("", text), |at| text.split_at(at + 1))
 }
 
-fn each_host<T>(hosts: &str, one: impl Fn(&str) -> Result<T, Error>) -> Result<Vec<T>, Error> {
-    hosts.split(',').map(one).collect()
+fn parse_hosts<T>(hosts: &str, parse_host: impl Fn(&str) -> Result<T, Error>) -> Result<Vec<T>, Error> {
+    hosts.split(',').map(parse_host).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn shown(address: &str) -> String {
+    fn debug_text(address: &str) -> String {
         format!("{:?}", address.parse::<Server>().unwrap())
     }
 
     #[test]
     fn parses_all_formats_and_hides_passwords() {
-        assert_eq!(shown("redis://u:p@h:1/3"), "redis://h:1");
-        assert_eq!(shown("redis+cluster://u:p@a:1,b:2"), "redis+cluster://a:1,b:2");
-        assert_eq!(shown("redis+sentinel://u:p@a,b:2/m/5"), "redis+sentinel://a:26379,b:2/m");
-        assert_eq!(shown("redis+sentinel://[::1],[::1]:7/m"), "redis+sentinel://::1:26379,::1:7/m");
+        assert_eq!(debug_text("redis://u:p@h:1/3"), "redis://h:1");
+        assert_eq!(debug_text("redis+cluster://u:p@a:1,b:2"), "redis+cluster://a:1,b:2");
+        assert_eq!(debug_text("redis+sentinel://u:p@a,b:2/m/5"), "redis+sentinel://a:26379,b:2/m");
+        assert_eq!(debug_text("redis+sentinel://[::1],[::1]:7/m"), "redis+sentinel://::1:26379,::1:7/m");
     }
 
     #[test]

@@ -21,7 +21,7 @@ const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 struct WaitChannel {
     /// The number of messages so far. A change of the number wakes all waiters.
-    messages: watch::Sender<u64>,
+    message_count: watch::Sender<u64>,
     /// Wakes one waiter. If that waiter gives up at the same time, another one is woken instead.
     next_waiter: Notify,
 }
@@ -31,7 +31,7 @@ type Channels = HashMap<String, Arc<WaitChannel>>;
 #[derive(Debug)]
 struct SharedChannels {
     channels: Mutex<Channels>,
-    changed: Notify,
+    channels_changed: Notify,
 }
 
 impl SharedChannels {
@@ -42,7 +42,7 @@ impl SharedChannels {
     fn wake(&self, channel: &str) {
         self.with_channels(|channels| {
             if let Some(channel) = channels.get(channel) {
-                channel.messages.send_modify(|count| *count += 1);
+                channel.message_count.send_modify(|count| *count += 1);
                 channel.next_waiter.notify_one();
             }
         });
@@ -54,7 +54,7 @@ impl SharedChannels {
 pub(crate) struct Wakeups {
     shared: Arc<SharedChannels>,
     link: Arc<ServerLink>,
-    started: std::sync::Once,
+    listener_started: std::sync::Once,
 }
 
 /// Which waiters a message wakes up.
@@ -69,53 +69,59 @@ pub(crate) enum WakeMode {
 /// A waiter's subscription to a channel.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    wake: WakeMode,
+    wake_mode: WakeMode,
     channel: Arc<WaitChannel>,
-    messages: watch::Receiver<u64>,
+    message_count: watch::Receiver<u64>,
     shared: Arc<SharedChannels>,
 }
 
 impl Subscription {
     /// Waits until a message arrives, or may have been missed.
     pub(crate) async fn wait_for_wakeup(&mut self) {
-        match self.wake {
+        match self.wake_mode {
             WakeMode::One => self.channel.next_waiter.notified().await,
             // The channel cannot be closed, because `self` keeps the sender alive.
-            WakeMode::All => drop(self.messages.changed().await),
+            WakeMode::All => drop(self.message_count.changed().await),
         }
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.shared.changed.notify_one();
+        self.shared.channels_changed.notify_one();
     }
 }
 
 impl Wakeups {
     pub(crate) fn new(link: Arc<ServerLink>) -> Self {
-        let shared = SharedChannels { channels: Mutex::default(), changed: Notify::new() };
-        Self { shared: Arc::new(shared), link, started: std::sync::Once::new() }
+        let shared = SharedChannels { channels: Mutex::default(), channels_changed: Notify::new() };
+        Self { shared: Arc::new(shared), link, listener_started: std::sync::Once::new() }
     }
 
     /// Subscribes to a channel. The waiter is woken once when the server has confirmed the subscription.
     pub(crate) fn subscribe(&self, channel: &str, wake: WakeMode) -> Subscription {
-        self.started.call_once(|| {
+        self.listener_started.call_once(|| {
             tokio::spawn(run_listener(Arc::downgrade(&self.shared), self.link.clone()));
         });
-        let fresh = || Arc::new(WaitChannel { messages: watch::Sender::new(0), next_waiter: Notify::new() });
+        let fresh =
+            || Arc::new(WaitChannel { message_count: watch::Sender::new(0), next_waiter: Notify::new() });
         let channel = self
             .shared
             .with_channels(|channels| channels.entry(channel.to_owned()).or_insert_with(fresh).clone());
-        self.shared.changed.notify_one();
-        Subscription { wake, messages: channel.messages.subscribe(), channel, shared: self.shared.clone() }
+        self.shared.channels_changed.notify_one();
+        Subscription {
+            wake_mode: wake,
+            message_count: channel.message_count.subscribe(),
+            channel,
+            shared: self.shared.clone(),
+        }
     }
 }
 
 impl Drop for Wakeups {
     fn drop(&mut self) {
         // Lets the listener task unsubscribe if the channel has no waiters left.
-        self.shared.changed.notify_one();
+        self.shared.channels_changed.notify_one();
     }
 }
 
@@ -149,7 +155,7 @@ async fn forward_messages(shared: &Weak<SharedChannels>, mut pubsub: PubSubConne
                 Some(channel) => strong.wake(&channel),
                 None => return true,
             },
-            () = strong.changed.notified() => {}
+            () = strong.channels_changed.notified() => {}
             () = tokio::time::sleep_until(ping_at) => {
                 if !matches!(timeout(PING_INTERVAL, pubsub.ping()).await, Ok(Ok(()))) {
                     return true;
@@ -167,7 +173,7 @@ async fn update_subscriptions(
     pubsub: &mut PubSubConnection,
 ) -> bool {
     let (new, old) = shared.with_channels(|channels| {
-        channels.retain(|_, channel| channel.messages.receiver_count() > 0);
+        channels.retain(|_, channel| channel.message_count.receiver_count() > 0);
         let new: Vec<String> = channels.keys().filter(|name| !subscribed.contains(*name)).cloned().collect();
         let old: Vec<String> =
             subscribed.iter().filter(|name| !channels.contains_key(*name)).cloned().collect();

@@ -35,7 +35,7 @@ impl<'a> InfoFields<'a> {
 }
 
 /// Returns one entry of a composite value: `find_part("keys=3,expires=1", "keys")` is `3`.
-pub(crate) fn find_part<'a>(value: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn find_entry<'a>(value: &'a str, name: &str) -> Option<&'a str> {
     value.split(',').filter_map(|part| part.split_once('=')).find(|(known, _)| *known == name).map(|(_, v)| v)
 }
 
@@ -51,6 +51,6 @@ mod tests {
         assert_eq!(fields.value("# Server"), None);
         assert_eq!(fields.numbered_fields("slave").collect::<Vec<_>>(), [("slave0", "ip=::1,port=7")]);
         assert_eq!(fields.with_prefix("slave_").collect::<Vec<_>>(), [("priority", "100")]);
-        assert_eq!((find_part("ip=::1,port=7", "port"), find_part("a=1", "b")), (Some("7"), None));
+        assert_eq!((find_entry("ip=::1,port=7", "port"), find_entry("a=1", "b")), (Some("7"), None));
     }
 }

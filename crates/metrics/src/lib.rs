@@ -43,13 +43,13 @@ pub struct MetricsSnapshot {
 #[derive(Debug, Clone, Default)]
 pub struct ConfiguredLimits {
     /// `maxclients`, the maximum number of connected clients.
-    pub clients: usize,
+    pub max_clients: usize,
     /// `maxmemory` in bytes; 0 means unlimited.
-    pub memory: usize,
+    pub max_memory_bytes: usize,
     /// `io-threads`, the number of worker threads.
-    pub threads: usize,
+    pub worker_threads: usize,
     /// `client-output-buffer-limit`, one entry per client class.
-    pub output: Vec<OutputLimit>,
+    pub output_limits: Vec<OutputLimit>,
 }
 
 /// The output buffer limits of one client class.
@@ -58,9 +58,9 @@ pub struct OutputLimit {
     /// The client class: `normal`, `slave` or `pubsub`.
     pub class: &'static str,
     /// Hard limit in bytes: a client above it is disconnected at once.
-    pub hard: usize,
+    pub hard_limit: usize,
     /// Soft limit in bytes: a client above it for longer than `seconds` is disconnected.
-    pub soft: usize,
+    pub soft_limit: usize,
     /// Number of seconds that a client may stay above the soft limit.
     pub seconds: u64,
 }
@@ -74,9 +74,9 @@ pub struct CommandLatency {
     pub calls: u64,
     /// Cumulative histogram: (upper bound in microseconds, number of calls up to that bound).
     /// Buckets without calls are left out.
-    pub cumulative: Vec<(u64, u64)>,
+    pub cumulative_counts: Vec<(u64, u64)>,
     /// The total duration of all calls, in microseconds.
-    pub sum: f64,
+    pub total_micros: f64,
     /// The percentiles that INFO shows: (fraction between 0 and 1, latency in microseconds).
     pub quantiles: Vec<(f64, f64)>,
 }
@@ -87,7 +87,7 @@ pub struct SlowLog {
     /// The number of entries.
     pub length: usize,
     /// Id of the newest entry and its duration in seconds; `None` if the log is empty.
-    pub last: Option<(u64, f64)>,
+    pub newest_entry: Option<(u64, f64)>,
 }
 
 /// A latency event, which took longer than `latency-monitor-threshold`.
@@ -96,7 +96,7 @@ pub struct LatencyEvent {
     /// The event's name in LATENCY LATEST.
     pub name: &'static str,
     /// The time of the latest occurrence, in Unix seconds.
-    pub at: i64,
+    pub unix_secs: i64,
     /// The duration of the latest occurrence, in seconds.
     pub seconds: f64,
 }
@@ -105,7 +105,7 @@ pub struct LatencyEvent {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FailoverMetrics {
     /// The number of recorded failovers.
-    pub remembered: usize,
+    pub recorded: usize,
     /// Unix time in seconds of the latest recorded promotion; `None` if no failover is recorded.
-    pub last: Option<f64>,
+    pub last_promotion_unix_secs: Option<f64>,
 }

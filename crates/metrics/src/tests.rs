@@ -22,23 +22,23 @@ fn example_snapshot() -> MetricsSnapshot {
         cluster_info: "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_stats_messages_sent:9\r\n"
             .to_owned(),
         limits: ConfiguredLimits {
-            clients: 10000,
-            memory: 0,
-            threads: 2,
-            output: vec![OutputLimit { class: "pubsub", hard: 32, soft: 8, seconds: 60 }],
+            max_clients: 10000,
+            max_memory_bytes: 0,
+            worker_threads: 2,
+            output_limits: vec![OutputLimit { class: "pubsub", hard_limit: 32, soft_limit: 8, seconds: 60 }],
         },
         commands: vec![CommandLatency {
             command: "get",
             calls: 3,
-            cumulative: vec![(1, 1), (4, 3)],
-            sum: 6.5,
+            cumulative_counts: vec![(1, 1), (4, 3)],
+            total_micros: 6.5,
             quantiles: vec![(0.5, 1.003), (0.999, 3.5)],
         }],
-        slow_log: SlowLog { length: 2, last: Some((7, 0.25)) },
-        latency_events: vec![LatencyEvent { name: "command", at: 1700000000, seconds: 0.5 }],
+        slow_log: SlowLog { length: 2, newest_entry: Some((7, 0.25)) },
+        latency_events: vec![LatencyEvent { name: "command", unix_secs: 1700000000, seconds: 0.5 }],
         not_ready_reasons: vec![("loading", false), ("master_link_down", true)],
         slots_served: Some(5461),
-        failovers: Some(FailoverMetrics { remembered: 3, last: Some(1700000050.5) }),
+        failovers: Some(FailoverMetrics { recorded: 3, last_promotion_unix_secs: Some(1700000050.5) }),
     }
 }
 

@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::MetricsSnapshot;
-use crate::fields::{InfoFields, find_part};
+use crate::fields::{InfoFields, find_entry};
 use crate::names::{CLUSTER_INFO_NAMES, INSTANCE_LABELS, MetricKind, REPLICA_FIELDS, SIMPLE_FIELDS};
 
 /// Renders `snapshot` as the body of a scrape response.
@@ -43,60 +43,60 @@ impl Collector for MetricsSnapshot {
 /// A metric value; integers are printed without a fraction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum SampleValue {
-    Whole(i64),
-    Fraction(f64),
+    Integer(i64),
+    Float(f64),
 }
 
 impl SampleValue {
     /// Parses an INFO value. Status words become numbers: words such as `ok` and `up` become 1.
     fn parse(word: &str) -> Option<Self> {
         match word {
-            "ok" | "up" | "true" | "yes" => Some(Self::Whole(1)),
-            "err" | "fail" | "down" | "false" | "no" => Some(Self::Whole(0)),
+            "ok" | "up" | "true" | "yes" => Some(Self::Integer(1)),
+            "err" | "fail" | "down" | "false" | "no" => Some(Self::Integer(0)),
             number => match number.parse() {
-                Ok(whole) => Some(Self::Whole(whole)),
-                Err(_) => number.parse().ok().filter(|number: &f64| number.is_finite()).map(Self::Fraction),
+                Ok(whole) => Some(Self::Integer(whole)),
+                Err(_) => number.parse().ok().filter(|number: &f64| number.is_finite()).map(Self::Float),
             },
         }
     }
 
     fn divided_by(self, divisor: f64) -> Self {
         match self {
-            Self::Whole(whole) => Self::Fraction(whole as f64 / divisor),
-            Self::Fraction(fraction) => Self::Fraction(fraction / divisor),
+            Self::Integer(whole) => Self::Float(whole as f64 / divisor),
+            Self::Float(fraction) => Self::Float(fraction / divisor),
         }
     }
 }
 
 impl From<usize> for SampleValue {
     fn from(number: usize) -> Self {
-        Self::Whole(i64::try_from(number).unwrap_or(i64::MAX))
+        Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }
 
 impl From<u64> for SampleValue {
     fn from(number: u64) -> Self {
-        Self::Whole(i64::try_from(number).unwrap_or(i64::MAX))
+        Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }
 
 impl From<f64> for SampleValue {
     fn from(number: f64) -> Self {
-        Self::Fraction(number)
+        Self::Float(number)
     }
 }
 
 impl From<bool> for SampleValue {
     fn from(condition: bool) -> Self {
-        Self::Whole(i64::from(condition))
+        Self::Integer(i64::from(condition))
     }
 }
 
 impl EncodeGaugeValue for SampleValue {
     fn encode(&self, encoder: &mut GaugeValueEncoder<'_>) -> Result {
         match self {
-            Self::Whole(whole) => EncodeGaugeValue::encode(whole, encoder),
-            Self::Fraction(fraction) => EncodeGaugeValue::encode(fraction, encoder),
+            Self::Integer(whole) => EncodeGaugeValue::encode(whole, encoder),
+            Self::Float(fraction) => EncodeGaugeValue::encode(fraction, encoder),
         }
     }
 }
@@ -104,8 +104,8 @@ impl EncodeGaugeValue for SampleValue {
 impl EncodeCounterValue for SampleValue {
     fn encode(&self, encoder: &mut CounterValueEncoder<'_>) -> Result {
         match self {
-            Self::Whole(whole) => EncodeCounterValue::encode(&u64::try_from(*whole).unwrap_or(0), encoder),
-            Self::Fraction(fraction) => EncodeCounterValue::encode(fraction, encoder),
+            Self::Integer(whole) => EncodeCounterValue::encode(&u64::try_from(*whole).unwrap_or(0), encoder),
+            Self::Float(fraction) => EncodeCounterValue::encode(fraction, encoder),
         }
     }
 }
@@ -147,16 +147,16 @@ impl FamilyWriter<'_> {
     }
 
     /// Adds a gauge without labels.
-    fn write_gauge(&mut self, name: &str, help: &str, number: impl Into<SampleValue>) -> Result {
-        self.write_family((name, help, MetricKind::Gauge), [(Vec::new(), number.into())])
+    fn write_gauge(&mut self, name: &str, help: &str, value: impl Into<SampleValue>) -> Result {
+        self.write_family((name, help, MetricKind::Gauge), [(Vec::new(), value.into())])
     }
 }
 
-fn write_sample(encoder: &mut MetricEncoder<'_>, kind: MetricType, number: SampleValue) -> Result {
+fn write_sample(encoder: &mut MetricEncoder<'_>, kind: MetricType, value: SampleValue) -> Result {
     if kind == MetricType::Counter {
-        encoder.encode_counter::<NoLabelSet, _, u64>(&number, None)
+        encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
     } else {
-        encoder.encode_gauge(&number)
+        encoder.encode_gauge(&value)
     }
 }
 
@@ -167,12 +167,12 @@ fn write_instance(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
     let labels: Labels<'_> = labels.filter(|(_, value)| !value.is_empty()).collect();
     out.write_family(
         ("redis_instance_info", "Build and process information.", MetricKind::Gauge),
-        [(labels, SampleValue::Whole(1))],
+        [(labels, SampleValue::Integer(1))],
     )?;
     let micros = info.value("server_time_usec").and_then(SampleValue::parse);
     let uptime = info.value("uptime_in_seconds").and_then(SampleValue::parse);
-    if let (Some(SampleValue::Whole(micros)), Some(SampleValue::Whole(uptime))) = (micros, uptime) {
-        let started = SampleValue::Whole(micros / 1_000_000 - uptime);
+    if let (Some(SampleValue::Integer(micros)), Some(SampleValue::Integer(uptime))) = (micros, uptime) {
+        let started = SampleValue::Integer(micros / 1_000_000 - uptime);
         out.write_gauge("redis_start_time_seconds", "Start time in Unix seconds.", started)?;
     }
     Ok(())
@@ -210,7 +210,7 @@ fn write_databases(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
     ];
     for (name, help, wanted, divisor) in figures {
         let samples = info.numbered_fields("db").filter_map(|(db, value)| {
-            let number = SampleValue::parse(find_part(value, wanted)?)?;
+            let number = SampleValue::parse(find_entry(value, wanted)?)?;
             Some((vec![("db", db)], if divisor == 1.0 { number } else { number.divided_by(divisor) }))
         });
         out.write_family((name, help, MetricKind::Gauge), samples)?;
@@ -225,10 +225,10 @@ fn write_replication(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result
     ];
     for (name, help, wanted) in figures {
         let samples = info.numbered_fields("slave").filter_map(|(_, value)| {
-            let label = |name, key| Some((name, find_part(value, key)?));
+            let label = |name, key| Some((name, find_entry(value, key)?));
             let labels =
                 vec![label("slave_ip", "ip")?, label("slave_port", "port")?, label("slave_state", "state")?];
-            Some((labels, SampleValue::parse(find_part(value, wanted)?)?))
+            Some((labels, SampleValue::parse(find_entry(value, wanted)?)?))
         });
         out.write_family((name, help, MetricKind::Gauge), samples)?;
     }
@@ -246,7 +246,7 @@ fn write_replication(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result
     let labels = vec![("master_host", host), ("master_port", port), ("read_only", read_only)];
     out.write_family(
         ("redis_slave_info", "Replication settings of this replica.", MetricKind::Gauge),
-        [(labels, SampleValue::Whole(1))],
+        [(labels, SampleValue::Integer(1))],
     )
 }
 
@@ -260,13 +260,13 @@ fn write_commands(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot, info: 
     ];
     for (name, help, wanted, divisor) in figures {
         let samples = info.with_prefix("cmdstat_").filter_map(|(command, value)| {
-            let number = SampleValue::parse(find_part(value, wanted)?)?;
+            let number = SampleValue::parse(find_entry(value, wanted)?)?;
             Some((vec![("cmd", command)], if divisor == 1.0 { number } else { number.divided_by(divisor) }))
         });
         out.write_family((name, help, MetricKind::Counter), samples)?;
     }
     let errors = info.with_prefix("errorstat_").filter_map(|(code, value)| {
-        Some((vec![("err", code)], SampleValue::parse(find_part(value, "count")?)?))
+        Some((vec![("err", code)], SampleValue::parse(find_entry(value, "count")?)?))
     });
     out.write_family(("redis_errors_total", "Error replies by error code.", MetricKind::Counter), errors)?;
     write_histograms(out, snapshot)?;
@@ -275,7 +275,8 @@ fn write_commands(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot, info: 
 
 /// Adds latency histograms per command in microseconds, with the buckets of LATENCY HISTOGRAM.
 fn write_histograms(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Result {
-    let mut commands = snapshot.commands.iter().filter(|command| !command.cumulative.is_empty()).peekable();
+    let mut commands =
+        snapshot.commands.iter().filter(|command| !command.cumulative_counts.is_empty()).peekable();
     if commands.peek().is_none() {
         return Ok(());
     }
@@ -283,15 +284,15 @@ fn write_histograms(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> R
     let mut family = out.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
     for command in commands {
         let mut before = 0;
-        let mut buckets: Vec<(f64, u64)> = Vec::with_capacity(command.cumulative.len() + 1);
-        for (micros, calls) in &command.cumulative {
+        let mut buckets: Vec<(f64, u64)> = Vec::with_capacity(command.cumulative_counts.len() + 1);
+        for (micros, calls) in &command.cumulative_counts {
             buckets.push((*micros as f64, calls - before));
             before = *calls;
         }
         buckets.push((f64::INFINITY, 0));
         let labels = vec![("cmd", command.command)];
         let mut encoder = family.encode_family(&labels)?;
-        encoder.encode_histogram::<NoLabelSet>(command.sum, before, &buckets, None)?;
+        encoder.encode_histogram::<NoLabelSet>(command.total_micros, before, &buckets, None)?;
     }
     Ok(())
 }
@@ -308,19 +309,21 @@ fn write_percentiles(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> 
         })
         .collect();
     let samples = quantiles.iter().map(|(command, quantile, micros)| {
-        (vec![("cmd", *command), ("quantile", quantile.as_str())], SampleValue::Fraction(*micros))
+        (vec![("cmd", *command), ("quantile", quantile.as_str())], SampleValue::Float(*micros))
     });
     let help = "Latency percentiles in microseconds.";
     out.write_family(("redis_latency_percentiles_usec", help, MetricKind::Gauge), samples)?;
     let shown = || snapshot.commands.iter().filter(|command| !command.quantiles.is_empty());
     let calls = |cumulative: &[(u64, u64)]| cumulative.last().map_or(0, |(_, calls)| *calls);
-    let counts = shown()
-        .map(|command| (vec![("cmd", command.command)], SampleValue::from(calls(&command.cumulative))));
+    let counts = shown().map(|command| {
+        (vec![("cmd", command.command)], SampleValue::from(calls(&command.cumulative_counts)))
+    });
     out.write_family(
         ("redis_latency_percentiles_usec_count", "Number of calls.", MetricKind::Counter),
         counts,
     )?;
-    let sums = shown().map(|command| (vec![("cmd", command.command)], SampleValue::from(command.sum)));
+    let sums =
+        shown().map(|command| (vec![("cmd", command.command)], SampleValue::from(command.total_micros)));
     out.write_family(
         (
             "redis_latency_percentiles_usec_sum",
@@ -343,17 +346,17 @@ fn write_cluster(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
 
 fn write_limits(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Result {
     let limits = &snapshot.limits;
-    out.write_gauge("redis_config_maxclients", "maxclients", limits.clients)?;
-    out.write_gauge("redis_config_maxmemory", "maxmemory", limits.memory)?;
-    out.write_gauge("redis_config_io_threads", "io-threads", limits.threads)?;
-    let bytes = limits.output.iter().flat_map(|limit| {
+    out.write_gauge("redis_config_maxclients", "maxclients", limits.max_clients)?;
+    out.write_gauge("redis_config_maxmemory", "maxmemory", limits.max_memory_bytes)?;
+    out.write_gauge("redis_config_io_threads", "io-threads", limits.worker_threads)?;
+    let bytes = limits.output_limits.iter().flat_map(|limit| {
         let sample = |which, bytes: usize| (vec![("class", limit.class), ("limit", which)], bytes.into());
-        [sample("hard", limit.hard), sample("soft", limit.soft)]
+        [sample("hard", limit.hard_limit), sample("soft", limit.soft_limit)]
     });
     let name = "redis_config_client_output_buffer_limit_bytes";
     out.write_family((name, "client-output-buffer-limit", MetricKind::Gauge), bytes)?;
     let seconds = limits
-        .output
+        .output_limits
         .iter()
         .map(|limit| (vec![("class", limit.class), ("limit", "soft")], SampleValue::from(limit.seconds)));
     let name = "redis_config_client_output_buffer_limit_overcome_seconds";
@@ -363,12 +366,13 @@ fn write_limits(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Resul
 fn write_slow_log_and_latency(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Result {
     let log = &snapshot.slow_log;
     out.write_gauge("redis_slowlog_length", "Number of entries in the slow log.", log.length)?;
-    let (id, seconds) = log.last.unwrap_or((0, 0.0));
+    let (id, seconds) = log.newest_entry.unwrap_or((0, 0.0));
     out.write_gauge("redis_slowlog_last_id", "Id of the newest slow log entry.", id)?;
     let help = "Duration of the newest slow log entry.";
     out.write_gauge("redis_last_slow_execution_duration_seconds", help, seconds)?;
     let events = || snapshot.latency_events.iter();
-    let last = events().map(|event| (vec![("event_name", event.name)], SampleValue::Whole(event.at)));
+    let last =
+        events().map(|event| (vec![("event_name", event.name)], SampleValue::Integer(event.unix_secs)));
     out.write_family(
         ("redis_latency_spike_last", "Unix time of the latest occurrence of the event.", MetricKind::Gauge),
         last,
@@ -403,9 +407,13 @@ fn write_redoubt_metrics(
     }
     if let Some(failovers) = snapshot.failovers {
         let help = "Failovers recorded by this node, at most 100.";
-        out.write_gauge("redoubt_failures_remembered", help, failovers.remembered)?;
+        out.write_gauge("redoubt_failures_remembered", help, failovers.recorded)?;
         let help = "Unix time of the last failover recorded by this node; 0 if none.";
-        out.write_gauge("redoubt_last_failover_timestamp_seconds", help, failovers.last.unwrap_or(0.0))?;
+        out.write_gauge(
+            "redoubt_last_failover_timestamp_seconds",
+            help,
+            failovers.last_promotion_unix_secs.unwrap_or(0.0),
+        )?;
     }
     let further = [
         ("expired_fields", MetricKind::Counter, "redoubt_expired_fields_total"),

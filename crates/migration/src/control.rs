@@ -4,7 +4,7 @@
 use resp::Args;
 use slot_routing::{NodeId, Slot, SlotChange};
 
-use crate::message::SyncSlots;
+use crate::message::SyncSlotsCommand;
 
 /// A command that the node executes itself, without the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum ControlCommand {
     /// shutting down.
     TakeOver(NodeId),
     /// CLUSTER SYNCSLOTS: a message of a slot migration.
-    SyncSlots(SyncSlots),
+    SyncSlots(SyncSlotsCommand),
 }
 
 /// The arguments of a command for the node are invalid. The text describes why.
@@ -41,14 +41,17 @@ impl ControlCommand {
             return Ok(None);
         }
         if is(1, "syncslots") {
-            let command = SyncSlots::parse(&words(args)).map_err(|_| MalformedControlCommand("SYNCSLOTS"))?;
+            let command = SyncSlotsCommand::parse(&trailing_arguments(args))
+                .map_err(|_| MalformedControlCommand("SYNCSLOTS"))?;
             return Ok(Some(Self::SyncSlots(command)));
         }
         if is(1, "setslot") {
-            return parse_set_slot(&words(args)).ok_or(MalformedControlCommand("SETSLOT")).map(Some);
+            return parse_set_slot(&trailing_arguments(args))
+                .ok_or(MalformedControlCommand("SETSLOT"))
+                .map(Some);
         }
         if is(1, "failover") {
-            let words = words(args);
+            let words = trailing_arguments(args);
             let named = words.windows(2).find(|pair| pair[0].eq_ignore_ascii_case("replicaid"));
             let named = named.map(|pair| pair[1].parse().map_err(|_| MalformedControlCommand("FAILOVER")));
             return Ok(named.transpose()?.map(Self::TakeOver));
@@ -58,7 +61,7 @@ impl ControlCommand {
 
     /// Returns the command as a RESP array.
     #[must_use]
-    pub fn encoded(&self) -> Vec<u8> {
+    pub fn to_resp(&self) -> Vec<u8> {
         let mut wire = Vec::new();
         let mut encode =
             |words: &[&str]| resp::encode_request(&mut wire, words.iter().map(|word| word.as_bytes()));
@@ -66,7 +69,7 @@ impl ControlCommand {
             Self::AckRequested => encode(&["REPLCONF", "GETACK", "*"]),
             Self::SetSlot(slot, change) => {
                 let number = slot.number().to_string();
-                encode(&[&["CLUSTER", "SETSLOT", &number], change.words().as_slice()].concat());
+                encode(&[&["CLUSTER", "SETSLOT", &number], change.to_arguments().as_slice()].concat());
             }
             Self::TakeOver(replica) => {
                 encode(&["CLUSTER", "FAILOVER", "FORCE", "REPLICAID", &replica.to_string()]);
@@ -78,12 +81,12 @@ impl ControlCommand {
 }
 
 /// Returns the arguments from the third one on as text.
-fn words(args: Args<'_>) -> Vec<String> {
+fn trailing_arguments(args: Args<'_>) -> Vec<String> {
     args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-fn parse_set_slot(words: &[String]) -> Option<ControlCommand> {
-    let [slot, change @ ..] = words else { return None };
+fn parse_set_slot(arguments: &[String]) -> Option<ControlCommand> {
+    let [slot, change @ ..] = arguments else { return None };
     let change: Vec<&str> = change.iter().map(String::as_str).collect();
     let slot = Slot::new(slot.parse().ok()?)?;
     SlotChange::parse(&change).map(|change| ControlCommand::SetSlot(slot, change))
@@ -94,9 +97,9 @@ mod tests {
     use resp::Request;
 
     use super::*;
-    use crate::message::Message;
+    use crate::message::MigrationMessage;
 
-    fn decoded(line: &str) -> Result<Option<ControlCommand>, MalformedControlCommand> {
+    fn decode_line(line: &str) -> Result<Option<ControlCommand>, MalformedControlCommand> {
         let request: Request = line.split(' ').collect();
         ControlCommand::decode(request.args())
     }
@@ -107,14 +110,14 @@ mod tests {
         for command in [
             ControlCommand::AckRequested,
             ControlCommand::SetSlot(slot, SlotChange::Stable),
-            ControlCommand::SetSlot(slot, SlotChange::Migrating { to: node.clone() }),
+            ControlCommand::SetSlot(slot, SlotChange::Migrating { target: node.clone() }),
             ControlCommand::TakeOver(node.parse().unwrap()),
-            ControlCommand::SyncSlots(SyncSlots::Message(Message::Paused)),
+            ControlCommand::SyncSlots(SyncSlotsCommand::Message(MigrationMessage::Paused)),
         ] {
-            let wire = String::from_utf8(command.encoded()).unwrap();
+            let wire = String::from_utf8(command.to_resp()).unwrap();
             let words: Vec<&str> = wire.split("\r\n").skip(2).step_by(2).collect();
-            assert_eq!(decoded(&words.join(" ")), Ok(Some(command.clone())));
-            assert_eq!(decoded(&words.join(" ").to_ascii_lowercase()), Ok(Some(command)));
+            assert_eq!(decode_line(&words.join(" ")), Ok(Some(command.clone())));
+            assert_eq!(decode_line(&words.join(" ").to_ascii_lowercase()), Ok(Some(command)));
         }
     }
 
@@ -123,7 +126,7 @@ mod tests {
         for line in
             ["SET k v", "REPLCONF ACK 5", "CLUSTER FAILOVER FORCE", "CLUSTER FLUSHSLOT 7", "PING", "CLUSTER"]
         {
-            assert_eq!(decoded(line), Ok(None), "{line}");
+            assert_eq!(decode_line(line), Ok(None), "{line}");
         }
     }
 
@@ -135,7 +138,7 @@ mod tests {
             ("CLUSTER FAILOVER REPLICAID x", "FAILOVER"),
             ("CLUSTER SYNCSLOTS NOSUCH", "SYNCSLOTS"),
         ] {
-            assert_eq!(decoded(line), Err(MalformedControlCommand(word)), "{line}");
+            assert_eq!(decode_line(line), Err(MalformedControlCommand(word)), "{line}");
         }
     }
 }

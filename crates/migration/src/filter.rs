@@ -7,19 +7,19 @@
 use resp::{Args, Batch, ParseLimits, Parser, ProtocolError, encode_request};
 use slot_routing::SlotSet;
 
-use crate::SlotsOfCommand;
+use crate::CommandSlotFinder;
 
 /// A filter that passes only the commands about a set of slots.
 #[derive(Debug)]
 pub(crate) struct LogFilter {
     slots: SlotSet,
-    commands: SlotsOfCommand,
+    commands: CommandSlotFinder,
     parser: Parser,
     /// The bytes of an incomplete command.
-    input: Vec<u8>,
+    partial_command: Vec<u8>,
     batch: Batch,
     /// The database selected in the log.
-    db: Vec<u8>,
+    selected_db: Vec<u8>,
     sent_db: Option<Vec<u8>>,
     /// The commands of the current transaction that pass the filter, sent at EXEC; `None` outside of a transaction.
     transaction: Option<Vec<u8>>,
@@ -30,46 +30,47 @@ pub(crate) struct LogFilter {
 pub(crate) enum LogContent {
     Changes,
     /// The chunk contains a FLUSHALL or FLUSHDB.
-    Flush,
+    FlushAll,
 }
 
 impl LogFilter {
     /// Creates a filter for a log that selects a database before its first change.
-    pub(crate) fn new(slots: SlotSet, commands: SlotsOfCommand) -> Self {
+    pub(crate) fn new(slots: SlotSet, commands: CommandSlotFinder) -> Self {
         Self {
             slots,
             commands,
             parser: Parser::new(),
-            input: Vec::new(),
+            partial_command: Vec::new(),
             batch: Batch::default(),
-            db: b"0".to_vec(),
+            selected_db: b"0".to_vec(),
             sent_db: None,
             transaction: None,
         }
     }
 
     /// Filters a chunk of the log and appends the commands that pass to `out`.
-    pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<LogContent, ProtocolError> {
-        let (mut input, mut batch) = (std::mem::take(&mut self.input), std::mem::take(&mut self.batch));
+    pub(crate) fn filter(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<LogContent, ProtocolError> {
+        let (mut input, mut batch) =
+            (std::mem::take(&mut self.partial_command), std::mem::take(&mut self.batch));
         input.extend_from_slice(bytes);
         batch.clear();
         let limits = ParseLimits { max_bulk_len: i64::from(u32::MAX), ..ParseLimits::default() };
         let parsed = self.parser.parse(&mut input, &mut batch, &limits);
         let mut content = LogContent::Changes;
         for index in 0..batch.len() {
-            if self.pass(batch.args(index, &input), out) == LogContent::Flush {
-                content = LogContent::Flush;
+            if self.filter_command(batch.args(index, &input), out) == LogContent::FlushAll {
+                content = LogContent::FlushAll;
             }
         }
-        input.drain(..parsed.consumed);
-        (self.input, self.batch) = (input, batch);
+        input.drain(..parsed.consumed_bytes);
+        (self.partial_command, self.batch) = (input, batch);
         parsed.error.map_or(Ok(content), Err)
     }
 
-    fn pass(&mut self, args: Args<'_>, out: &mut Vec<u8>) -> LogContent {
+    fn filter_command(&mut self, args: Args<'_>, out: &mut Vec<u8>) -> LogContent {
         let name = args.get(0).unwrap_or_default().to_ascii_lowercase();
         match name.as_slice() {
-            b"select" => self.db = args.get(1).unwrap_or_default().to_vec(),
+            b"select" => self.selected_db = args.get(1).unwrap_or_default().to_vec(),
             b"multi" => self.transaction = Some(Vec::new()),
             b"exec" => {
                 if let Some(commands) = self.transaction.take().filter(|commands| !commands.is_empty()) {
@@ -78,18 +79,18 @@ impl LogFilter {
                     encode_request(out, [&b"EXEC"[..]]);
                 }
             }
-            b"flushall" | b"flushdb" | b"swapdb" => return LogContent::Flush,
-            _ if self.commands.touch_any(args, &self.slots) => self.pass_on(args, out),
+            b"flushall" | b"flushdb" | b"swapdb" => return LogContent::FlushAll,
+            _ if self.commands.touches_any(args, &self.slots) => self.write_command(args, out),
             _ => {}
         }
         LogContent::Changes
     }
 
-    fn pass_on(&mut self, args: Args<'_>, out: &mut Vec<u8>) {
+    fn write_command(&mut self, args: Args<'_>, out: &mut Vec<u8>) {
         let out = self.transaction.as_mut().unwrap_or(out);
-        if self.sent_db.as_ref() != Some(&self.db) {
-            encode_request(out, [&b"SELECT"[..], &self.db]);
-            self.sent_db = Some(self.db.clone());
+        if self.sent_db.as_ref() != Some(&self.selected_db) {
+            encode_request(out, [&b"SELECT"[..], &self.selected_db]);
+            self.sent_db = Some(self.selected_db.clone());
         }
         match args.wire_bytes() {
             Some(wire) => out.extend_from_slice(wire),
@@ -104,21 +105,21 @@ mod tests {
 
     use super::*;
 
-    fn filter() -> LogFilter {
+    fn example_filter() -> LogFilter {
         LogFilter::new(
             [Slot::of_key(b"{a}")].into_iter().collect(),
-            crate::slots_of_command::of_tagged_words(),
+            crate::slots_of_command::tagged_argument_finder(),
         )
     }
 
-    fn words(wire: &[u8]) -> String {
+    fn decode_words(wire: &[u8]) -> String {
         let text = String::from_utf8(wire.to_vec()).unwrap();
         let words: Vec<&str> =
             text.split("\r\n").filter(|line| !line.starts_with(['*', '$']) && !line.is_empty()).collect();
         words.join(" ")
     }
 
-    fn log(lines: &[&str]) -> Vec<u8> {
+    fn encode_log(lines: &[&str]) -> Vec<u8> {
         let mut wire = Vec::new();
         for line in lines {
             let words: Vec<&str> = line.split(' ').collect();
@@ -128,8 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_the_slots_pass_however_the_log_is_split() {
-        let wire = log(&[
+    fn commands_of_the_slots_pass_for_every_split_of_the_log() {
+        let wire = encode_log(&[
             "SELECT 2",
             "SET {b}1 x",
             "SET {a}1 x",
@@ -148,19 +149,22 @@ mod tests {
         ]);
         let expected = "SELECT 2 SET {a}1 x MULTI DEL {a}1 SELECT 0 RPUSH {a}2 y EXEC DEL {a}3 {a}4";
         for at in 0..wire.len() {
-            let (mut filter, mut out) = (filter(), Vec::new());
+            let (mut filter, mut out) = (example_filter(), Vec::new());
             for piece in [&wire[..at], &wire[at..]] {
-                assert_eq!(filter.feed(piece, &mut out).unwrap(), LogContent::Changes);
+                assert_eq!(filter.filter(piece, &mut out).unwrap(), LogContent::Changes);
             }
-            assert_eq!(words(&out), expected, "cut at {at}");
+            assert_eq!(decode_words(&out), expected, "cut at {at}");
         }
     }
 
     #[test]
     fn flushing_all_keys_is_reported() {
         for line in ["FLUSHALL", "flushdb ASYNC"] {
-            let (mut filter, mut out) = (filter(), Vec::new());
-            assert_eq!(filter.feed(&log(&[line, "SET {a}1 x"]), &mut out).unwrap(), LogContent::Flush);
+            let (mut filter, mut out) = (example_filter(), Vec::new());
+            assert_eq!(
+                filter.filter(&encode_log(&[line, "SET {a}1 x"]), &mut out).unwrap(),
+                LogContent::FlushAll
+            );
         }
     }
 }

@@ -9,8 +9,8 @@ use clock::Instant;
 use driver::Driver;
 use slot_routing::Topology;
 
-use crate::message::{Establish, Message};
-use crate::{ACK_PERIOD, RESUME_TIMEOUT, serves};
+use crate::message::{EstablishMessage, MigrationMessage};
+use crate::{ACK_PERIOD, RESUME_TIMEOUT, owns_slots};
 
 /// The grant must arrive within this time after the target requested it. The source pauses writes for longer, counted
 /// from the arrival of the request.
@@ -28,7 +28,7 @@ pub(crate) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImportEvent {
     /// The source sent this message. All data that preceded the message has been applied.
-    Received(Message),
+    Received(MigrationMessage),
     /// Data other than a message has been applied. It shows that the source is alive.
     DataApplied,
     /// Everything received so far has been applied.
@@ -42,16 +42,16 @@ pub(crate) enum ImportEvent {
     /// An operator wants to cancel the migration.
     Cancel,
     /// This node now owns the slots.
-    Claimed,
+    SlotsClaimed,
     /// The slots cannot be claimed, for this reason.
-    NotClaimed(String),
+    ClaimFailed(String),
     /// The external conditions of the migration may have changed.
-    Conditions(ImportConditions),
+    ConditionsChanged(ImportConditions),
     /// The replicas have received all imported data, or the wait for them timed out. The conditions are checked again.
     ReplicasCaughtUp(ImportConditions),
     /// The migration cannot continue, for this reason.
     Failed(String),
-    /// The time of [`Import::next_deadline`] has come.
+    /// The time of [`ImportStateMachine::next_deadline`] has come.
     Deadline,
 }
 
@@ -61,18 +61,18 @@ pub struct ImportConditions {
     /// Whether this node is a master.
     pub is_master: bool,
     /// Whether the source, or another node of its shard, owns all of the slots; false on a replica.
-    pub source_serves: bool,
+    pub source_owns_slots: bool,
     /// Whether a FLUSHALL or FLUSHDB ran here since the migration began.
-    pub flushed: bool,
+    pub was_flushed: bool,
 }
 
 impl ImportConditions {
     /// Reads the conditions from a topology. `was_flushed` says that a FLUSHALL or FLUSHDB ran here since the migration
     /// began.
     #[must_use]
-    pub fn new(topology: &Topology, is_replica: bool, job: &Establish, flushed: bool) -> Self {
-        let source_serves = !is_replica && serves(topology, job.source, &job.slots());
-        Self { is_master: !is_replica, source_serves, flushed }
+    pub fn new(topology: &Topology, is_replica: bool, job: &EstablishMessage, was_flushed: bool) -> Self {
+        let source_serves = !is_replica && owns_slots(topology, job.source, &job.slots());
+        Self { is_master: !is_replica, source_owns_slots: source_serves, was_flushed }
     }
 
     /// Returns why the migration cannot continue, or `None` if it can.
@@ -80,8 +80,8 @@ impl ImportConditions {
     pub fn failure_reason(self) -> Option<&'static str> {
         match self {
             Self { is_master: false, .. } => Some("A failover occurred during slot import"),
-            Self { source_serves: false, .. } => Some("Slots are no longer owned by source node."),
-            Self { flushed: true, .. } => Some("Data was flushed"),
+            Self { source_owns_slots: false, .. } => Some("Slots are no longer owned by source node."),
+            Self { was_flushed: true, .. } => Some("Data was flushed"),
             _ => None,
         }
     }
@@ -90,81 +90,83 @@ impl ImportConditions {
 /// An action for the target's driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImportAction {
-    Send(Message),
+    Send(MigrationMessage),
     /// Wait until the replicas have received all imported data, because the source deletes its copy once the slots are
     /// claimed.
     AwaitReplicas,
     /// Claim ownership of the slots under a new epoch.
-    Claim,
+    ClaimSlots,
     /// The migration has ended. After success the imported keys become visible; after a failure they are deleted.
     End(Result<(), String>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ImportState {
-    AwaitingAck,
+    AwaitingFirstAck,
     Receiving,
     CatchingUp {
-        until: Instant,
+        deadline: Instant,
     },
     AwaitingPaused,
-    Requested {
-        at: Instant,
+    GrantRequested {
+        requested_at: Instant,
     },
     /// The slots must be claimed before this time, because the source may accept writes afterwards.
     Granted {
-        before: Instant,
+        claim_deadline: Instant,
     },
     Claiming,
-    Over,
+    Ended,
 }
 
 /// State machine of a migration's target.
 #[derive(Debug)]
-pub(crate) struct Import {
+pub(crate) struct ImportStateMachine {
     timeout: Duration,
     state: ImportState,
     last_received: Instant,
     next_ack: Instant,
-    resumable: bool,
+    is_resumable: bool,
     /// After a broken link, the time at which the migration fails unless it is resumed; `None` while the link is up.
-    disconnected: Option<Instant>,
+    resume_deadline: Option<Instant>,
 }
 
-impl Import {
+impl ImportStateMachine {
     /// Starts a migration announced by a source. The migration fails after `timeout` without input. It also fails when
     /// the link breaks, unless it can be resumed.
     #[must_use]
     pub(crate) fn new(now: Instant, timeout: Duration, resumable: bool) -> Self {
-        let (state, next_ack) = (ImportState::AwaitingAck, now + ACK_PERIOD);
-        Self { timeout, state, last_received: now, next_ack, resumable, disconnected: None }
+        let (state, next_ack) = (ImportState::AwaitingFirstAck, now + ACK_PERIOD);
+        Self { timeout, state, last_received: now, next_ack, is_resumable: resumable, resume_deadline: None }
     }
 
     /// Returns the name of the current state in Valkey.
     #[must_use]
     pub(crate) fn state_name(&self) -> &'static str {
         match self.state {
-            ImportState::AwaitingAck => "waiting-for-ack",
+            ImportState::AwaitingFirstAck => "waiting-for-ack",
             ImportState::Receiving => "receiving-snapshot",
             ImportState::CatchingUp { .. } | ImportState::AwaitingPaused => "waiting-for-paused",
-            ImportState::Requested { .. } => "failover-requested",
+            ImportState::GrantRequested { .. } => "failover-requested",
             ImportState::Granted { .. } | ImportState::Claiming => "failover-granted",
-            ImportState::Over => "success",
+            ImportState::Ended => "success",
         }
     }
 
     /// Sends the last request again after a reconnect, because the source may not have received it.
     fn on_resumed(&mut self, now: Instant, out: &mut Vec<ImportAction>) {
-        (self.disconnected, self.last_received, self.next_ack) = (None, now, now + ACK_PERIOD);
+        (self.resume_deadline, self.last_received, self.next_ack) = (None, now, now + ACK_PERIOD);
         match self.state {
-            ImportState::AwaitingPaused => out.push(ImportAction::Send(Message::RequestPause)),
-            ImportState::Requested { .. } => out.push(ImportAction::Send(Message::RequestFailover)),
-            ImportState::AwaitingAck
+            ImportState::AwaitingPaused => out.push(ImportAction::Send(MigrationMessage::RequestPause)),
+            ImportState::GrantRequested { .. } => {
+                out.push(ImportAction::Send(MigrationMessage::RequestFailover));
+            }
+            ImportState::AwaitingFirstAck
             | ImportState::Receiving
             | ImportState::CatchingUp { .. }
             | ImportState::Granted { .. }
             | ImportState::Claiming
-            | ImportState::Over => {}
+            | ImportState::Ended => {}
         }
     }
 
@@ -175,64 +177,76 @@ impl Import {
         );
     }
 
-    fn on_message(&mut self, now: Instant, message: Message, out: &mut Vec<ImportAction>) {
+    fn on_message(&mut self, now: Instant, message: MigrationMessage, out: &mut Vec<ImportAction>) {
         self.last_received = now;
         match (message, self.state) {
-            (Message::Ack, ImportState::AwaitingAck) => self.state = ImportState::Receiving,
-            (Message::Ack, _) | (_, ImportState::Granted { .. } | ImportState::Claiming) => {}
-            (Message::SnapshotEof, ImportState::Receiving) => {
-                self.state = ImportState::CatchingUp { until: now + CATCH_UP_TIMEOUT };
+            (MigrationMessage::Ack, ImportState::AwaitingFirstAck) => self.state = ImportState::Receiving,
+            (MigrationMessage::Ack, _) | (_, ImportState::Granted { .. } | ImportState::Claiming) => {}
+            (MigrationMessage::SnapshotEof, ImportState::Receiving) => {
+                self.state = ImportState::CatchingUp { deadline: now + CATCH_UP_TIMEOUT };
             }
-            (Message::Paused, ImportState::AwaitingPaused) => {
+            (MigrationMessage::Paused, ImportState::AwaitingPaused) => {
                 self.transition(
-                    ImportState::Requested { at: now },
-                    ImportAction::Send(Message::RequestFailover),
+                    ImportState::GrantRequested { requested_at: now },
+                    ImportAction::Send(MigrationMessage::RequestFailover),
                     out,
                 );
             }
-            (Message::FailoverGranted, ImportState::Requested { at }) if now < at + GRANT_TIMEOUT => {
+            (MigrationMessage::FailoverGranted, ImportState::GrantRequested { requested_at: at })
+                if now < at + GRANT_TIMEOUT =>
+            {
                 self.transition(
-                    ImportState::Granted { before: at + CLAIM_TIMEOUT },
+                    ImportState::Granted { claim_deadline: at + CLAIM_TIMEOUT },
                     ImportAction::AwaitReplicas,
                     out,
                 );
             }
-            (message, _) => self.fail(format!("Source node sent {} out of order", message.word()), out),
+            (message, _) => self.fail(format!("Source node sent {} out of order", message.wire_name()), out),
         }
     }
 
-    fn on_replicas_caught_up(&mut self, now: Instant, around: ImportConditions, out: &mut Vec<ImportAction>) {
-        let ImportState::Granted { before } = self.state else { return };
-        match around.failure_reason() {
+    fn on_replicas_caught_up(
+        &mut self,
+        now: Instant,
+        conditions: ImportConditions,
+        out: &mut Vec<ImportAction>,
+    ) {
+        let ImportState::Granted { claim_deadline: before } = self.state else { return };
+        match conditions.failure_reason() {
             Some(why) => self.fail(why, out),
             None if now >= before => self.fail("The slots were granted too long ago", out),
-            None => self.transition(ImportState::Claiming, ImportAction::Claim, out),
+            None => self.transition(ImportState::Claiming, ImportAction::ClaimSlots, out),
         }
     }
 
     /// Requests the pause. Clients' writes wait from this request on, so little data should remain to be applied.
     fn on_caught_up(&mut self, out: &mut Vec<ImportAction>) {
         if matches!(self.state, ImportState::CatchingUp { .. }) {
-            self.transition(ImportState::AwaitingPaused, ImportAction::Send(Message::RequestPause), out);
+            self.transition(
+                ImportState::AwaitingPaused,
+                ImportAction::Send(MigrationMessage::RequestPause),
+                out,
+            );
         }
     }
 
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<ImportAction>) {
-        if matches!(self.state, ImportState::Requested { at } if now >= at + GRANT_TIMEOUT) {
+        if matches!(self.state, ImportState::GrantRequested { requested_at } if now >= requested_at + GRANT_TIMEOUT)
+        {
             return self.fail("The source node did not grant the slots in time", out);
         }
         if now >= self.last_received + self.timeout {
             return self.fail("Timed out after too long with no interaction", out);
         }
-        if self.disconnected.is_some_and(|until| now >= until) {
+        if self.resume_deadline.is_some_and(|until| now >= until) {
             return self.fail_disconnected(out);
         }
-        if matches!(self.state, ImportState::CatchingUp { until } if now >= until) {
+        if matches!(self.state, ImportState::CatchingUp { deadline } if now >= deadline) {
             self.on_caught_up(out);
         }
-        if self.disconnected.is_none() && now >= self.next_ack {
+        if self.resume_deadline.is_none() && now >= self.next_ack {
             self.next_ack = now + ACK_PERIOD;
-            out.push(ImportAction::Send(Message::Ack));
+            out.push(ImportAction::Send(MigrationMessage::Ack));
         }
     }
 
@@ -241,40 +255,40 @@ impl Import {
         out.push(action);
     }
 
-    fn fail(&mut self, why: impl Into<String>, out: &mut Vec<ImportAction>) {
-        self.end(Err(why.into()), out);
+    fn fail(&mut self, reason: impl Into<String>, out: &mut Vec<ImportAction>) {
+        self.end(Err(reason.into()), out);
     }
 
     fn end(&mut self, outcome: Result<(), String>, out: &mut Vec<ImportAction>) {
-        self.transition(ImportState::Over, ImportAction::End(outcome), out);
+        self.transition(ImportState::Ended, ImportAction::End(outcome), out);
     }
 }
 
-impl Driver for Import {
+impl Driver for ImportStateMachine {
     type Event = ImportEvent;
     type Actions = Vec<ImportAction>;
 
     /// Processes an event and appends the resulting actions.
-    fn handle(&mut self, now: Instant, input: ImportEvent, out: &mut Vec<ImportAction>) {
-        if self.state == ImportState::Over {
+    fn handle(&mut self, now: Instant, event: ImportEvent, out: &mut Vec<ImportAction>) {
+        if self.state == ImportState::Ended {
             return;
         }
-        match input {
+        match event {
             ImportEvent::Received(message) => self.on_message(now, message, out),
             ImportEvent::DataApplied => self.last_received = now,
             ImportEvent::CaughtUp => self.on_caught_up(out),
-            ImportEvent::Claimed => self.end(Ok(()), out),
-            ImportEvent::NotClaimed(why) => self.fail(why, out),
+            ImportEvent::SlotsClaimed => self.end(Ok(()), out),
+            ImportEvent::ClaimFailed(why) => self.fail(why, out),
             ImportEvent::ReplicasCaughtUp(around) => self.on_replicas_caught_up(now, around, out),
             // Once the slots are granted, only the result of the claim matters.
             _ if matches!(self.state, ImportState::Granted { .. } | ImportState::Claiming) => {}
-            ImportEvent::Conditions(around) => {
+            ImportEvent::ConditionsChanged(around) => {
                 if let Some(why) = around.failure_reason() {
                     self.fail(why, out);
                 }
             }
-            ImportEvent::Closed if self.resumable => {
-                self.disconnected = Some(self.disconnected.unwrap_or(now + RESUME_TIMEOUT));
+            ImportEvent::Closed if self.is_resumable => {
+                self.resume_deadline = Some(self.resume_deadline.unwrap_or(now + RESUME_TIMEOUT));
             }
             ImportEvent::Closed | ImportEvent::EndedByPeer => self.fail_disconnected(out),
             ImportEvent::Resumed => self.on_resumed(now, out),
@@ -286,13 +300,15 @@ impl Driver for Import {
 
     /// When to send [`ImportEvent::Deadline`] if no other event occurs first.
     fn next_deadline(&self) -> Option<Instant> {
-        let link = (self.last_received + self.timeout).min(self.disconnected.unwrap_or(self.next_ack));
+        let link = (self.last_received + self.timeout).min(self.resume_deadline.unwrap_or(self.next_ack));
         match self.state {
             // In these states the driver reports the result of the claim, so there is no deadline.
-            ImportState::Granted { .. } | ImportState::Claiming | ImportState::Over => None,
-            ImportState::Requested { at } => Some(link.min(at + GRANT_TIMEOUT)),
-            ImportState::CatchingUp { until } => Some(link.min(until)),
-            ImportState::AwaitingAck | ImportState::Receiving | ImportState::AwaitingPaused => Some(link),
+            ImportState::Granted { .. } | ImportState::Claiming | ImportState::Ended => None,
+            ImportState::GrantRequested { requested_at: at } => Some(link.min(at + GRANT_TIMEOUT)),
+            ImportState::CatchingUp { deadline: until } => Some(link.min(until)),
+            ImportState::AwaitingFirstAck | ImportState::Receiving | ImportState::AwaitingPaused => {
+                Some(link)
+            }
         }
     }
 }

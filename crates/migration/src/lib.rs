@@ -18,7 +18,7 @@
 //! Both sides send `ACK` once per second. The messages are those of Valkey 9.1 (`CLUSTER SYNCSLOTS`), so slots can move
 //! between Valkey nodes and ours.
 //!
-//! Between our nodes a migration survives a broken link. The source first asks for support (`RESUMABLE`, which Valkey
+//! Between our nodes a migration survives a broken link. The source first asks for support (`RESUMABLE_KEYWORD`, which Valkey
 //! answers with an error), and adds the word to `ESTABLISH`. The target's ACKs then report how many bytes it has
 //! applied, and the source retains the rest. After reconnecting, the source sends `RESUME NAME name`,
 //! learns how much was applied, and sends the rest again. A side that gives up sends `FINISH`, so that the other does
@@ -27,7 +27,7 @@
 //! Invariant: the source accepts no write to a slot between `PAUSED` and the claim. It can hold writes only for a
 //! limited time, because the target may be gone. The target therefore claims the slots only within
 //! [`CLAIM_TIMEOUT`] of its request, which is well before the source stops holding writes
-//! ([`MAX_HOLD_TIME`]), whenever the request arrived.
+//! ([`MAX_PAUSE`]), whenever the request arrived.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -46,16 +46,16 @@ mod target_replies;
 mod window;
 
 pub use control::{ControlCommand, MalformedControlCommand};
-pub use export::{ExportConfig, ExportOutcome, MAX_HOLD_TIME};
+pub use export::{ExportConfig, ExportOutcome, MAX_PAUSE};
 pub use export_driver::{ExportDriver, ExportDriverAction, ExportDriverEvent, ExportJob};
 pub use import::{CLAIM_TIMEOUT, ImportConditions};
 pub use import_driver::{ImportDriver, ImportDriverAction, ImportDriverEvent, SourceCommands};
-pub use job::{Job, JobDirection, JobName, Jobs};
-pub use message::{Establish, Finish, MalformedSyncSlots, Message, SyncSlots};
-pub use progress::Progress;
-pub use pull::Pull;
-pub use slot_move::{SlotMove, SlotMoveError, SlotMovePart, parse_slot_moves, parse_slots};
-pub use slots_of_command::SlotsOfCommand;
+pub use job::{JobDirection, JobName, MigrationJob, MigrationJobs};
+pub use message::{EstablishMessage, FinishMessage, MalformedSyncSlots, MigrationMessage, SyncSlotsCommand};
+pub use progress::MigrationProgress;
+pub use pull::PullStateMachine;
+pub use slot_move::{SlotMove, SlotMoveElement, SlotMoveError, parse_slot_moves, parse_slot_ranges};
+pub use slots_of_command::CommandSlotFinder;
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns whether the shard of `node` owns all of these slots.
 #[must_use]
-pub fn serves(topology: &Topology, node: NodeId, slots: &SlotSet) -> bool {
+pub fn owns_slots(topology: &Topology, node: NodeId, slots: &SlotSet) -> bool {
     let Some(shard) = topology.member(node).map(|member| member.shard) else { return false };
     slots.iter().all(|slot| topology.owner(slot).is_some_and(|owner| owner.shard == shard))
 }

@@ -3,25 +3,25 @@
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use crate::job::JobName;
-use crate::slot_move::{SlotMove, parse_ranges, parse_slot_moves, slots_of};
+use crate::slot_move::{SlotMove, parse_ranges, parse_slot_moves, slots_in_ranges};
 
 /// The arguments of a CLUSTER SYNCSLOTS command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SyncSlots {
+pub enum SyncSlotsCommand {
     /// Queries whether the target supports resumable migrations.
-    AskResumable,
+    QueryResumable,
     /// Announces a migration, as the first message of its first link.
-    Establish(Establish),
+    Establish(EstablishMessage),
     /// Resumes a migration on a new link. The reply is the number of applied bytes.
     Resume(JobName),
     /// Asks a source to migrate slots, under a name that the target chose. The reply is `+OK`.
     Request(JobName, SlotMove),
     /// A message of a running migration.
-    Message(Message),
+    Message(MigrationMessage),
     /// The ACK of a target that supports resuming: the number of bytes applied since the start of the migration.
-    Applied(u64),
+    AppliedBytes(u64),
     /// Reports that a migration has ended.
-    Finish(Finish),
+    Finish(FinishMessage),
 }
 
 /// Why the arguments are not a CLUSTER SYNCSLOTS command. The texts are those of Redis; the caller prepends `ERR `.
@@ -38,15 +38,15 @@ pub enum MalformedSyncSlots {
     Resume,
 }
 
-impl SyncSlots {
+impl SyncSlotsCommand {
     /// Parses the arguments after `CLUSTER SYNCSLOTS`.
     ///
     /// # Errors
     /// The arguments are not a valid SYNCSLOTS command.
-    pub fn parse(words: &[String]) -> Result<Self, MalformedSyncSlots> {
-        let [word, rest @ ..] = words else { return Err(MalformedSyncSlots::Syntax) };
+    pub fn parse(arguments: &[String]) -> Result<Self, MalformedSyncSlots> {
+        let [word, rest @ ..] = arguments else { return Err(MalformedSyncSlots::Syntax) };
         let parsed = match word.to_ascii_uppercase().as_str() {
-            RESUMABLE => Some(Self::AskResumable),
+            RESUMABLE_KEYWORD => Some(Self::QueryResumable),
             "ESTABLISH" => parse_establish(rest).map(Self::Establish),
             "FINISH" => parse_finish(rest).map(Self::Finish),
             "RESUME" => return parse_resume(rest).map(Self::Resume).ok_or(MalformedSyncSlots::Resume),
@@ -54,12 +54,12 @@ impl SyncSlots {
                 let request = parse_request(rest).ok_or(MalformedSyncSlots::Request)?;
                 return Ok(Self::Request(request.0, request.1));
             }
-            word => {
-                Message::parse(word).map(|message| match rest.first().and_then(|count| count.parse().ok()) {
-                    Some(count) if message == Message::Ack => Self::Applied(count),
+            word => MigrationMessage::parse(word).map(|message| {
+                match rest.first().and_then(|count| count.parse().ok()) {
+                    Some(count) if message == MigrationMessage::Ack => Self::AppliedBytes(count),
                     _ => Self::Message(message),
-                })
-            }
+                }
+            }),
         };
         parsed.ok_or(MalformedSyncSlots::Syntax)
     }
@@ -67,13 +67,13 @@ impl SyncSlots {
     /// Appends the command to `out` as a RESP array.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let words = match self {
-            Self::AskResumable => owned(&[RESUMABLE]),
-            Self::Establish(begin) => begin.words(),
-            Self::Resume(name) => owned(&["RESUME", "NAME", name.as_str()]),
-            Self::Request(name, order) => request_words(name, order),
-            Self::Message(message) => owned(&[message.word()]),
-            Self::Applied(count) => owned(&["ACK", &count.to_string()]),
-            Self::Finish(end) => end.words(),
+            Self::QueryResumable => to_strings(&[RESUMABLE_KEYWORD]),
+            Self::Establish(begin) => begin.arguments(),
+            Self::Resume(name) => to_strings(&["RESUME", "NAME", name.as_str()]),
+            Self::Request(name, order) => request_arguments(name, order),
+            Self::Message(message) => to_strings(&[message.wire_name()]),
+            Self::AppliedBytes(count) => to_strings(&["ACK", &count.to_string()]),
+            Self::Finish(end) => end.arguments(),
         };
         let head = ["CLUSTER", "SYNCSLOTS"].into_iter().chain(words.iter().map(String::as_str));
         resp::encode_request(out, head.map(str::as_bytes).collect::<Vec<_>>());
@@ -81,25 +81,25 @@ impl SyncSlots {
 
     /// Returns the command as a RESP array.
     #[must_use]
-    pub fn encoded(&self) -> Vec<u8> {
+    pub fn to_resp(&self) -> Vec<u8> {
         let mut wire = Vec::new();
         self.encode(&mut wire);
         wire
     }
 }
 
-fn owned(words: &[&str]) -> Vec<String> {
+fn to_strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 /// Formats the first and last slot of each range as arguments.
-fn range_words(ranges: &[(Slot, Slot)]) -> impl Iterator<Item = String> {
+fn range_arguments(ranges: &[(Slot, Slot)]) -> impl Iterator<Item = String> {
     ranges.iter().flat_map(|(first, last)| [first.number().to_string(), last.number().to_string()])
 }
 
 /// A message of a running migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Message {
+pub enum MigrationMessage {
     /// A keepalive, which both sides send once per second.
     Ack,
     /// The source has sent the whole snapshot; changes follow.
@@ -114,31 +114,31 @@ pub enum Message {
     FailoverGranted,
 }
 
-const MESSAGE_WORDS: [(Message, &str); 6] = [
-    (Message::Ack, "ACK"),
-    (Message::SnapshotEof, "SNAPSHOT-EOF"),
-    (Message::RequestPause, "REQUEST-PAUSE"),
-    (Message::Paused, "PAUSED"),
-    (Message::RequestFailover, "REQUEST-FAILOVER"),
-    (Message::FailoverGranted, "FAILOVER-GRANTED"),
+const MESSAGE_NAMES: [(MigrationMessage, &str); 6] = [
+    (MigrationMessage::Ack, "ACK"),
+    (MigrationMessage::SnapshotEof, "SNAPSHOT-EOF"),
+    (MigrationMessage::RequestPause, "REQUEST-PAUSE"),
+    (MigrationMessage::Paused, "PAUSED"),
+    (MigrationMessage::RequestFailover, "REQUEST-FAILOVER"),
+    (MigrationMessage::FailoverGranted, "FAILOVER-GRANTED"),
 ];
 
-impl Message {
+impl MigrationMessage {
     /// Returns the message with this name, which must be in upper case.
     fn parse(word: &str) -> Option<Self> {
-        MESSAGE_WORDS.iter().find(|(_, name)| *name == word).map(|(message, _)| *message)
+        MESSAGE_NAMES.iter().find(|(_, name)| *name == word).map(|(message, _)| *message)
     }
 
     /// Returns the argument that follows `CLUSTER SYNCSLOTS`.
     #[must_use]
-    pub fn word(self) -> &'static str {
-        MESSAGE_WORDS.iter().find(|(message, _)| *message == self).map_or("ACK", |(_, word)| word)
+    pub fn wire_name(self) -> &'static str {
+        MESSAGE_NAMES.iter().find(|(message, _)| *message == self).map_or("ACK", |(_, word)| word)
     }
 }
 
 /// The first message of a migration, from source to target and from the target to its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Establish {
+pub struct EstablishMessage {
     /// The node that owns the slots until the target claims them.
     pub source: NodeId,
     /// The name by which both nodes refer to the migration.
@@ -146,105 +146,105 @@ pub struct Establish {
     /// The migrating slots as ranges; both ends are inclusive.
     pub ranges: Vec<(Slot, Slot)>,
     /// Whether the migration can be resumed on another link.
-    pub resumable: bool,
+    pub is_resumable: bool,
 }
 
-impl Establish {
+impl EstablishMessage {
     /// The migrating slots as a set.
     #[must_use]
     pub fn slots(&self) -> SlotSet {
-        slots_of(&self.ranges)
+        slots_in_ranges(&self.ranges)
     }
 
     /// Returns the arguments that follow `CLUSTER SYNCSLOTS`.
-    fn words(&self) -> Vec<String> {
+    fn arguments(&self) -> Vec<String> {
         let head =
             ["ESTABLISH", "SOURCE", &self.source.to_string(), "NAME", self.name.as_str(), "SLOTSRANGE"];
-        let resumable = self.resumable.then(|| RESUMABLE.to_owned());
-        owned(&head).into_iter().chain(range_words(&self.ranges)).chain(resumable).collect()
+        let resumable = self.is_resumable.then(|| RESUMABLE_KEYWORD.to_owned());
+        to_strings(&head).into_iter().chain(range_arguments(&self.ranges)).chain(resumable).collect()
     }
 
     /// Returns a copy for replicas, which need not know whether the migration can be resumed.
     #[must_use]
-    pub fn without_link(&self) -> Self {
-        Self { resumable: false, ..self.clone() }
+    pub fn to_replica_form(&self) -> Self {
+        Self { is_resumable: false, ..self.clone() }
     }
 }
 
 /// The argument by which a source announces that the migration can be resumed on another link.
-const RESUMABLE: &str = "RESUMABLE";
+const RESUMABLE_KEYWORD: &str = "RESUMABLE";
 
 /// Parses the arguments after `CLUSTER SYNCSLOTS RESUME`.
-fn parse_resume(words: &[String]) -> Option<JobName> {
-    let [name, job] = words else { return None };
+fn parse_resume(arguments: &[String]) -> Option<JobName> {
+    let [name, job] = arguments else { return None };
     name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()
 }
 
-fn request_words(name: &JobName, order: &SlotMove) -> Vec<String> {
-    let head = owned(&["REQUEST", "NAME", name.as_str(), "SLOTSRANGE"]);
-    let target = ["NODE".to_owned(), order.target.to_string()];
-    head.into_iter().chain(range_words(&order.ranges)).chain(target).collect()
+fn request_arguments(name: &JobName, slot_move: &SlotMove) -> Vec<String> {
+    let head = to_strings(&["REQUEST", "NAME", name.as_str(), "SLOTSRANGE"]);
+    let target = ["NODE".to_owned(), slot_move.target.to_string()];
+    head.into_iter().chain(range_arguments(&slot_move.ranges)).chain(target).collect()
 }
 
 /// Parses the arguments after `CLUSTER SYNCSLOTS REQUEST`.
-fn parse_request(words: &[String]) -> Option<(JobName, SlotMove)> {
-    let [name, job, order @ ..] = words else { return None };
+fn parse_request(arguments: &[String]) -> Option<(JobName, SlotMove)> {
+    let [name, job, order @ ..] = arguments else { return None };
     let job = name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()?;
     let mut orders = parse_slot_moves(order, &|_| Ok(())).ok()?;
     (orders.len() == 1).then(|| orders.pop()).flatten().map(|order| (job, order))
 }
 
 /// Parses the arguments after `CLUSTER SYNCSLOTS ESTABLISH`.
-fn parse_establish(words: &[String]) -> Option<Establish> {
-    let [source, id, name, job, ranges @ ..] = words else { return None };
+fn parse_establish(arguments: &[String]) -> Option<EstablishMessage> {
+    let [source, id, name, job, ranges @ ..] = arguments else { return None };
     if !source.eq_ignore_ascii_case("source") || !name.eq_ignore_ascii_case("name") {
         return None;
     }
     let (ranges, rest) = parse_ranges(ranges).ok()?;
     let resumable = match rest {
         [] => false,
-        [word] if word.eq_ignore_ascii_case(RESUMABLE) => true,
+        [word] if word.eq_ignore_ascii_case(RESUMABLE_KEYWORD) => true,
         _ => return None,
     };
     let (source, name) = (id.parse().ok()?, JobName::from_bytes(job.as_bytes())?);
-    Some(Establish { source, name, ranges, resumable })
+    Some(EstablishMessage { source, name, ranges, is_resumable: resumable })
 }
 
 /// Reports the end of a migration. A node that gives up sends it to the other node, and the target sends it to its
 /// replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finish {
+pub struct FinishMessage {
     /// The name of the migration that has ended.
     pub name: JobName,
     /// Whether the shard of the sender now owns the slots.
     pub is_success: bool,
     /// The reason of a failure; empty after success.
-    pub message: String,
+    pub error: String,
 }
 
-impl Finish {
+impl FinishMessage {
     /// Creates the message for a failed migration whose reason the receiver need not know.
     #[must_use]
     pub fn failed(name: JobName) -> Self {
-        Self { name, is_success: false, message: String::new() }
+        Self { name, is_success: false, error: String::new() }
     }
 
     /// Returns the arguments that follow `CLUSTER SYNCSLOTS`.
-    fn words(&self) -> Vec<String> {
+    fn arguments(&self) -> Vec<String> {
         let state = if self.is_success { "SUCCESS" } else { "FAILED" };
-        owned(&["FINISH", "STATE", state, "NAME", self.name.as_str(), "MESSAGE", &self.message])
+        to_strings(&["FINISH", "STATE", state, "NAME", self.name.as_str(), "MESSAGE", &self.error])
     }
 }
 
 /// Parses the arguments after `CLUSTER SYNCSLOTS FINISH`.
-fn parse_finish(words: &[String]) -> Option<Finish> {
+fn parse_finish(arguments: &[String]) -> Option<FinishMessage> {
     let value = |name: &str| {
-        words.chunks(2).find(|pair| pair[0].eq_ignore_ascii_case(name)).and_then(|pair| pair.get(1))
+        arguments.chunks(2).find(|pair| pair[0].eq_ignore_ascii_case(name)).and_then(|pair| pair.get(1))
     };
-    Some(Finish {
+    Some(FinishMessage {
         name: JobName::from_bytes(value("name")?.as_bytes())?,
         is_success: value("state")?.eq_ignore_ascii_case("success"),
-        message: value("message").cloned().unwrap_or_default(),
+        error: value("message").cloned().unwrap_or_default(),
     })
 }
 
@@ -252,20 +252,25 @@ fn parse_finish(words: &[String]) -> Option<Finish> {
 mod tests {
     use super::*;
 
-    fn slot(number: u16) -> Slot {
+    fn slot_number(number: u16) -> Slot {
         Slot::new(number).unwrap()
     }
 
-    fn name(byte: u8) -> JobName {
+    fn job_name(byte: u8) -> JobName {
         JobName::from_bytes(&[byte; 40]).unwrap()
     }
 
-    fn establish(resumable: bool) -> Establish {
-        let ranges = vec![(slot(0), slot(10)), (slot(20), slot(22))];
-        Establish { source: "a".repeat(40).parse().unwrap(), name: name(b'b'), ranges, resumable }
+    fn example_establish(is_resumable: bool) -> EstablishMessage {
+        let ranges = vec![(slot_number(0), slot_number(10)), (slot_number(20), slot_number(22))];
+        EstablishMessage {
+            source: "a".repeat(40).parse().unwrap(),
+            name: job_name(b'b'),
+            ranges,
+            is_resumable,
+        }
     }
 
-    fn words(wire: &[u8]) -> Vec<String> {
+    fn decode_words(wire: &[u8]) -> Vec<String> {
         match resp::parse_value(wire).unwrap().unwrap().0 {
             resp::Value::Array(words) => words
                 .iter()
@@ -275,42 +280,45 @@ mod tests {
         }
     }
 
-    fn parsed(line: &str) -> Result<SyncSlots, MalformedSyncSlots> {
+    fn parse_line(line: &str) -> Result<SyncSlotsCommand, MalformedSyncSlots> {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        SyncSlots::parse(&words)
+        SyncSlotsCommand::parse(&words)
     }
 
     #[test]
     fn commands_round_trip() {
-        let order = SlotMove { ranges: vec![(slot(3), slot(4))], target: "c".repeat(40).parse().unwrap() };
-        let end = Finish { name: name(b'b'), is_success: false, message: "lost its way".to_owned() };
-        let mut all: Vec<SyncSlots> =
-            MESSAGE_WORDS.iter().map(|(message, _)| SyncSlots::Message(*message)).collect();
+        let order = SlotMove {
+            ranges: vec![(slot_number(3), slot_number(4))],
+            target: "c".repeat(40).parse().unwrap(),
+        };
+        let end = FinishMessage { name: job_name(b'b'), is_success: false, error: "lost its way".to_owned() };
+        let mut all: Vec<SyncSlotsCommand> =
+            MESSAGE_NAMES.iter().map(|(message, _)| SyncSlotsCommand::Message(*message)).collect();
         all.extend([
-            SyncSlots::AskResumable,
-            SyncSlots::Establish(establish(false)),
-            SyncSlots::Establish(establish(true)),
-            SyncSlots::Resume(name(b'b')),
-            SyncSlots::Request(name(b'd'), order),
-            SyncSlots::Applied(u64::MAX),
-            SyncSlots::Finish(Finish { is_success: true, message: String::new(), ..end.clone() }),
-            SyncSlots::Finish(end),
+            SyncSlotsCommand::QueryResumable,
+            SyncSlotsCommand::Establish(example_establish(false)),
+            SyncSlotsCommand::Establish(example_establish(true)),
+            SyncSlotsCommand::Resume(job_name(b'b')),
+            SyncSlotsCommand::Request(job_name(b'd'), order),
+            SyncSlotsCommand::AppliedBytes(u64::MAX),
+            SyncSlotsCommand::Finish(FinishMessage { is_success: true, error: String::new(), ..end.clone() }),
+            SyncSlotsCommand::Finish(end),
         ]);
         for command in all {
-            let words = words(&command.encoded());
+            let words = decode_words(&command.to_resp());
             assert_eq!(words[..2], ["CLUSTER", "SYNCSLOTS"]);
-            assert_eq!(SyncSlots::parse(&words[2..]).as_ref(), Ok(&command));
+            assert_eq!(SyncSlotsCommand::parse(&words[2..]).as_ref(), Ok(&command));
             let lower: Vec<String> = words[2..].iter().map(|word| word.to_ascii_lowercase()).collect();
-            assert_eq!(SyncSlots::parse(&lower), Ok(command));
+            assert_eq!(SyncSlotsCommand::parse(&lower), Ok(command));
         }
-        let wire = SyncSlots::Establish(establish(false)).encoded();
+        let wire = SyncSlotsCommand::Establish(example_establish(false)).to_resp();
         assert!(wire.starts_with(b"*12\r\n$7\r\nCLUSTER\r\n$9\r\nSYNCSLOTS\r\n$9\r\nESTABLISH\r\n"));
-        assert_eq!(establish(true).without_link(), establish(false));
+        assert_eq!(example_establish(true).to_replica_form(), example_establish(false));
     }
 
     #[test]
     fn malformed_commands_are_refused() {
-        let (id, name) = ("a".repeat(40), name(b'b'));
+        let (id, name) = ("a".repeat(40), job_name(b'b'));
         for (line, error) in [
             (String::new(), MalformedSyncSlots::Syntax),
             ("NOSUCH".to_owned(), MalformedSyncSlots::Syntax),
@@ -320,7 +328,7 @@ mod tests {
             ("RESUME NAME".to_owned(), MalformedSyncSlots::Resume),
             (format!("REQUEST NAME {name}"), MalformedSyncSlots::Request),
         ] {
-            assert_eq!(parsed(&line), Err(error), "{line}");
+            assert_eq!(parse_line(&line), Err(error), "{line}");
         }
     }
 }

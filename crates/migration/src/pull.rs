@@ -15,16 +15,16 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullEvent {
     /// The source replied to the request; `Err` contains its error text.
-    Asked(Result<(), String>),
+    RequestAnswered(Result<(), String>),
     /// The source has started the migration and announced its name.
-    Named,
+    MigrationStarted,
     /// The migration has ended; `Err` says why it failed.
-    Ended(Result<(), String>),
+    MigrationEnded(Result<(), String>),
     /// The request can never succeed, for this reason, so retrying is pointless.
-    Hopeless(String),
+    PermanentFailure(String),
     /// An operator wants to cancel the request.
     Cancel,
-    /// The time of [`Pull::next_deadline`] has come.
+    /// The time of [`PullStateMachine::next_deadline`] has come.
     Deadline,
 }
 
@@ -32,9 +32,9 @@ pub enum PullEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullAction {
     /// Send the request to the source and report the source's reply.
-    Ask,
+    SendRequest,
     /// Cancel the running migration and report [`PullEvent::Ended`].
-    EndJob,
+    CancelMigration,
     /// The request has ended and will not be retried.
     End(PullOutcome),
 }
@@ -52,35 +52,35 @@ pub enum PullOutcome {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PullState {
-    Asking,
-    Agreed {
-        until: Instant,
+    AwaitingReply,
+    AwaitingStart {
+        deadline: Instant,
     },
     Importing,
-    Waiting {
-        until: Instant,
+    AwaitingRetry {
+        retry_at: Instant,
     },
     /// The operator cancelled the request after the source had accepted it.
-    Unwanted {
-        until: Instant,
+    CancelledAfterAccept {
+        deadline: Instant,
     },
     Cancelling,
-    Over,
+    Ended,
 }
 
 /// State machine of a node that imports slots on request.
 #[derive(Debug)]
-pub struct Pull {
+pub struct PullStateMachine {
     state: PullState,
     retries: u32,
     last_error: String,
 }
 
-impl Pull {
+impl PullStateMachine {
     /// Starts a request. The driver must first send the request to the source.
     #[must_use]
     pub fn new() -> Self {
-        Self { state: PullState::Asking, retries: 0, last_error: String::new() }
+        Self { state: PullState::AwaitingReply, retries: 0, last_error: String::new() }
     }
 
     /// Number of retries since the request began.
@@ -95,64 +95,70 @@ impl Pull {
         &self.last_error
     }
 
-    fn schedule_retry(&mut self, now: Instant, why: String) {
-        self.last_error = why;
-        self.state = PullState::Waiting { until: now + RETRY_DELAY };
+    fn schedule_retry(&mut self, now: Instant, reason: String) {
+        self.last_error = reason;
+        self.state = PullState::AwaitingRetry { retry_at: now + RETRY_DELAY };
     }
 
     fn end(&mut self, outcome: PullOutcome, out: &mut Vec<PullAction>) {
-        self.state = PullState::Over;
+        self.state = PullState::Ended;
         out.push(PullAction::End(outcome));
     }
 }
 
-impl Driver for Pull {
+impl Driver for PullStateMachine {
     type Event = PullEvent;
     type Actions = Vec<PullAction>;
 
     /// Processes an event and appends the resulting actions.
-    fn handle(&mut self, now: Instant, input: PullEvent, out: &mut Vec<PullAction>) {
-        match (input, self.state) {
-            (_, PullState::Over) => {}
-            (PullEvent::Ended(Ok(())), _) => self.end(PullOutcome::Completed, out),
-            (PullEvent::Ended(Err(_)) | PullEvent::Asked(Err(_)), PullState::Cancelling) => {
+    fn handle(&mut self, now: Instant, event: PullEvent, out: &mut Vec<PullAction>) {
+        match (event, self.state) {
+            (_, PullState::Ended) => {}
+            (PullEvent::MigrationEnded(Ok(())), _) => self.end(PullOutcome::Completed, out),
+            (
+                PullEvent::MigrationEnded(Err(_)) | PullEvent::RequestAnswered(Err(_)),
+                PullState::Cancelling,
+            ) => {
                 self.end(PullOutcome::Cancelled, out);
             }
-            (PullEvent::Asked(Ok(())), PullState::Cancelling) => {
-                self.state = PullState::Unwanted { until: now + START_TIMEOUT };
+            (PullEvent::RequestAnswered(Ok(())), PullState::Cancelling) => {
+                self.state = PullState::CancelledAfterAccept { deadline: now + START_TIMEOUT };
             }
             (_, PullState::Cancelling) => {}
-            (PullEvent::Named, PullState::Unwanted { .. }) => {
+            (PullEvent::MigrationStarted, PullState::CancelledAfterAccept { .. }) => {
                 self.state = PullState::Cancelling;
-                out.push(PullAction::EndJob);
+                out.push(PullAction::CancelMigration);
             }
-            (PullEvent::Deadline, PullState::Unwanted { until }) if now >= until => {
+            (PullEvent::Deadline, PullState::CancelledAfterAccept { deadline: until }) if now >= until => {
                 self.end(PullOutcome::Cancelled, out);
             }
-            (_, PullState::Unwanted { .. }) => {}
-            (PullEvent::Asked(Ok(())), PullState::Asking) => {
-                self.state = PullState::Agreed { until: now + START_TIMEOUT };
+            (_, PullState::CancelledAfterAccept { .. }) => {}
+            (PullEvent::RequestAnswered(Ok(())), PullState::AwaitingReply) => {
+                self.state = PullState::AwaitingStart { deadline: now + START_TIMEOUT };
             }
-            (PullEvent::Named, _) => self.state = PullState::Importing,
-            (PullEvent::Asked(Err(why)), PullState::Asking) | (PullEvent::Ended(Err(why)), _) => {
+            (PullEvent::MigrationStarted, _) => self.state = PullState::Importing,
+            (PullEvent::RequestAnswered(Err(why)), PullState::AwaitingReply)
+            | (PullEvent::MigrationEnded(Err(why)), _) => {
                 self.schedule_retry(now, why);
             }
-            (PullEvent::Asked(_), _) => {}
-            (PullEvent::Hopeless(why), _) => self.end(PullOutcome::Failed(why), out),
+            (PullEvent::RequestAnswered(_), _) => {}
+            (PullEvent::PermanentFailure(why), _) => self.end(PullOutcome::Failed(why), out),
             (PullEvent::Cancel, PullState::Importing) => {
                 self.state = PullState::Cancelling;
-                out.push(PullAction::EndJob);
+                out.push(PullAction::CancelMigration);
             }
             // Wait for the source's reply, which decides how to cancel.
-            (PullEvent::Cancel, PullState::Asking) => self.state = PullState::Cancelling,
-            (PullEvent::Cancel, PullState::Agreed { until }) => self.state = PullState::Unwanted { until },
-            (PullEvent::Cancel, _) => self.end(PullOutcome::Cancelled, out),
-            (PullEvent::Deadline, PullState::Waiting { until }) if now >= until => {
-                self.state = PullState::Asking;
-                self.retries += 1;
-                out.push(PullAction::Ask);
+            (PullEvent::Cancel, PullState::AwaitingReply) => self.state = PullState::Cancelling,
+            (PullEvent::Cancel, PullState::AwaitingStart { deadline: until }) => {
+                self.state = PullState::CancelledAfterAccept { deadline: until }
             }
-            (PullEvent::Deadline, PullState::Agreed { until }) if now >= until => {
+            (PullEvent::Cancel, _) => self.end(PullOutcome::Cancelled, out),
+            (PullEvent::Deadline, PullState::AwaitingRetry { retry_at: until }) if now >= until => {
+                self.state = PullState::AwaitingReply;
+                self.retries += 1;
+                out.push(PullAction::SendRequest);
+            }
+            (PullEvent::Deadline, PullState::AwaitingStart { deadline: until }) if now >= until => {
                 self.schedule_retry(now, "The source did not begin".to_owned());
             }
             (PullEvent::Deadline, _) => {}
@@ -162,15 +168,17 @@ impl Driver for Pull {
     /// When to send [`PullEvent::Deadline`] if no other event occurs first.
     fn next_deadline(&self) -> Option<Instant> {
         match self.state {
-            PullState::Agreed { until } | PullState::Waiting { until } | PullState::Unwanted { until } => {
-                Some(until)
+            PullState::AwaitingStart { deadline: until }
+            | PullState::AwaitingRetry { retry_at: until }
+            | PullState::CancelledAfterAccept { deadline: until } => Some(until),
+            PullState::AwaitingReply | PullState::Importing | PullState::Cancelling | PullState::Ended => {
+                None
             }
-            PullState::Asking | PullState::Importing | PullState::Cancelling | PullState::Over => None,
         }
     }
 }
 
-impl Default for Pull {
+impl Default for PullStateMachine {
     fn default() -> Self {
         Self::new()
     }
@@ -180,68 +188,85 @@ impl Default for Pull {
 mod tests {
     use super::*;
 
-    fn at(millis: u64) -> Instant {
+    fn at_millis(millis: u64) -> Instant {
         Instant::from_millis(millis)
     }
 
     /// Events, each with its time in milliseconds.
     type TimedEvents = Vec<(u64, PullEvent)>;
 
-    fn run(inputs: &[(u64, PullEvent)]) -> (Vec<PullAction>, Pull) {
-        let (mut pull, mut out) = (Pull::new(), Vec::new());
-        for (millis, input) in inputs {
-            pull.handle(at(*millis), input.clone(), &mut out);
+    fn run_events(timed_events: &[(u64, PullEvent)]) -> (Vec<PullAction>, PullStateMachine) {
+        let (mut pull, mut out) = (PullStateMachine::new(), Vec::new());
+        for (millis, input) in timed_events {
+            pull.handle(at_millis(*millis), input.clone(), &mut out);
         }
         (out, pull)
     }
 
-    fn lost() -> PullEvent {
-        PullEvent::Ended(Err("lost".to_owned()))
+    fn connection_lost() -> PullEvent {
+        PullEvent::MigrationEnded(Err("lost".to_owned()))
     }
 
     #[test]
-    fn retries_until_the_slots_are_imported() {
-        let (out, pull) = run(&[
-            (1, PullEvent::Asked(Err("busy".to_owned()))),
+    fn request_is_retried_until_the_slots_are_imported() {
+        let (out, pull) = run_events(&[
+            (1, PullEvent::RequestAnswered(Err("busy".to_owned()))),
             (1001, PullEvent::Deadline),
-            (1002, PullEvent::Asked(Ok(()))),
-            (1003, PullEvent::Named),
-            (1500, lost()),
+            (1002, PullEvent::RequestAnswered(Ok(()))),
+            (1003, PullEvent::MigrationStarted),
+            (1500, connection_lost()),
             (2500, PullEvent::Deadline),
-            (2501, PullEvent::Asked(Ok(()))),
-            (2501, PullEvent::Named),
-            (2600, PullEvent::Ended(Ok(()))),
+            (2501, PullEvent::RequestAnswered(Ok(()))),
+            (2501, PullEvent::MigrationStarted),
+            (2600, PullEvent::MigrationEnded(Ok(()))),
         ]);
-        assert_eq!(out, [PullAction::Ask, PullAction::Ask, PullAction::End(PullOutcome::Completed)]);
+        assert_eq!(
+            out,
+            [PullAction::SendRequest, PullAction::SendRequest, PullAction::End(PullOutcome::Completed)]
+        );
         assert_eq!((pull.retries(), pull.last_error(), pull.next_deadline()), (2, "lost", None));
     }
 
     #[test]
-    fn source_that_does_not_start_is_asked_again() {
-        let (out, pull) = run(&[(0, PullEvent::Asked(Ok(()))), (10_000, PullEvent::Deadline)]);
-        assert_eq!((out.len(), pull.next_deadline()), (0, Some(at(10_000) + RETRY_DELAY)));
+    fn request_is_repeated_if_the_source_does_not_start() {
+        let (out, pull) =
+            run_events(&[(0, PullEvent::RequestAnswered(Ok(()))), (10_000, PullEvent::Deadline)]);
+        assert_eq!((out.len(), pull.next_deadline()), (0, Some(at_millis(10_000) + RETRY_DELAY)));
     }
 
     #[test]
-    fn can_be_cancelled_in_every_state() {
+    fn request_can_be_cancelled_in_every_state() {
         let over = [PullAction::End(PullOutcome::Cancelled)];
-        let with_job = [PullAction::EndJob, PullAction::End(PullOutcome::Cancelled)];
-        let asked = || (1, PullEvent::Asked(Ok(())));
+        let with_job = [PullAction::CancelMigration, PullAction::End(PullOutcome::Cancelled)];
+        let asked = || (1, PullEvent::RequestAnswered(Ok(())));
         let cancel = || (5, PullEvent::Cancel);
         let table: [(TimedEvents, &[PullAction]); 7] = [
-            (vec![cancel(), (6, PullEvent::Asked(Err("x".to_owned())))], &over),
-            (vec![cancel(), (6, PullEvent::Asked(Ok(()))), (7, PullEvent::Named), (8, lost())], &with_job),
-            (vec![asked(), cancel(), (10_001, PullEvent::Deadline)], &over),
-            (vec![asked(), cancel(), (6, PullEvent::Named), (7, lost())], &with_job),
-            (vec![(1, PullEvent::Asked(Err("x".to_owned()))), cancel()], &over),
-            (vec![asked(), (2, PullEvent::Named), cancel(), (6, lost())], &with_job),
+            (vec![cancel(), (6, PullEvent::RequestAnswered(Err("x".to_owned())))], &over),
             (
-                vec![asked(), (2, PullEvent::Named), cancel(), (6, PullEvent::Ended(Ok(())))],
-                &[PullAction::EndJob, PullAction::End(PullOutcome::Completed)],
+                vec![
+                    cancel(),
+                    (6, PullEvent::RequestAnswered(Ok(()))),
+                    (7, PullEvent::MigrationStarted),
+                    (8, connection_lost()),
+                ],
+                &with_job,
+            ),
+            (vec![asked(), cancel(), (10_001, PullEvent::Deadline)], &over),
+            (vec![asked(), cancel(), (6, PullEvent::MigrationStarted), (7, connection_lost())], &with_job),
+            (vec![(1, PullEvent::RequestAnswered(Err("x".to_owned()))), cancel()], &over),
+            (vec![asked(), (2, PullEvent::MigrationStarted), cancel(), (6, connection_lost())], &with_job),
+            (
+                vec![
+                    asked(),
+                    (2, PullEvent::MigrationStarted),
+                    cancel(),
+                    (6, PullEvent::MigrationEnded(Ok(()))),
+                ],
+                &[PullAction::CancelMigration, PullAction::End(PullOutcome::Completed)],
             ),
         ];
         for (inputs, expected) in table {
-            assert_eq!(run(&inputs).0, expected, "{inputs:?}");
+            assert_eq!(run_events(&inputs).0, expected, "{inputs:?}");
         }
     }
 }

@@ -16,12 +16,12 @@ impl SlotMove {
     /// Returns the slots of all ranges as a set.
     #[must_use]
     pub fn slots(&self) -> SlotSet {
-        slots_of(&self.ranges)
+        slots_in_ranges(&self.ranges)
     }
 }
 
 /// Returns the set of all slots in these ranges.
-pub(crate) fn slots_of(ranges: &[(Slot, Slot)]) -> SlotSet {
+pub(crate) fn slots_in_ranges(ranges: &[(Slot, Slot)]) -> SlotSet {
     ranges.iter().flat_map(|(first, last)| (first.number()..=last.number()).filter_map(Slot::new)).collect()
 }
 
@@ -36,10 +36,10 @@ pub enum SlotMoveError {
     NoRanges,
     /// An argument is not a valid slot number.
     #[error("Invalid or out of range slot")]
-    BadSlot,
+    InvalidSlot,
     /// The end of the range is before its start.
     #[error("Start slot number {0} is greater than end slot number {1}.")]
-    Backwards(Slot, Slot),
+    ReversedRange(Slot, Slot),
     /// A range overlaps an earlier range of the same move.
     #[error("Slot range {0}-{1} overlaps with previous range {2}-{3}.")]
     Overlap(Slot, Slot, Slot, Slot),
@@ -48,7 +48,7 @@ pub enum SlotMoveError {
     MovesOverlap,
     /// An argument is not a valid node id.
     #[error("Invalid node name: {0}")]
-    BadNode(String),
+    InvalidNodeId(String),
     /// The node rejects the move, with this text.
     #[error("{0}")]
     Refused(String),
@@ -57,7 +57,7 @@ pub enum SlotMoveError {
 /// One element of a move that the node must validate. Elements are passed in the order of the arguments, so that errors
 /// are reported in the same order as in Valkey.
 #[derive(Debug, Clone, Copy)]
-pub enum SlotMovePart<'a> {
+pub enum SlotMoveElement<'a> {
     /// All slots of one move.
     Slots(&'a SlotSet),
     /// The target node of one move.
@@ -70,20 +70,20 @@ pub enum SlotMovePart<'a> {
 /// # Errors
 /// The first syntax error, or the first error that `check` returns.
 pub fn parse_slot_moves(
-    words: &[String],
-    check: &dyn Fn(SlotMovePart<'_>) -> Result<(), String>,
+    arguments: &[String],
+    check: &dyn Fn(SlotMoveElement<'_>) -> Result<(), String>,
 ) -> Result<Vec<SlotMove>, SlotMoveError> {
     let (mut moves, mut all) = (Vec::new(), SlotSet::new());
-    let mut rest = words;
+    let mut rest = arguments;
     while !rest.is_empty() {
         let (ranges, after) = parse_ranges(rest)?;
-        check(SlotMovePart::Slots(&slots_of(&ranges))).map_err(SlotMoveError::Refused)?;
+        check(SlotMoveElement::Slots(&slots_in_ranges(&ranges))).map_err(SlotMoveError::Refused)?;
         let [node, name, after @ ..] = after else { return Err(SlotMoveError::Syntax) };
         if !node.eq_ignore_ascii_case("node") {
             return Err(SlotMoveError::Syntax);
         }
-        let target = name.parse().map_err(|_| SlotMoveError::BadNode(name.clone()))?;
-        check(SlotMovePart::Target(target)).map_err(SlotMoveError::Refused)?;
+        let target = name.parse().map_err(|_| SlotMoveError::InvalidNodeId(name.clone()))?;
+        check(SlotMoveElement::Target(target)).map_err(SlotMoveError::Refused)?;
         let order = SlotMove { ranges, target };
         if order.slots().iter().any(|slot| !all.insert(slot)) {
             return Err(SlotMoveError::MovesOverlap);
@@ -94,16 +94,16 @@ pub fn parse_slot_moves(
     if moves.is_empty() { Err(SlotMoveError::Syntax) } else { Ok(moves) }
 }
 
-type Ranges = Vec<(Slot, Slot)>;
+type SlotRanges = Vec<(Slot, Slot)>;
 
 /// Parses `SLOTSRANGE start end [start end ...]` and returns the ranges and the remaining arguments.
-pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), SlotMoveError> {
-    let [keyword, rest @ ..] = words else { return Err(SlotMoveError::Syntax) };
+pub(crate) fn parse_ranges(arguments: &[String]) -> Result<(SlotRanges, &[String]), SlotMoveError> {
+    let [keyword, rest @ ..] = arguments else { return Err(SlotMoveError::Syntax) };
     let mut rest = rest;
     if !keyword.eq_ignore_ascii_case("slotsrange") {
         return Err(SlotMoveError::Syntax);
     }
-    let mut ranges = Ranges::new();
+    let mut ranges = SlotRanges::new();
     while let [first, last, after @ ..] = rest
         && parse_number(first).is_some()
     {
@@ -113,10 +113,10 @@ pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), Slot
     if ranges.is_empty() { Err(SlotMoveError::NoRanges) } else { Ok((ranges, rest)) }
 }
 
-fn add_range(ranges: &mut Ranges, first: &str, last: &str) -> Result<(), SlotMoveError> {
+fn add_range(ranges: &mut SlotRanges, first: &str, last: &str) -> Result<(), SlotMoveError> {
     let (first, last) = (parse_slot(first)?, parse_slot(last)?);
     if first > last {
-        return Err(SlotMoveError::Backwards(first, last));
+        return Err(SlotMoveError::ReversedRange(first, last));
     }
     if let Some(&(from, to)) = ranges.iter().find(|(from, to)| *from <= last && first <= *to) {
         return Err(SlotMoveError::Overlap(first, last, from, to));
@@ -131,9 +131,9 @@ fn add_range(ranges: &mut Ranges, first: &str, last: &str) -> Result<(), SlotMov
 ///
 /// # Errors
 /// The first error found.
-pub fn parse_slots(words: &[String]) -> Result<Vec<(Slot, Slot)>, SlotMoveError> {
-    let mut ranges = Ranges::new();
-    for pair in words.chunks(2) {
+pub fn parse_slot_ranges(arguments: &[String]) -> Result<Vec<(Slot, Slot)>, SlotMoveError> {
+    let mut ranges = SlotRanges::new();
+    for pair in arguments.chunks(2) {
         let [first, last] = pair else { return Err(SlotMoveError::Syntax) };
         add_range(&mut ranges, first, last)?;
     }
@@ -145,14 +145,16 @@ fn parse_number(word: &str) -> Option<i64> {
 }
 
 fn parse_slot(word: &str) -> Result<Slot, SlotMoveError> {
-    parse_number(word).and_then(|number| Slot::new(u16::try_from(number).ok()?)).ok_or(SlotMoveError::BadSlot)
+    parse_number(word)
+        .and_then(|number| Slot::new(u16::try_from(number).ok()?))
+        .ok_or(SlotMoveError::InvalidSlot)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Vec<SlotMove>, String> {
+    fn parse_line(line: &str) -> Result<Vec<SlotMove>, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         parse_slot_moves(&words, &|_| Ok(())).map_err(|error| error.to_string())
     }
@@ -175,20 +177,20 @@ mod tests {
             (format!("slotsrange 1 2 node {a} slotsrange 2 4 node {b}"), "Slot ranges in migrations overlap"),
         ];
         for (line, expected) in table {
-            assert_eq!(parsed(&line), Err(expected.to_owned()), "{line}");
+            assert_eq!(parse_line(&line), Err(expected.to_owned()), "{line}");
         }
     }
 
     #[test]
-    fn parts_are_checked_in_argument_order() {
+    fn slots_and_targets_are_checked_in_argument_order() {
         let (a, b) = ("a".repeat(40), "b".repeat(40));
         let refused = |line: String| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             let busy = Slot::new(5).unwrap();
-            let check = |part: SlotMovePart<'_>| match part {
-                SlotMovePart::Slots(slots) if slots.contains(busy) => Err("busy".to_owned()),
-                SlotMovePart::Target(id) if id.to_string() == b => Err("unknown".to_owned()),
-                SlotMovePart::Slots(_) | SlotMovePart::Target(_) => Ok(()),
+            let check = |part: SlotMoveElement<'_>| match part {
+                SlotMoveElement::Slots(slots) if slots.contains(busy) => Err("busy".to_owned()),
+                SlotMoveElement::Target(id) if id.to_string() == b => Err("unknown".to_owned()),
+                SlotMoveElement::Slots(_) | SlotMoveElement::Target(_) => Ok(()),
             };
             parse_slot_moves(&words, &check).unwrap_err().to_string()
         };
@@ -203,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn parses_several_moves_in_one_command() {
+    fn several_moves_in_one_command_are_parsed() {
         let (a, b) = ("a".repeat(40), "b".repeat(40));
-        let moves = parsed(&format!("SLOTSRANGE 0 2 7 7 NODE {a} slotsrange 5 5 node {b}")).unwrap();
+        let moves = parse_line(&format!("SLOTSRANGE 0 2 7 7 NODE {a} slotsrange 5 5 node {b}")).unwrap();
         let slots: Vec<Vec<u16>> =
             moves.iter().map(|order| order.slots().iter().map(Slot::number).collect()).collect();
         assert_eq!(slots, [vec![0, 1, 2, 7], vec![5]]);

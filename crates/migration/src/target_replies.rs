@@ -3,15 +3,15 @@
 use resp::{Request, Value, parse_value};
 
 use crate::control::ControlCommand;
-use crate::message::SyncSlots;
+use crate::message::SyncSlotsCommand;
 
 /// Maximum size of unparsed input in bytes. Messages from a target are small.
 const MAX_UNPARSED_BYTES: usize = 64 * 1024;
 
 /// Splits the bytes that the target sent into replies and messages.
 #[derive(Debug, Default)]
-pub(crate) struct TargetReplies {
-    received: Vec<u8>,
+pub(crate) struct TargetReplyParser {
+    unparsed_bytes: Vec<u8>,
 }
 
 /// A reply or message from the target.
@@ -24,40 +24,45 @@ pub(crate) enum TargetReply {
     /// The target replied to RESUME: the number of bytes that it has applied since the start of the migration.
     Applied(u64),
     /// The target sent a message of the migration, or reported its end.
-    Command(SyncSlots),
+    Command(SyncSlotsCommand),
 }
 
 /// The received bytes are not a valid reply or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed reply from the target node")]
-pub(crate) struct MalformedReply;
+pub(crate) struct MalformedReplyError;
 
-impl TargetReplies {
+impl TargetReplyParser {
     /// The buffer to append received bytes to.
-    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
-        &mut self.received
+    pub(crate) fn input_buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.unparsed_bytes
     }
 
     /// Discards unparsed bytes of the previous link.
-    pub(crate) fn begin_link(&mut self) {
-        self.received.clear();
+    pub(crate) fn reset_for_new_link(&mut self) {
+        self.unparsed_bytes.clear();
     }
 
     /// Returns the next complete reply or message, or `None` if the input is incomplete. Unknown messages are skipped.
     ///
     /// # Errors
     /// The input is malformed or too long.
-    pub(crate) fn next_reply(&mut self) -> Result<Option<TargetReply>, MalformedReply> {
+    pub(crate) fn next_reply(&mut self) -> Result<Option<TargetReply>, MalformedReplyError> {
         loop {
-            let Some((value, len)) = parse_value(&self.received).map_err(|_| MalformedReply)? else {
-                return if self.received.len() > MAX_UNPARSED_BYTES { Err(MalformedReply) } else { Ok(None) };
+            let Some((value, len)) = parse_value(&self.unparsed_bytes).map_err(|_| MalformedReplyError)?
+            else {
+                return if self.unparsed_bytes.len() > MAX_UNPARSED_BYTES {
+                    Err(MalformedReplyError)
+                } else {
+                    Ok(None)
+                };
             };
-            self.received.drain(..len);
+            self.unparsed_bytes.drain(..len);
             let reply = match value {
                 Value::Simple(_) => Some(TargetReply::Accepted),
                 Value::Error(text) => Some(TargetReply::Refused(text)),
                 Value::Integer(count) => {
-                    Some(TargetReply::Applied(u64::try_from(count).map_err(|_| MalformedReply)?))
+                    Some(TargetReply::Applied(u64::try_from(count).map_err(|_| MalformedReplyError)?))
                 }
                 Value::Array(words) => parse_command(&words),
                 _ => None,
@@ -81,15 +86,15 @@ fn parse_command(words: &[Value]) -> Option<TargetReply> {
 #[cfg(test)]
 mod tests {
     use crate::JobName;
-    use crate::message::{Finish, Message};
+    use crate::message::{FinishMessage, MigrationMessage};
 
     use super::*;
 
     /// Parses `bytes`, delivered in chunks of `chunk_size` bytes.
-    fn read(bytes: &[u8], piece: usize) -> Result<Vec<TargetReply>, MalformedReply> {
-        let (mut from, mut all) = (TargetReplies::default(), Vec::new());
-        for piece in bytes.chunks(piece) {
-            from.buffer().extend_from_slice(piece);
+    fn parse_in_chunks(bytes: &[u8], chunk_size: usize) -> Result<Vec<TargetReply>, MalformedReplyError> {
+        let (mut from, mut all) = (TargetReplyParser::default(), Vec::new());
+        for piece in bytes.chunks(chunk_size) {
+            from.input_buffer().extend_from_slice(piece);
             while let Some(reply) = from.next_reply()? {
                 all.push(reply);
             }
@@ -98,24 +103,24 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_parsed_from_arbitrary_pieces() {
-        let ack = SyncSlots::Applied(500).encoded();
-        let asks = SyncSlots::Message(Message::RequestFailover).encoded();
-        let end = SyncSlots::Finish(Finish::failed(JobName::from_random([1; 20])));
+    fn replies_are_parsed_from_arbitrary_chunks() {
+        let ack = SyncSlotsCommand::AppliedBytes(500).to_resp();
+        let asks = SyncSlotsCommand::Message(MigrationMessage::RequestFailover).to_resp();
+        let end = SyncSlotsCommand::Finish(FinishMessage::failed(JobName::from_random([1; 20])));
         let other = b"*1\r\n$4\r\nPING\r\n*3\r\n$7\r\nCLUSTER\r\n$9\r\nSYNCSLOTS\r\n$3\r\nNEW\r\n$1\r\nx\r\n";
         // A target replies to RESUME and immediately repeats its last request.
         let resumed = [b":1234\r\n", &asks[..]].concat();
-        let all = [b"+OK\r\n-ERR no\r\n", &resumed[..], &ack, other, &end.encoded()].concat();
+        let all = [b"+OK\r\n-ERR no\r\n", &resumed[..], &ack, other, &end.to_resp()].concat();
         let expected = [
             TargetReply::Accepted,
             TargetReply::Refused("ERR no".to_owned()),
             TargetReply::Applied(1234),
-            TargetReply::Command(SyncSlots::Message(Message::RequestFailover)),
-            TargetReply::Command(SyncSlots::Applied(500)),
+            TargetReply::Command(SyncSlotsCommand::Message(MigrationMessage::RequestFailover)),
+            TargetReply::Command(SyncSlotsCommand::AppliedBytes(500)),
             TargetReply::Command(end),
         ];
         for piece in [1, 2, 7, 30, all.len()] {
-            assert_eq!(read(&all, piece).unwrap(), expected, "pieces of {piece}");
+            assert_eq!(parse_in_chunks(&all, piece).unwrap(), expected, "pieces of {piece}");
         }
     }
 
@@ -123,17 +128,22 @@ mod tests {
     fn malformed_replies_are_errors() {
         let long = [b"$1000000\r\n", &[b'x'; MAX_UNPARSED_BYTES][..]].concat();
         for bytes in [&b"hello\r\n"[..], b":-1\r\n", b"*x\r\n", &long] {
-            assert_eq!(read(bytes, bytes.len()), Err(MalformedReply), "{:?}", &bytes[..bytes.len().min(20)]);
+            assert_eq!(
+                parse_in_chunks(bytes, bytes.len()),
+                Err(MalformedReplyError),
+                "{:?}",
+                &bytes[..bytes.len().min(20)]
+            );
         }
     }
 
     #[test]
     fn input_of_a_broken_link_is_discarded() {
-        let mut from = TargetReplies::default();
-        from.buffer().extend_from_slice(b"*3\r\n$7\r\nCLUS");
+        let mut from = TargetReplyParser::default();
+        from.input_buffer().extend_from_slice(b"*3\r\n$7\r\nCLUS");
         assert_eq!(from.next_reply(), Ok(None));
-        from.begin_link();
-        from.buffer().extend_from_slice(b":7\r\n");
+        from.reset_for_new_link();
+        from.input_buffer().extend_from_slice(b":7\r\n");
         assert_eq!(from.next_reply(), Ok(Some(TargetReply::Applied(7))));
     }
 }

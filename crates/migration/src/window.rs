@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(crate) struct ResendWindow {
     /// Stream offset of the first retained byte.
-    first: u64,
+    first_offset: u64,
     bytes: VecDeque<u8>,
 }
 
 impl ResendWindow {
     /// The source stops sending while this many bytes are unacknowledged.
-    pub(crate) const SIZE: usize = 4 * 1024 * 1024;
+    pub(crate) const MAX_BYTES: usize = 4 * 1024 * 1024;
 
     /// Appends bytes that are being sent.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
@@ -22,21 +22,23 @@ impl ResendWindow {
     /// Returns whether more bytes may be sent: the unacknowledged ones are below the limit.
     #[must_use]
     pub(crate) fn is_open(&self) -> bool {
-        self.bytes.len() < Self::SIZE
+        self.bytes.len() < Self::MAX_BYTES
     }
 
     /// Discards acknowledged bytes. `applied_bytes` is the number of bytes applied since the start of the migration.
     /// Returns `false` if `applied_bytes` is more than was sent, or less than was acknowledged before.
     #[must_use]
-    pub(crate) fn acknowledge(&mut self, count: u64) -> bool {
-        let Some(more) = count.checked_sub(self.first).and_then(|more| usize::try_from(more).ok()) else {
+    pub(crate) fn acknowledge(&mut self, applied_bytes: u64) -> bool {
+        let Some(more) =
+            applied_bytes.checked_sub(self.first_offset).and_then(|more| usize::try_from(more).ok())
+        else {
             return false;
         };
         if more > self.bytes.len() {
             return false;
         }
         self.bytes.drain(..more);
-        self.first = count;
+        self.first_offset = applied_bytes;
         true
     }
 
@@ -51,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resends_from_the_first_unacknowledged_byte() {
+    fn unacknowledged_bytes_are_resent() {
         let mut window = ResendWindow::default();
         window.push(b"abcdef");
         assert!(window.acknowledge(2));
@@ -67,7 +69,7 @@ mod tests {
     #[test]
     fn window_closes_without_acknowledgements() {
         let mut window = ResendWindow::default();
-        window.push(&vec![b'x'; ResendWindow::SIZE - 1]);
+        window.push(&vec![b'x'; ResendWindow::MAX_BYTES - 1]);
         assert!(window.is_open());
         window.push(b"y");
         assert!(!window.is_open());

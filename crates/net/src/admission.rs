@@ -44,8 +44,8 @@ impl NetworkContext {
         let _loop = event_loop.enter();
         let open = |port| if port == 0 { Ok(Vec::new()) } else { bind_available(addresses, port, backlog) };
         let with_tls = |listener: Listener| listener.with_tls(&self.tls, TlsPeers::Clients);
-        let tls = open(ports.tls)?.into_iter().map(with_tls);
-        for listener in open(ports.plain)?.into_iter().chain(tls) {
+        let tls = open(ports.tls_port)?.into_iter().map(with_tls);
+        for listener in open(ports.plain_port)?.into_iter().chain(tls) {
             let address = listener.address()?;
             let accepting = accept_clients(self.clone(), listener);
             self.listeners.tcp.lock().push((address, event_loop.spawn(accepting)));
@@ -67,7 +67,9 @@ impl NetworkContext {
         let values = self.config.values();
         let ports = ListenPorts::from_values(&values);
         let mut lines = Vec::new();
-        for (name, port) in [("tcp", ports.plain), ("tls", ports.tls)].iter().filter(|(_, port)| *port != 0) {
+        for (name, port) in
+            [("tcp", ports.plain_port), ("tls", ports.tls_port)].iter().filter(|(_, port)| *port != 0)
+        {
             let bind: String = values[keys::BIND].iter().map(|at| format!("bind={at},")).collect();
             lines.push(format!("name={name},{bind}port={port}"));
         }
@@ -88,8 +90,8 @@ async fn accept_clients(network: Arc<NetworkContext>, listener: Listener) {
 
 fn admit_client(network: &NetworkContext, mut stream: Stream, peer: Option<IpAddr>) {
     network.stats.connections_received.fetch_add(1, Ordering::Relaxed);
-    let connected = network.connected.fetch_add(1, Ordering::Relaxed);
-    let limit = network.limits.clients.load(Ordering::Relaxed);
+    let connected = network.client_count.fetch_add(1, Ordering::Relaxed);
+    let limit = network.limits.max_clients.load(Ordering::Relaxed);
     let outside = peer.is_some_and(|ip| !ip.is_loopback());
     let refusal = if connected >= limit {
         Some("-ERR max number of clients reached\r\n")
@@ -111,7 +113,7 @@ fn admit_client(network: &NetworkContext, mut stream: Stream, peer: Option<IpAdd
     } else if detach_socket(network, stream).is_ok_and(|socket| network.worker_pool.admit(socket)) {
         return;
     }
-    network.connected.fetch_sub(1, Ordering::Relaxed);
+    network.client_count.fetch_sub(1, Ordering::Relaxed);
 }
 
 fn detach_socket(network: &NetworkContext, mut stream: Stream) -> std::io::Result<Socket> {

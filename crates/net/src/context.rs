@@ -27,7 +27,7 @@ pub struct NetworkContext {
     /// Network counters shown in INFO.
     pub stats: NetworkStats,
     /// Number of connected clients, including those still in a TLS handshake.
-    pub connected: AtomicUsize,
+    pub client_count: AtomicUsize,
     /// The listening sockets, which CONFIG SET can replace.
     pub listeners: Listeners,
     /// The worker threads that serve clients.
@@ -47,7 +47,7 @@ impl NetworkContext {
             tls: Arc::default(),
             limits: ClientLimits::default(),
             stats: NetworkStats::default(),
-            connected: AtomicUsize::new(0),
+            client_count: AtomicUsize::new(0),
             listeners: Listeners::default(),
             worker_pool: WorkerPool::default(),
             tick: Arc::default(),
@@ -56,7 +56,7 @@ impl NetworkContext {
     }
 
     /// Registers traffic counters for one more thread.
-    pub(crate) fn new_traffic(&self) -> Arc<Traffic> {
+    pub(crate) fn register_traffic_counters(&self) -> Arc<Traffic> {
         let traffic = Arc::new(Traffic::new(self.tick.clone()));
         self.traffic.lock().push(traffic.clone());
         traffic
@@ -77,8 +77,8 @@ pub struct NetworkStats {
     /// Number of cluster bus links, updated by the cluster driver.
     pub bus_links: AtomicUsize,
     /// Number of bytes queued for sending on the cluster bus links.
-    pub bus_bytes: AtomicUsize,
-    busiest: Mutex<BusiestClient>,
+    pub bus_queued_bytes: AtomicUsize,
+    busiest_client: Mutex<BusiestClient>,
 }
 
 /// The client that used the most worker time in a sampling period.
@@ -96,12 +96,12 @@ impl NetworkStats {
         let works = clients.iter().map(|client| (client.take_worker_nanos(), client.id));
         let (work, id) = works.max().filter(|(work, _)| *work > 0).unwrap_or_default();
         let permille = work.saturating_mul(1000) / nanos.max(1);
-        *self.busiest.lock() = BusiestClient { id, permille: permille.min(1000) };
+        *self.busiest_client.lock() = BusiestClient { id, permille: permille.min(1000) };
     }
 
     /// Returns the busiest client of the last complete sampling period.
     pub fn busiest_client(&self) -> BusiestClient {
-        *self.busiest.lock()
+        *self.busiest_client.lock()
     }
 }
 
@@ -109,31 +109,31 @@ impl NetworkStats {
 #[derive(Debug, Default)]
 pub struct ClientLimits {
     /// Maximum size of an incomplete request, in bytes.
-    pub query_buffer: AtomicUsize,
+    pub max_query_buffer: AtomicUsize,
     /// Output buffer limit of clients that are not subscribers.
-    normal: OutputLimit,
+    normal_output: OutputLimit,
     /// Output buffer limit of subscribers.
-    pubsub: OutputLimit,
+    pubsub_output: OutputLimit,
     /// Maximum number of clients (`maxclients`).
-    pub clients: AtomicUsize,
+    pub max_clients: AtomicUsize,
 }
 
 impl ClientLimits {
     /// Loads the limits from the configuration.
     pub fn configure(&self, values: &Values) {
-        self.query_buffer.store(values[keys::CLIENT_QUERY_BUFFER_LIMIT], Ordering::Relaxed);
-        self.clients.store(values[keys::MAXCLIENTS], Ordering::Relaxed);
+        self.max_query_buffer.store(values[keys::CLIENT_QUERY_BUFFER_LIMIT], Ordering::Relaxed);
+        self.max_clients.store(values[keys::MAXCLIENTS], Ordering::Relaxed);
         let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
-        self.normal.configure(limits.normal);
-        self.pubsub.configure(limits.pubsub);
+        self.normal_output.configure(limits.normal);
+        self.pubsub_output.configure(limits.pubsub);
     }
 
     /// Returns the output buffer limit that applies to this client. Replicas get the normal limit here, since the
     /// replication buffer has its own limit for them.
     pub fn output_limit_for(&self, client: &Client) -> &OutputLimit {
         match client.kind() {
-            ClientKind::PubSub => &self.pubsub,
-            ClientKind::Normal | ClientKind::Replica | ClientKind::Master => &self.normal,
+            ClientKind::PubSub => &self.pubsub_output,
+            ClientKind::Normal | ClientKind::Replica | ClientKind::Master => &self.normal_output,
         }
     }
 }
@@ -143,23 +143,24 @@ impl ClientLimits {
 #[derive(Debug, Default)]
 pub struct OutputLimit {
     /// Hard limit in bytes; 0 disables it.
-    pub hard: AtomicUsize,
+    pub hard_limit: AtomicUsize,
     /// Soft limit in bytes; 0 disables it.
-    pub soft: AtomicUsize,
-    pub(crate) seconds: AtomicU64,
+    pub soft_limit: AtomicUsize,
+    pub(crate) soft_limit_seconds: AtomicU64,
 }
 
 impl OutputLimit {
     fn configure(&self, limit: config::OutputLimit) {
-        self.hard.store(limit.hard, Ordering::Relaxed);
-        self.soft.store(limit.soft, Ordering::Relaxed);
-        self.seconds.store(limit.soft_duration.as_secs(), Ordering::Relaxed);
+        self.hard_limit.store(limit.hard_limit, Ordering::Relaxed);
+        self.soft_limit.store(limit.soft_limit, Ordering::Relaxed);
+        self.soft_limit_seconds.store(limit.soft_duration.as_secs(), Ordering::Relaxed);
     }
 
     /// Returns whether output has exceeded the soft limit for longer than allowed. `exceeded_since` is when it first
     /// exceeded the limit, in wall clock milliseconds.
-    pub fn is_soft_limit_exceeded(&self, since: i64, now: Millis) -> bool {
-        let allowed = i64::try_from(self.seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
-        self.soft.load(Ordering::Relaxed) > 0 && now.0.saturating_sub(since) > allowed.saturating_mul(1000)
+    pub fn is_soft_limit_exceeded(&self, exceeded_since: i64, now: Millis) -> bool {
+        let allowed = i64::try_from(self.soft_limit_seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
+        self.soft_limit.load(Ordering::Relaxed) > 0
+            && now.0.saturating_sub(exceeded_since) > allowed.saturating_mul(1000)
     }
 }

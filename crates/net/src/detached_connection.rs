@@ -10,7 +10,7 @@ pub struct DetachedConnection {
     /// The peer's IP address, or `unixsocket`.
     pub address: String,
     /// Bytes that were read but not executed. They come before any byte still in the socket.
-    pub input: Vec<u8>,
+    pub unprocessed_input: Vec<u8>,
     /// Replies that must be sent before anything else.
-    pub unsent: Vec<u8>,
+    pub unsent_replies: Vec<u8>,
 }

@@ -16,7 +16,7 @@ use super::transport::{SocketOptions, Stream};
 #[derive(Debug, Clone)]
 pub struct Dialer {
     /// `bind-source-addr`. If this address cannot be bound, connections are made without it, as in Redis.
-    source: Option<Text>,
+    source_address: Option<Text>,
     options: SocketOptions,
     /// The TLS configuration; `None` for plain TCP.
     tls: Option<Arc<ClientConfig>>,
@@ -56,12 +56,16 @@ impl From<io::Error> for DialError {
 impl Dialer {
     /// Creates a dialer without TLS.
     pub fn new(config: &Config) -> Self {
-        Self { source: config.get(keys::BIND_SOURCE_ADDR), options: SocketOptions::new(config), tls: None }
+        Self {
+            source_address: config.get(keys::BIND_SOURCE_ADDR),
+            options: SocketOptions::new(config),
+            tls: None,
+        }
     }
 
     /// Creates a dialer that uses TLS if `tls_parameter` (`tls-replication` or `tls-cluster`) is set.
-    pub fn with_link_tls(config: &Config, tls: &Tls, switch: Key<bool>) -> Self {
-        let tls = if config.get(switch) { tls.client_config() } else { None };
+    pub fn with_link_tls(config: &Config, tls: &Tls, tls_parameter: Key<bool>) -> Self {
+        let tls = if config.get(tls_parameter) { tls.client_config() } else { None };
         Self { tls, ..Self::new(config) }
     }
 
@@ -69,8 +73,12 @@ impl Dialer {
     ///
     /// # Errors
     /// No address accepts the connection; the error is that of the last address.
-    pub async fn dial(&self, to: impl ToSocketAddrs, timeout: Duration) -> Result<Stream, DialError> {
-        let connected = tokio::time::timeout(timeout, self.connect_and_handshake(to)).await;
+    pub async fn dial(
+        &self,
+        destination: impl ToSocketAddrs,
+        timeout: Duration,
+    ) -> Result<Stream, DialError> {
+        let connected = tokio::time::timeout(timeout, self.connect_and_handshake(destination)).await;
         let stream = connected.map_err(|_| DialError::TimedOut)??;
         // The options only improve latency, so a failure is only logged.
         if let Err(error) = stream.set_options(self.options) {
@@ -79,15 +87,15 @@ impl Dialer {
         Ok(stream)
     }
 
-    async fn connect_and_handshake(&self, to: impl ToSocketAddrs) -> io::Result<Stream> {
-        let mut stream = self.connect(to).await?;
+    async fn connect_and_handshake(&self, destination: impl ToSocketAddrs) -> io::Result<Stream> {
+        let mut stream = self.connect(destination).await?;
         stream.handshake().await?;
         Ok(stream)
     }
 
-    async fn connect(&self, to: impl ToSocketAddrs) -> io::Result<Stream> {
+    async fn connect(&self, destination: impl ToSocketAddrs) -> io::Result<Stream> {
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-        for address in lookup_host(to).await? {
+        for address in lookup_host(destination).await? {
             match self.connect_to_address(address).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => failure = error,
@@ -98,7 +106,7 @@ impl Dialer {
 
     async fn connect_to_address(&self, address: SocketAddr) -> io::Result<Stream> {
         let new_socket = || if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() };
-        if let Some(source) = &self.source {
+        if let Some(source) = &self.source_address {
             let (socket, from) = (new_socket()?, source_address(source, address.is_ipv6()).await);
             let bound = from.and_then(|ip| socket.bind(SocketAddr::new(ip, 0)));
             match bound {
@@ -118,8 +126,8 @@ impl Dialer {
 }
 
 /// Resolves the configured source address to an IP address of the requested version.
-async fn source_address(source: &str, ipv6: bool) -> io::Result<IpAddr> {
-    let mut addresses = lookup_host((source, 0)).await?.map(|address| address.ip());
+async fn source_address(host: &str, ipv6: bool) -> io::Result<IpAddr> {
+    let mut addresses = lookup_host((host, 0)).await?.map(|address| address.ip());
     addresses.find(|ip| ip.is_ipv6() == ipv6).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
 }
 

@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use crate::transport::Listener;
 
 /// How long to wait for a stopping server process to release its ports.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const PORT_RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+const PORT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Binds the TCP sockets for the `bind` addresses and registers them with the calling thread's event loop. Addresses
 /// with a leading `-` are optional.
@@ -68,10 +68,10 @@ pub fn bind_at_startup(
 /// Waits up to two seconds until the ports are free. A process that has replied to SHUTDOWN keeps its sockets for a
 /// short time.
 pub async fn wait_until_free(addresses: &[Text], ports: &[u16]) {
-    let until = tokio::time::Instant::now() + RELEASE_TIMEOUT;
+    let until = tokio::time::Instant::now() + PORT_RELEASE_TIMEOUT;
     let is_in_use = |port: u16| port != 0 && addresses.iter().any(|address| is_in_use(address, port));
     while ports.iter().any(|port| is_in_use(*port)) && tokio::time::Instant::now() < until {
-        tokio::time::sleep(POLL_INTERVAL).await;
+        tokio::time::sleep(PORT_POLL_INTERVAL).await;
     }
 }
 
@@ -159,15 +159,15 @@ fn connects_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListenPorts {
     /// The port for unencrypted connections (`port`).
-    pub plain: u16,
+    pub plain_port: u16,
     /// The port for TLS connections (`tls-port`).
-    pub tls: u16,
+    pub tls_port: u16,
 }
 
 impl ListenPorts {
     /// Reads `port` and `tls-port` from the configuration.
     pub fn from_values(values: &Values) -> Self {
-        Self { plain: values[keys::PORT], tls: values[keys::TLS_PORT] }
+        Self { plain_port: values[keys::PORT], tls_port: values[keys::TLS_PORT] }
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recognizes_connections_to_itself() {
+    fn connections_to_the_server_itself_are_recognized() {
         let table = [
             ("0.0.0.0:7000", "127.0.0.1:5000", "127.0.0.1:7000", true),
             ("0.0.0.0:7000", "127.0.0.1:5000", "127.0.0.2:7000", true),

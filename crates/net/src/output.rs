@@ -18,7 +18,7 @@ pub struct OutputMark(u64);
 pub struct Output {
     bytes: ByteQueue,
     /// Number of bytes sent since the connection was opened.
-    sent: u64,
+    sent_bytes: u64,
     /// The active holds; `None` in the usual case that no bytes are held.
     holds: Option<Box<OutputHolds>>,
 }
@@ -77,17 +77,17 @@ impl Output {
 
     /// The position where the next reply begins.
     pub fn mark(&self) -> OutputMark {
-        OutputMark(self.sent + self.bytes.len() as u64)
+        OutputMark(self.sent_bytes + self.bytes.len() as u64)
     }
 
     /// Number of pending bytes before the mark.
     fn bytes_before(&self, mark: OutputMark) -> usize {
-        (mark.0.saturating_sub(self.sent) as usize).min(self.bytes.len())
+        (mark.0.saturating_sub(self.sent_bytes) as usize).min(self.bytes.len())
     }
 
     /// Copies the bytes written since the mark that have not been sent yet.
     pub fn copy_since(&self, mark: OutputMark) -> Vec<u8> {
-        self.bytes.copy_from(self.bytes_before(mark))
+        self.bytes.copy_pending(self.bytes_before(mark))
     }
 
     /// Removes the bytes written since the mark, except those already sent.
@@ -98,20 +98,20 @@ impl Output {
 
     /// The next bytes that may be sent, up to the first hold. Empty only if nothing may be sent.
     pub fn sendable(&self) -> &[u8] {
-        let first = self.bytes.first();
+        let first = self.bytes.next_bytes();
         let end = self.holds.as_ref().map_or(first.len(), |holds| self.bytes_before(holds.0[0].start));
         &first[..end.min(first.len())]
     }
 
     /// Holds all bytes from the mark `start` on until the log is committed up to `offset`.
-    pub fn hold_from(&mut self, from: OutputMark, until: ReplOffset) {
-        if from == self.mark() {
+    pub fn hold_from(&mut self, start: OutputMark, offset: ReplOffset) {
+        if start == self.mark() {
             // CLIENT REPLY OFF suppressed the reply, so there is nothing to hold.
             return;
         }
         let holds = &mut self.holds.get_or_insert_with(|| Box::new(OutputHolds(VecDeque::new()))).0;
-        if holds.back().is_none_or(|last| last.offset < until) {
-            holds.push_back(OutputHold { start: from, offset: until });
+        if holds.back().is_none_or(|last| last.offset < offset) {
+            holds.push_back(OutputHold { start, offset });
         }
     }
 
@@ -137,17 +137,17 @@ impl Output {
     }
 
     /// Takes all pending bytes. No byte may be held.
-    pub fn take_all(&mut self) -> Vec<u8> {
+    pub fn take_pending(&mut self) -> Vec<u8> {
         debug_assert!(self.holds.is_none(), "the caller would lose the holds");
         let mut waiting = Vec::with_capacity(self.len());
-        self.sent += self.bytes.len() as u64;
+        self.sent_bytes += self.bytes.len() as u64;
         self.bytes.drain_into(&mut waiting);
         waiting
     }
 
     /// Removes `len` bytes of [`Output::sendable`] after they have been sent.
     pub fn remove_sent(&mut self, len: usize) {
-        self.sent += len as u64;
+        self.sent_bytes += len as u64;
         self.bytes.consume(len);
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 pub struct PauseGate {
     engine: Arc<Engine>,
     /// Notified whenever a pause ends or a held slot is released.
-    ended: Arc<Notify>,
+    pause_ended: Arc<Notify>,
 }
 
 impl PauseGate {
@@ -22,17 +22,19 @@ impl PauseGate {
         let ended = Arc::new(Notify::new());
         let notify = ended.clone();
         engine.pauses.set_end_callback(move || notify.notify_waiters());
-        Self { engine, ended }
+        Self { engine, pause_ended: ended }
     }
 
     /// Waits until a pause or a hold of a slot ends after the caller has read [`Pauses::ended_count`] as `ended_count`.
     /// When this returns, the command may still be paused for another reason.
     ///
     /// [`Pauses::ended_count`]: engine::Pauses::ended_count
-    pub async fn wait_for_end_after(&self, ends: u64) {
+    pub async fn wait_for_pause_end_after(&self, ended_count: u64) {
         let pauses = &self.engine.pauses;
-        self.wait_until(|next| pauses.ended_count() != ends || next.is_none() && !pauses.has_paused_slots())
-            .await;
+        self.wait_until(|next| {
+            pauses.ended_count() != ended_count || next.is_none() && !pauses.has_paused_slots()
+        })
+        .await;
     }
 
     /// Waits until no pause is active. Individual slots may still be held.
@@ -42,13 +44,13 @@ impl PauseGate {
 
     /// Waits until `is_done` returns true. The predicate is checked after every end of a pause; its argument is the
     /// time when the next active pause expires, if any.
-    async fn wait_until(&self, is_enough: impl Fn(Option<Millis>) -> bool) {
+    async fn wait_until(&self, is_done: impl Fn(Option<Millis>) -> bool) {
         loop {
             // Registered before the check, so that no notification is lost.
-            let ended = self.ended.notified();
+            let ended = self.pause_ended.notified();
             let now = process::time::now();
             let next = self.engine.pauses.end_expired(&self.engine.settings, now);
-            if is_enough(next) {
+            if is_done(next) {
                 return;
             }
             match next.map(|next| Duration::from_millis(u64::try_from(next.0 - now.0).unwrap_or(0))) {
@@ -80,18 +82,18 @@ impl PauseGate {
         self.resume(PausePurpose::Shutdown);
     }
 
-    /// Holds writes to a slot until [`PauseGate::free_slot`]. Returns `false` if the slot cannot be held.
+    /// Holds writes to a slot until [`PauseGate::release_slot`]. Returns `false` if the slot cannot be held.
     pub fn hold_slot(&self, slot: Slot) -> bool {
         self.engine.pause_slot_writes(slot)
     }
 
     /// Releases a slot held by [`PauseGate::hold_slot`], and wakes the paused commands.
-    pub fn free_slot(&self, slot: Slot) {
+    pub fn release_slot(&self, slot: Slot) {
         self.engine.resume_slot_writes(slot);
     }
 
-    fn pause_writes(&self, purpose: PausePurpose, end: Millis) {
-        self.engine.pauses.pause(&self.engine.settings, purpose, PauseMode::Writes, end);
+    fn pause_writes(&self, purpose: PausePurpose, expires_at: Millis) {
+        self.engine.pauses.pause(&self.engine.settings, purpose, PauseMode::Writes, expires_at);
     }
 
     fn resume(&self, purpose: PausePurpose) {
@@ -119,7 +121,7 @@ mod tests {
     /// Regression test: paused commands used to poll every 20 ms, because CLIENT UNPAUSE did not wake them.
     #[tokio::test]
     async fn waiters_wake_only_when_a_pause_ends() {
-        let engine = Arc::new(Engine::for_sentinel(commands::for_sentinel().catalogue(), 1));
+        let engine = Arc::new(Engine::for_sentinel(commands::sentinel_registry().catalogue(), 1));
         let gate = PauseGate::new(engine.clone());
         for purpose in [PausePurpose::Client, PausePurpose::Failover] {
             engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, Millis(i64::MAX));
@@ -131,7 +133,7 @@ mod tests {
         let wakes = || woken.0.swap(0, Ordering::Relaxed);
 
         let (mut held_back, mut over) =
-            (pin!(gate.wait_for_end_after(ends)), pin!(gate.wait_until_unpaused()));
+            (pin!(gate.wait_for_pause_end_after(ends)), pin!(gate.wait_until_unpaused()));
         assert!(held_back.as_mut().poll(&mut context).is_pending());
         assert!(over.as_mut().poll(&mut context).is_pending());
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -145,7 +147,7 @@ mod tests {
         assert!(over.as_mut().poll(&mut context).is_ready());
 
         // Both calls return at once, because one pause has ended since the count was read and none is active.
-        gate.wait_for_end_after(ends).await;
-        gate.wait_for_end_after(engine.pauses.ended_count()).await;
+        gate.wait_for_pause_end_after(ends).await;
+        gate.wait_for_pause_end_after(engine.pauses.ended_count()).await;
     }
 }

@@ -10,7 +10,7 @@ use crate::context::NetworkContext;
 use crate::traffic::Traffic;
 
 /// Size in bytes of the read buffer. The thread's connections share it, so idle connections need no buffer.
-const READ_SIZE: usize = 64 * 1024;
+const READ_BUFFER_SIZE: usize = 64 * 1024;
 
 /// Memory that all connections of one thread use in turn.
 #[derive(Debug)]
@@ -39,9 +39,11 @@ pub fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
 /// Prepares the calling thread for running commands. Must be called before [`with_scratch`].
 pub fn install_scratch(engine: &Engine, network: &NetworkContext) {
     SCRATCH.set(Some(Scratch {
-        worker: engine.worker(process::time::nanos).with_allocator_stats(process::memory::HEAP_COUNTER),
-        traffic: network.new_traffic(),
-        read_buffer: vec![0; READ_SIZE].into_boxed_slice(),
+        worker: engine
+            .new_worker(process::time::nanos)
+            .with_allocator_stats(process::memory::ALLOCATOR_STATS),
+        traffic: network.register_traffic_counters(),
+        read_buffer: vec![0; READ_BUFFER_SIZE].into_boxed_slice(),
         batch: Batch::default(),
         replies: Vec::new(),
     }));

@@ -37,7 +37,7 @@ pub use settings::{PreviousTls, Tls, TlsPeers};
 /// A peer that takes longer than this for the TLS handshake is disconnected.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Upper bound in bytes for data that rustls buffers for a slow peer.
-const BUFFER_LIMIT: usize = 64 * 1024;
+const TLS_BUFFER_LIMIT: usize = 64 * 1024;
 
 /// A TLS connection registered with its thread's event loop.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Write for NonblockingWriter<'_> {
 }
 
 /// Sends pending TLS records. Returns whether the socket accepted all of them.
-fn flush(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
+fn flush_tls_records(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
     while session.wants_write() {
         match session.write_tls(&mut NonblockingWriter(tcp)) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -112,7 +112,7 @@ fn poll_read_records(
     }
     session.process_new_packets().map_err(|error| {
         // Send the TLS alert that explains the error to the peer. The connection ends in any case.
-        let _ = flush(tcp, session);
+        let _ = flush_tls_records(tcp, session);
         io::Error::new(io::ErrorKind::InvalidData, error)
     })?;
     Poll::Ready(Ok(false))
@@ -133,7 +133,7 @@ impl TlsStream {
     }
 
     fn new(tcp: TcpStream, mut session: Connection) -> Self {
-        session.set_buffer_limit(Some(BUFFER_LIMIT));
+        session.set_buffer_limit(Some(TLS_BUFFER_LIMIT));
         Self { tcp, session: Mutex::new(session) }
     }
 
@@ -150,7 +150,7 @@ impl TlsStream {
     pub(crate) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (tcp, session) = (&mut self.tcp, self.session.get_mut());
         loop {
-            if !flush(tcp, session)? {
+            if !flush_tls_records(tcp, session)? {
                 ready!(tcp.poll_write_ready(context))?;
                 continue;
             }
@@ -182,7 +182,7 @@ impl TlsStream {
                 Err(error) => return Poll::Ready(Err(error)),
             }
             // A request may still be buffered. It must be sent before waiting for its reply.
-            if !flush(tcp, session)? && tcp.poll_write_ready(context)?.is_ready() {
+            if !flush_tls_records(tcp, session)? && tcp.poll_write_ready(context)?.is_ready() {
                 continue;
             }
             if ready!(poll_read_records(tcp, session, context))? {
@@ -197,7 +197,7 @@ impl TlsStream {
     }
 
     pub(crate) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !flush(&self.tcp, self.session.get_mut())? {
+        while !flush_tls_records(&self.tcp, self.session.get_mut())? {
             ready!(self.tcp.poll_write_ready(context))?;
         }
         Poll::Ready(Ok(()))
@@ -214,13 +214,13 @@ impl TlsStream {
         let session = self.session.get_mut();
         session.send_close_notify();
         // An error is ignored here, because the next read reports it.
-        let _ = flush(&self.tcp, session);
+        let _ = flush_tls_records(&self.tcp, session);
     }
 
     /// Waits until the socket accepts some of the bytes, and returns how many were sent.
     pub(crate) async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            let flushed = flush(&self.tcp, &mut self.session.lock())?;
+            let flushed = flush_tls_records(&self.tcp, &mut self.session.lock())?;
             if flushed {
                 return encrypt_and_send(&self.tcp, &mut self.session.lock(), bytes);
             }
@@ -231,7 +231,11 @@ impl TlsStream {
     /// Writes without waiting and returns how many bytes the socket accepted.
     pub(crate) fn write_now(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let session = self.session.get_mut();
-        if flush(&self.tcp, session)? { encrypt_and_send(&self.tcp, session, bytes) } else { Ok(0) }
+        if flush_tls_records(&self.tcp, session)? {
+            encrypt_and_send(&self.tcp, session, bytes)
+        } else {
+            Ok(0)
+        }
     }
 
     /// Returns the names in `field` of the peer's certificate. Empty if there is no certificate.
@@ -239,7 +243,7 @@ impl TlsStream {
         let names = match field {
             TlsUserField::Off => return Vec::new(),
             TlsUserField::CommonName => certificates::common_name,
-            TlsUserField::Uri => certificates::uris,
+            TlsUserField::Uri => certificates::subject_uris,
         };
         let session = self.session.lock();
         let certificate = session.peer_certificates().and_then(|chain| chain.first());
@@ -256,6 +260,6 @@ fn encrypt_and_send(tcp: &TcpStream, session: &mut Connection, bytes: &[u8]) -> 
         return Err(io::ErrorKind::BrokenPipe.into());
     }
     let taken = session.writer().write(bytes)?;
-    flush(tcp, session)?;
+    flush_tls_records(tcp, session)?;
     Ok(taken)
 }

@@ -26,7 +26,7 @@ use super::tls::{Tls, TlsPeers, TlsSocket, TlsStream};
 /// Delay before the next accept after an error, for instance when there are no file descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Number of unanswered keepalive probes after which the connection is closed (3, as in Redis).
-const KEEPALIVE_PROBES: u32 = 3;
+const MAX_KEEPALIVE_PROBES: u32 = 3;
 
 /// A connection that is registered with no event loop.
 #[derive(Debug)]
@@ -125,8 +125,8 @@ impl Stream {
         if let Some(silence) = options.keepalive {
             let keepalive = TcpKeepalive::new()
                 .with_time(silence)
-                .with_interval((silence / KEEPALIVE_PROBES).max(Duration::from_secs(1)))
-                .with_retries(KEEPALIVE_PROBES);
+                .with_interval((silence / MAX_KEEPALIVE_PROBES).max(Duration::from_secs(1)))
+                .with_retries(MAX_KEEPALIVE_PROBES);
             SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
         }
         Ok(())
@@ -153,7 +153,7 @@ impl Stream {
     ///
     /// # Errors
     /// The stream is closed or detached.
-    pub fn link(&self) -> io::Result<ConnectionInfo> {
+    pub fn connection_info(&self) -> io::Result<ConnectionInfo> {
         let descriptor = match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
             Self::Tls(stream) => stream.tcp.as_raw_fd(),
@@ -181,7 +181,7 @@ impl Stream {
 
     /// Waits until the peer closes the connection, even if unread data is buffered. Waiting for [`Interest::PRIORITY`]
     /// reports the hangup without reporting readable data; urgent data is not enabled on these sockets.
-    pub async fn closed_by_peer(&self) {
+    pub async fn wait_until_closed_by_peer(&self) {
         // An error means that the connection is gone, just like a hangup.
         let _ = match self {
             Self::Tcp(stream) => stream.ready(Interest::PRIORITY).await,

@@ -20,24 +20,24 @@ const MAX_RETAINED_CAPACITY: usize = 1024;
 
 /// The wake queue of one thread.
 #[derive(Debug, Default)]
-pub struct WakeBatches(Mutex<WakeQueue>);
+pub struct WakeBatcher(Mutex<WakeQueue>);
 
 #[derive(Debug, Default)]
 struct WakeQueue {
     /// Number of tasks woken in the current batch.
-    ready: usize,
-    pending: VecDeque<Waker>,
+    batch_size: usize,
+    pending_wakers: VecDeque<Waker>,
     /// Whether a driver task runs. Without a driver, all tasks are woken at once.
     has_driver: bool,
     /// The waker of the driver task while it sleeps.
-    driver: Option<Waker>,
+    driver_waker: Option<Waker>,
 }
 
 thread_local! {
-    static CURRENT: RefCell<Arc<WakeBatches>> = RefCell::default();
+    static CURRENT: RefCell<Arc<WakeBatcher>> = RefCell::default();
 }
 
-impl WakeBatches {
+impl WakeBatcher {
     /// The wake queue of the calling thread.
     pub fn current() -> Arc<Self> {
         CURRENT.with_borrow(Arc::clone)
@@ -46,12 +46,12 @@ impl WakeBatches {
     /// Wakes a task now, or queues it for a later batch.
     pub fn wake(&self, waker: &Waker) {
         let mut queue = self.0.lock();
-        if queue.has_driver && queue.ready >= MAX_TASKS_PER_BATCH {
-            queue.pending.push_back(waker.clone());
+        if queue.has_driver && queue.batch_size >= MAX_TASKS_PER_BATCH {
+            queue.pending_wakers.push_back(waker.clone());
             return;
         }
-        queue.ready += 1;
-        let driver = queue.driver.take();
+        queue.batch_size += 1;
+        let driver = queue.driver_waker.take();
         drop(queue);
         waker.wake_by_ref();
         if let Some(driver) = driver {
@@ -67,14 +67,14 @@ impl WakeBatches {
 
     fn poll_run(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut queue = self.0.lock();
-        queue.ready = queue.pending.len().min(MAX_TASKS_PER_BATCH);
-        if queue.ready == 0 {
-            queue.pending.shrink_to(MAX_RETAINED_CAPACITY);
-            queue.driver = Some(context.waker().clone());
+        queue.batch_size = queue.pending_wakers.len().min(MAX_TASKS_PER_BATCH);
+        if queue.batch_size == 0 {
+            queue.pending_wakers.shrink_to(MAX_RETAINED_CAPACITY);
+            queue.driver_waker = Some(context.waker().clone());
             return Poll::Pending;
         }
-        let count = queue.ready;
-        let next: Vec<Waker> = queue.pending.drain(..count).collect();
+        let count = queue.batch_size;
+        let next: Vec<Waker> = queue.pending_wakers.drain(..count).collect();
         drop(queue);
         next.into_iter().for_each(Waker::wake);
         // Wake this driver task again, behind the tasks of this batch.
@@ -92,7 +92,7 @@ mod tests {
     #[tokio::test]
     async fn new_task_waits_for_two_batches_and_no_task_is_lost() {
         const TASK_COUNT: usize = 10_000;
-        let batches = WakeBatches::current();
+        let batches = WakeBatcher::current();
         tokio::spawn(batches.clone().run());
         let asleep: Arc<Mutex<Vec<Waker>>> = Arc::default();
         let served = Arc::new(AtomicUsize::new(0));
@@ -122,6 +122,6 @@ mod tests {
         for sleeper in sleepers {
             sleeper.await.unwrap();
         }
-        assert_eq!(batches.0.lock().pending.len(), 0);
+        assert_eq!(batches.0.lock().pending_wakers.len(), 0);
     }
 }

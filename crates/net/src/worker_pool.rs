@@ -23,7 +23,7 @@ pub use self::placement::ConnectionPlacement;
 use crate::transport::Socket;
 
 /// Index of the standby worker, which has connections only while another worker is stalled.
-pub(crate) const STANDBY_WORKERS: usize = 0;
+pub(crate) const STANDBY_WORKER_INDEX: usize = 0;
 
 /// Upper bound on spare threads started when all workers are stalled.
 const MAX_SPARE_WORKERS: usize = 8;
@@ -78,7 +78,7 @@ pub trait Mailbox: Send + Sync {
     fn take_messages(&self) -> Vec<MailboxMessage>;
 
     /// Asks the worker to check which of its connections can return to their owners.
-    fn request_check(&self);
+    fn request_placement_check(&self);
 }
 
 /// A worker thread, with the means to send connections to it and to observe it.
@@ -110,12 +110,12 @@ struct RunningPool {
     /// Locked during every send, so that no message reaches a worker after that worker has emptied its queue for the
     /// last time.
     pool: Mutex<PooledWorkers>,
-    spawn: SpawnWorker,
+    spawn_worker: SpawnWorker,
 }
 
 struct PooledWorkers {
     workers: Vec<PooledWorker>,
-    background: BackgroundWorkers,
+    background_workers: BackgroundWorkers,
     /// Decides which worker serves each connection.
     placement: ConnectionPlacement,
 }
@@ -226,13 +226,13 @@ impl PooledWorkers {
     /// Moves the idle connections of a stalled worker to other workers.
     fn offload_worker(&mut self, number: usize, since: u64, spawn: &SpawnWorker) {
         self.placement.mark_stalled(number, since);
-        if self.placement.first_free().is_none()
+        if self.placement.first_free_worker().is_none()
             && self.placement.len() <= self.placement.active_count() + MAX_SPARE_WORKERS
         {
             // If no thread can be started, the connections wait for the stalled worker.
             let _ = self.add_worker(spawn);
         }
-        if self.placement.first_free().is_none() {
+        if self.placement.first_free_worker().is_none() {
             return;
         }
         for message in self.workers[number].mailbox.take_messages() {
@@ -243,7 +243,7 @@ impl PooledWorkers {
     }
 
     /// Unmarks every stalled worker that has moved on to another task.
-    fn clear_recovered(&mut self) {
+    fn clear_recovered_stalls(&mut self) {
         for (number, worker) in self.workers.iter().enumerate() {
             self.placement.clear_if_recovered(number, worker.activity.task_start());
         }
@@ -264,8 +264,11 @@ impl WorkerPool {
         let placement = ConnectionPlacement::new(workers.len());
         let workers = workers.into_iter().map(PooledWorker::new).collect();
         let background = BackgroundWorkers::new(background);
-        let pool = Mutex::new(PooledWorkers { workers, background, placement });
-        assert!(self.0.set(RunningPool { pool, spawn }).is_ok(), "a server's workers are started once");
+        let pool = Mutex::new(PooledWorkers { workers, background_workers: background, placement });
+        assert!(
+            self.0.set(RunningPool { pool, spawn_worker: spawn }).is_ok(),
+            "a server's workers are started once"
+        );
     }
 
     fn running_pool(&self) -> &RunningPool {
@@ -276,8 +279,8 @@ impl WorkerPool {
     ///
     /// # Errors
     /// The system cannot create more threads. The pool is unchanged then.
-    pub fn set_serving(&self, count: usize) -> std::io::Result<()> {
-        let RunningPool { pool, spawn } = self.running_pool();
+    pub fn set_active_workers(&self, count: usize) -> std::io::Result<()> {
+        let RunningPool { pool, spawn_worker: spawn } = self.running_pool();
         let mut pool = pool.lock();
         let before = pool.workers.len();
         while pool.workers.len() <= count {
@@ -288,16 +291,17 @@ impl WorkerPool {
         }
         pool.placement.set_active_count(count);
         // Retired workers check which connections can move away.
-        pool.workers.iter().for_each(|worker| worker.mailbox.request_check());
+        pool.workers.iter().for_each(|worker| worker.mailbox.request_placement_check());
         Ok(())
     }
 
     /// Stops all workers and waits until their threads have ended.
-    pub fn join_workers(&self) {
+    pub fn stop_and_join_workers(&self) {
         let Some(running) = self.0.get() else { return };
         let mut pool = running.pool.lock();
         pool.placement = ConnectionPlacement::default();
-        let (workers, background) = (std::mem::take(&mut pool.workers), std::mem::take(&mut pool.background));
+        let (workers, background) =
+            (std::mem::take(&mut pool.workers), std::mem::take(&mut pool.background_workers));
         drop(pool);
         for worker in workers.into_iter().chain(background.into_workers()) {
             drop(worker.sender);
@@ -334,7 +338,7 @@ impl WorkerPool {
     ) {
         let mut pool = self.running_pool().pool.lock();
         // There are no background workers while the server stops.
-        let Some(worker) = pool.background.select(reason) else { return };
+        let Some(worker) = pool.background_workers.select(reason) else { return };
         client.enter_background(worker.in_flight.clone(), reason);
         if engine.settings.node_flags().contains(NodeFlags::BUSY) {
             // A stalled background worker may already have sent its connections away, and would not do so again. Its
@@ -348,7 +352,7 @@ impl WorkerPool {
 
     /// Moves all idle connections away from the calling worker, which a script has stalled.
     pub fn offload_worker(&self, number: usize, engine: &Engine) {
-        let Some(RunningPool { pool, spawn }) = self.0.get() else { return };
+        let Some(RunningPool { pool, spawn_worker: spawn }) = self.0.get() else { return };
         let mut pool = pool.lock();
         // The busy flag is updated first, because the moved connections may request locks that the script holds.
         engine.update_busy_flag();
@@ -359,11 +363,11 @@ impl WorkerPool {
 
     /// Checks all workers, and offloads the stalled ones. Returns the delay until the next check is due.
     pub fn offload_stalled_workers(&self, now: u64) -> Duration {
-        let Some(RunningPool { pool, spawn }) = self.0.get() else {
+        let Some(RunningPool { pool, spawn_worker: spawn }) = self.0.get() else {
             return StallState::Idle.next_check_delay();
         };
         let (mut pool, mut worst) = (pool.lock(), StallState::Idle);
-        pool.clear_recovered();
+        pool.clear_recovered_stalls();
         for number in 0..pool.workers.len() {
             let worker = &mut pool.workers[number];
             // Read once, since the worker may recover between the check and the offload.
@@ -383,7 +387,7 @@ impl WorkerPool {
         let mut pool = self.0.get().map(|running| running.pool.lock());
         engine.update_busy_flag();
         if let Some(pool) = &mut pool {
-            pool.clear_recovered();
+            pool.clear_recovered_stalls();
         }
     }
 

@@ -34,7 +34,7 @@ impl Connection {
             self.input.extend_from_slice(buffer.filled());
             self.batch.clear();
             let parsed = self.parser.parse(&mut self.input, &mut self.batch, &ParseLimits::default());
-            self.input.drain(..parsed.consumed);
+            self.input.drain(..parsed.consumed_bytes);
             self.stream.try_write(&b"+OK\r\n".repeat(self.batch.len()))?;
         }
     }

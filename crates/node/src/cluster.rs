@@ -5,7 +5,7 @@
 //! ([`links`]), time and commands. It performs the resulting actions: sends packets (after persisting state where
 //! required), publishes the topology ([`engine::Engine::apply_topology`]), and starts and stops replication. Slow work runs
 //! on other threads ([`background`]): writing `nodes.conf` ([`nodes_file`]) and deleting keys of lost slots. Worker threads
-//! use [`Cluster`].
+//! use [`ClusterHandle`].
 
 mod background;
 mod cluster_task;
@@ -39,7 +39,7 @@ type OperatorResult = Result<OperatorReply, OperatorError>;
 enum DriverRequest {
     Command {
         command: OperatorCommand,
-        answer: oneshot::Sender<OperatorResult>,
+        result_sender: oneshot::Sender<OperatorResult>,
     },
     RunQuery(Box<dyn FnOnce(&mut ClusterTask) + Send>),
     /// The replicas have acknowledged a replicated slot change, or the wait for them has timed out.
@@ -66,7 +66,7 @@ pub(crate) struct SharedGossip {
 
 /// A handle with which other threads send requests to the driver.
 #[derive(Debug, Clone)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterHandle {
     requests: mpsc::UnboundedSender<DriverRequest>,
     pub(crate) shared: Arc<SharedGossip>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Cluster {
 #[derive(Debug)]
 pub(crate) struct PreparedCluster {
     shared: Arc<SharedGossip>,
-    store: NodesFile,
+    nodes_file: NodesFile,
     requests: mpsc::UnboundedReceiver<DriverRequest>,
 }
 
@@ -92,7 +92,7 @@ impl std::fmt::Debug for DriverRequest {
 }
 
 /// Locks and reads `nodes.conf`. If there is no such file, creates a node with a new id.
-pub(crate) fn prepare_cluster(config: &Config, seed: u64) -> Result<(Cluster, PreparedCluster)> {
+pub(crate) fn prepare_cluster(config: &Config, seed: u64) -> Result<(ClusterHandle, PreparedCluster)> {
     check_bus_protection(config)?;
     let name = config.get(keys::CLUSTER_CONFIG_FILE);
     let (store, text) = NodesFile::open(Path::new(&*name))?;
@@ -114,8 +114,8 @@ pub(crate) fn prepare_cluster(config: &Config, seed: u64) -> Result<(Cluster, Pr
     let machine = SharedGossip { gossip: Mutex::new(gossip), traffic: Arc::default() };
     let machine = Arc::new(machine);
     Ok((
-        Cluster { requests: sender, shared: machine.clone() },
-        PreparedCluster { shared: machine, store, requests },
+        ClusterHandle { requests: sender, shared: machine.clone() },
+        PreparedCluster { shared: machine, nodes_file: store, requests },
     ))
 }
 
@@ -148,11 +148,11 @@ impl PreparedCluster {
     }
 }
 
-impl Cluster {
+impl ClusterHandle {
     /// Executes an operator's command. Returns `None` while the server stops.
     pub(crate) async fn execute(&self, command: OperatorCommand) -> Option<OperatorResult> {
         let (answer, answered) = oneshot::channel();
-        self.requests.send(DriverRequest::Command { command, answer }).ok()?;
+        self.requests.send(DriverRequest::Command { command, result_sender: answer }).ok()?;
         answered.await.ok()
     }
 
@@ -175,13 +175,13 @@ impl Cluster {
         answered.await.ok()
     }
 
-    pub(crate) fn outbox(&self) -> publication_queue::PublicationQueue {
+    pub(crate) fn publication_queue(&self) -> publication_queue::PublicationQueue {
         publication_queue::PublicationQueue::new(self.requests.clone())
     }
 
-    fn confirm_replicas(&self, token: u64, slot: Slot, held: bool) {
+    fn confirm_replicas(&self, token: u64, slot: Slot, acknowledged: bool) {
         // A send error means that the server is stopping, so nothing waits for the confirmation.
-        let _ = self.requests.send(DriverRequest::ReplicasConfirmed { token, slot, acknowledged: held });
+        let _ = self.requests.send(DriverRequest::ReplicasConfirmed { token, slot, acknowledged });
     }
 
     pub(crate) fn notify_config_change(&self) {

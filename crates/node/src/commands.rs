@@ -34,12 +34,12 @@ pub(crate) fn run_command<'a>(
 ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
     Box::pin(async move {
         let mark = connection.output.mark();
-        run_counted(connection, command, request.args()).await;
-        connection.keep_reply_from(mark);
+        run_and_record(connection, command, request.args()).await;
+        connection.discard_disabled_reply(mark);
     })
 }
 
-async fn run_counted(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
+async fn run_and_record(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
     let started = process::time::nanos();
     let mark = connection.output.mark();
     dispatch_command(connection, command, args).await;
@@ -90,7 +90,7 @@ impl Server {
     fn reset_statistics(&self) {
         self.housekeeping.reset_totals();
         self.durability.append_only.reset_counts();
-        self.durability.saving.reset_counts();
+        self.durability.rdb_saves.reset_counts();
         if let Some(cluster) = &self.cluster {
             cluster.shared.gossip.lock().reset_stats();
             cluster.shared.traffic.reset();
@@ -121,17 +121,17 @@ impl Shell for Server {
                 let is_wait = matches!(command, ShellCommand::Wait);
                 let parse = if is_wait { wait::parse_wait } else { wait::parse_waitaof };
                 let wanted = parse(&self.replication, args);
-                return convert_result(wait::reply_current_copies(self, context, wanted));
+                return to_command_outcome(wait::reply_current_copies(self, context, wanted));
             }
             ShellCommand::Cluster(command) => return cluster::reply_without_waiting(self, command, context),
             ShellCommand::Bgrewriteaof => {
-                return convert_result(saving::run_bgrewriteaof(self, &mut context.reply));
+                return to_command_outcome(saving::run_bgrewriteaof(self, &mut context.reply));
             }
             ShellCommand::Bgsave => {
-                return convert_result(saving::run_bgsave(self, args, &mut context.reply));
+                return to_command_outcome(saving::run_bgsave(self, args, &mut context.reply));
             }
             ShellCommand::Acl(AclCommand::GenPass) => {
-                return convert_result(process::access::genpass(args, &mut context.reply));
+                return to_command_outcome(process::access::genpass(args, &mut context.reply));
             }
             ShellCommand::ConfigGet => {
                 config::get_parameters(&self.config, args, &mut context.reply);
@@ -142,11 +142,11 @@ impl Shell for Server {
                 return Ok(CommandOutcome::Done);
             }
             ShellCommand::Lastsave => {
-                context.reply.integer(self.durability.saving.last_save());
+                context.reply.integer(self.durability.rdb_saves.last_save());
                 return Ok(CommandOutcome::Done);
             }
             ShellCommand::MemoryDoctor => {
-                memory::reply_diagnosis(self.housekeeping.memory.peak(), &mut context.reply);
+                memory::reply_diagnosis(self.housekeeping.memory.peak_bytes(), &mut context.reply);
                 return Ok(CommandOutcome::Done);
             }
             ShellCommand::MemoryMallocStats => {
@@ -168,7 +168,7 @@ impl Shell for Server {
 }
 
 /// Converts the result for the engine, which writes error replies itself.
-fn convert_result(result: ShellResult) -> Result<CommandOutcome, CommandError> {
+fn to_command_outcome(result: ShellResult) -> Result<CommandOutcome, CommandError> {
     result.map(|()| CommandOutcome::Done).map_err(error_reply)
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct Housekeeping {
     config: Arc<Config>,
     pub(crate) network: Arc<NetworkContext>,
     replication: Arc<Replication>,
-    pub(crate) expiry: ExpiryStats,
+    pub(crate) expiry_stats: ExpiryStats,
     pub(crate) rates: Rates,
     pub(crate) event_loops: EventLoopTime,
     pub(crate) memory: MemoryTracker,
@@ -72,7 +72,7 @@ pub(crate) struct Housekeeping {
     /// Whether all free memory has been returned to the system since the last change of the data.
     is_memory_purged: AtomicBool,
     /// Suspends all periodic work (DEBUG PAUSE-CRON).
-    pub(crate) cron_paused: AtomicBool,
+    pub(crate) is_cron_paused: AtomicBool,
 }
 
 impl Housekeeping {
@@ -87,7 +87,7 @@ impl Housekeeping {
             config,
             network,
             replication,
-            expiry: ExpiryStats::default(),
+            expiry_stats: ExpiryStats::default(),
             rates: Rates::default(),
             event_loops: EventLoopTime::default(),
             memory: MemoryTracker::default(),
@@ -96,7 +96,7 @@ impl Housekeeping {
             sleep_request: SleepRequest::default(),
             is_quiet: AtomicBool::new(false),
             is_memory_purged: AtomicBool::new(false),
-            cron_paused: AtomicBool::new(false),
+            is_cron_paused: AtomicBool::new(false),
         }
     }
 }

@@ -19,8 +19,11 @@ use clock::Instant;
 use config::{Config, Values, keys};
 use durability::Durability;
 use durability::stream::random_repl_id;
-use engine::{Commands, Engine};
-use migration::{Establish, Job, JobDirection, JobName, Jobs, SlotMove, SlotMovePart, SlotsOfCommand};
+use engine::{CommandSet, Engine};
+use migration::{
+    CommandSlotFinder, EstablishMessage, JobDirection, JobName, MigrationJob, MigrationJobs, SlotMove,
+    SlotMoveElement,
+};
 use net::context::NetworkContext;
 use net::detached_connection::DetachedConnection;
 use net::pauses::PauseGate;
@@ -33,74 +36,74 @@ use slot_routing::{NodeId, Ownership, Slot, SlotSet, Topology};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
 
-use crate::cluster::{Cluster, ClusterWatcher};
+use crate::cluster::{ClusterHandle, ClusterWatcher};
 use crate::replication::Replication;
 use pulling::PullRequests;
 pub(crate) use pulling::PullTask;
 
 /// A task that the migration thread is to start.
 #[derive(Debug)]
-enum Task {
+enum MigrationTask {
     Export(JobName, SlotMove),
-    Import(Establish, Box<DetachedConnection>, mpsc::UnboundedReceiver<DetachedConnection>),
+    Import(EstablishMessage, Box<DetachedConnection>, mpsc::UnboundedReceiver<DetachedConnection>),
     /// Requests slots from another node (CLUSTER MIGRATION).
     Pull(JobName),
     /// Discards the previous master's imports after this replica was promoted.
-    Drop(Vec<Establish>),
+    DropImports(Vec<EstablishMessage>),
 }
 
 /// Channels from other threads to the task of a job.
 #[derive(Debug, Default)]
-struct Way {
+struct JobChannels {
     /// Passes a new connection of the source to an import whose connection broke.
-    resume: Option<mpsc::UnboundedSender<DetachedConnection>>,
-    cancelled: Arc<Notify>,
+    resume_sender: Option<mpsc::UnboundedSender<DetachedConnection>>,
+    cancel_signal: Arc<Notify>,
 }
 
 /// The migration jobs of this node, accessible from all threads.
 #[derive(Debug)]
 pub(crate) struct Migrations {
     engine: Arc<Engine>,
-    commands: Arc<Commands>,
+    commands: Arc<CommandSet>,
     config: Arc<Config>,
     network: Arc<NetworkContext>,
-    pauses: Arc<PauseGate>,
+    pause_gate: Arc<PauseGate>,
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     /// The handle with which imported slots are claimed; `None` outside of cluster mode.
-    cluster: Option<Cluster>,
-    jobs: Mutex<Jobs>,
-    tasks: mpsc::UnboundedSender<Task>,
-    inbox: Mutex<Option<mpsc::UnboundedReceiver<Task>>>,
+    cluster: Option<ClusterHandle>,
+    jobs: Mutex<MigrationJobs>,
+    task_sender: mpsc::UnboundedSender<MigrationTask>,
+    task_receiver: Mutex<Option<mpsc::UnboundedReceiver<MigrationTask>>>,
     /// The channels to the running jobs by name.
-    ways: Mutex<BTreeMap<JobName, Way>>,
-    pulls: Mutex<PullRequests>,
+    job_channels: Mutex<BTreeMap<JobName, JobChannels>>,
+    pull_requests: Mutex<PullRequests>,
     /// Signalled when a job was added or has ended.
-    changed: Notify,
+    jobs_changed: Notify,
     /// Signalled when a new topology was published.
-    rerouted: Notify,
+    topology_changed: Notify,
 }
 
-const NOT_MASTER: &str = "ERR Slot migration can only be used on primary nodes.";
-const OTHERS_VIEW: &str = "ERR Target node does not agree about current slot ownership";
+const NOT_MASTER_ERROR: &str = "ERR Slot migration can only be used on primary nodes.";
+const OWNERSHIP_MISMATCH_ERROR: &str = "ERR Target node does not agree about current slot ownership";
 
 impl ClusterWatcher for Migrations {
-    fn topology_published(&self) {
-        self.rerouted.notify_waiters();
+    fn on_topology_published(&self) {
+        self.topology_changed.notify_waiters();
     }
 
-    fn node_promoted(&self) {
+    fn on_node_promoted(&self) {
         self.drop_imports();
     }
 }
 
 impl Migrations {
     pub(crate) fn new(
-        (engine, commands): (Arc<Engine>, Arc<Commands>),
+        (engine, commands): (Arc<Engine>, Arc<CommandSet>),
         config: Arc<Config>,
         (network, pauses): (Arc<NetworkContext>, Arc<PauseGate>),
         (replication, durability): (Arc<Replication>, Arc<Durability>),
-        cluster: Option<Cluster>,
+        cluster: Option<ClusterHandle>,
     ) -> Self {
         let (tasks, inbox) = mpsc::unbounded_channel();
         Self {
@@ -108,17 +111,17 @@ impl Migrations {
             commands,
             config,
             network,
-            pauses,
+            pause_gate: pauses,
             replication,
             durability,
             cluster,
             jobs: Mutex::default(),
-            tasks,
-            inbox: Mutex::new(Some(inbox)),
-            ways: Mutex::default(),
-            pulls: Mutex::default(),
-            changed: Notify::new(),
-            rerouted: Notify::new(),
+            task_sender: tasks,
+            task_receiver: Mutex::new(Some(inbox)),
+            job_channels: Mutex::default(),
+            pull_requests: Mutex::default(),
+            jobs_changed: Notify::new(),
+            topology_changed: Notify::new(),
         }
     }
 
@@ -126,56 +129,58 @@ impl Migrations {
         self.jobs.lock().active().any(|job| job.direction == operation)
     }
 
-    pub(crate) fn list(&self) -> Vec<Job> {
+    pub(crate) fn list_jobs(&self) -> Vec<MigrationJob> {
         self.jobs.lock().iter().cloned().collect()
     }
 
     /// Removes finished jobs beyond `cluster-slot-migration-log-max-len`.
-    pub(crate) fn trim_log(&self) {
+    pub(crate) fn trim_finished_jobs(&self) {
         let most = self.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
-        self.jobs.lock().trim(most);
-        self.replication.master_imports.drop_old(most);
+        self.jobs.lock().trim_ended(most);
+        self.replication.master_imports.truncate_to_newest(most);
     }
 
     /// Starts an export for each request, or none if one is refused. The error is the complete reply text.
-    pub(crate) fn begin_exports(&self, orders: Vec<SlotMove>) -> Result<(), String> {
-        self.begin_named(orders.into_iter().map(|order| (new_name(), order)).collect())
+    pub(crate) fn begin_exports(&self, requests: Vec<SlotMove>) -> Result<(), String> {
+        self.begin_named_exports(requests.into_iter().map(|order| (random_job_name(), order)).collect())
     }
 
     /// Starts an export that the target requested. The target has chosen the job's name.
-    pub(crate) fn begin_requested(&self, name: JobName, order: SlotMove) -> Result<(), String> {
+    pub(crate) fn begin_requested_export(&self, name: JobName, request: SlotMove) -> Result<(), String> {
         if self.jobs.lock().active().any(|job| job.name == name) {
             return Err("ERR A slot migration by this name is under way".to_owned());
         }
-        self.begin_named(vec![(name, order)])
+        self.begin_named_exports(vec![(name, request)])
     }
 
     /// Returns a function that checks each part of a request. The error is a complete reply text. No migration may
     /// start while SETSLOT has marked a slot here as migrating or importing, because both would change that slot's
     /// owner.
-    pub(crate) fn order_checks(&self) -> Result<impl Fn(SlotMovePart<'_>) -> Result<(), String>, String> {
-        let topology = topology(self)?;
+    pub(crate) fn request_checks(
+        &self,
+    ) -> Result<impl Fn(SlotMoveElement<'_>) -> Result<(), String>, String> {
+        let topology = topology_if_master(self)?;
         check_no_manual_moves(&topology)?;
-        Ok(move |part: SlotMovePart<'_>| check_part(&topology, &self.jobs.lock(), part))
+        Ok(move |part: SlotMoveElement<'_>| check_request_part(&topology, &self.jobs.lock(), part))
     }
 
-    fn begin_named(&self, orders: Vec<(JobName, SlotMove)>) -> Result<(), String> {
-        let topology = topology(self)?;
+    fn begin_named_exports(&self, requests: Vec<(JobName, SlotMove)>) -> Result<(), String> {
+        let topology = topology_if_master(self)?;
         check_no_manual_moves(&topology)?;
         let mut jobs = self.jobs.lock();
-        for (_, order) in &orders {
+        for (_, order) in &requests {
             let slots = order.slots();
-            for part in [SlotMovePart::Slots(&slots), SlotMovePart::Target(order.target)] {
-                check_part(&topology, &jobs, part).map_err(|error| format!("ERR {error}"))?;
+            for part in [SlotMoveElement::Slots(&slots), SlotMoveElement::Target(order.target)] {
+                check_request_part(&topology, &jobs, part).map_err(|error| format!("ERR {error}"))?;
             }
         }
-        for (name, order) in orders {
+        for (name, order) in requests {
             let ends = Some((topology.myself, order.target));
-            add(self, &mut jobs, (name, JobDirection::Export), order.ranges.clone(), ends);
-            let slots = jobs.iter().next().map(Job::ranges_text).unwrap_or_default();
+            add_job(self, &mut jobs, (name, JobDirection::Export), order.ranges.clone(), ends);
+            let slots = jobs.iter().next().map(MigrationJob::ranges_text).unwrap_or_default();
             tracing::info!("Slot migration {name} begins: slots {slots} go to {}", order.target);
             // A send error means that the server is stopping, so no migration starts.
-            let _ = self.tasks.send(Task::Export(name, order));
+            let _ = self.task_sender.send(MigrationTask::Export(name, order));
         }
         Ok(())
     }
@@ -186,16 +191,16 @@ impl Migrations {
     }
 
     /// Cancels the matching jobs and returns their number.
-    fn cancel_jobs(&self, is_meant: impl Fn(&Job) -> bool) -> usize {
-        let (jobs, ways) = (self.jobs.lock(), self.ways.lock());
-        let ended = jobs.active().filter(|job| is_meant(job)).filter_map(|job| ways.get(&job.name));
-        ended.map(|way| way.cancelled.notify_one()).count()
+    fn cancel_jobs(&self, is_selected: impl Fn(&MigrationJob) -> bool) -> usize {
+        let (jobs, ways) = (self.jobs.lock(), self.job_channels.lock());
+        let ended = jobs.active().filter(|job| is_selected(job)).filter_map(|job| ways.get(&job.name));
+        ended.map(|way| way.cancel_signal.notify_one()).count()
     }
 
     /// Records an import that a source announces, if that source may send its slots here. The error is a complete reply
     /// text.
-    pub(crate) fn accept_import(&self, import: &Establish) -> Result<(), String> {
-        let topology = topology(self)?;
+    pub(crate) fn accept_import(&self, import: &EstablishMessage) -> Result<(), String> {
+        let topology = topology_if_master(self)?;
         let slots = import.slots();
         if import.source == topology.myself {
             return Err("ERR Source node is target node itself".to_owned());
@@ -203,45 +208,49 @@ impl Migrations {
         check_no_manual_moves(&topology)?;
         let theirs = |slot: Slot| topology.owner(slot).is_some_and(|owner| owner.id == import.source);
         if !slots.iter().all(theirs) {
-            return Err(OTHERS_VIEW.to_owned());
+            return Err(OWNERSHIP_MISMATCH_ERROR.to_owned());
         }
         let mut jobs = self.jobs.lock();
-        if let Some((slot, _)) = jobs.busy_slot(&slots) {
+        if let Some((slot, _)) = jobs.find_busy_slot(&slots) {
             return Err(format!("ERR I am already importing slot {slot}."));
         }
         let ends = Some((import.source, topology.myself));
-        add(self, &mut jobs, (import.name, JobDirection::Import), import.ranges.clone(), ends);
+        add_job(self, &mut jobs, (import.name, JobDirection::Import), import.ranges.clone(), ends);
         // The job list is unlocked before the pull requests are locked, because other code locks them in the opposite
         // order.
         drop(jobs);
-        self.pulls.lock().on_named(import);
-        self.changed.notify_waiters();
+        self.pull_requests.lock().on_job_announced(import);
+        self.jobs_changed.notify_waiters();
         Ok(())
     }
 
     /// Starts an accepted import. If the source's connection could not be taken over, the import fails.
-    pub(crate) fn begin_import(&self, import: Establish, connection: std::io::Result<DetachedConnection>) {
+    pub(crate) fn begin_import(
+        &self,
+        import: EstablishMessage,
+        connection: std::io::Result<DetachedConnection>,
+    ) {
         match connection {
             Ok(connection) => {
                 let (resume, resumes) = mpsc::unbounded_channel();
-                if let Some(way) = self.ways.lock().get_mut(&import.name) {
-                    way.resume = import.resumable.then_some(resume);
+                if let Some(way) = self.job_channels.lock().get_mut(&import.name) {
+                    way.resume_sender = import.is_resumable.then_some(resume);
                 }
-                drop(self.tasks.send(Task::Import(import, Box::new(connection), resumes)));
+                drop(self.task_sender.send(MigrationTask::Import(import, Box::new(connection), resumes)));
             }
-            Err(error) => self.end(&import.name, "failed", &error.to_string()),
+            Err(error) => self.end_job(&import.name, "failed", &error.to_string()),
         }
     }
 
     /// Returns whether the import with this name can resume over another connection.
     pub(crate) fn is_resumable(&self, name: &JobName) -> bool {
-        self.ways.lock().get(name).is_some_and(|way| way.resume.is_some())
+        self.job_channels.lock().get(name).is_some_and(|way| way.resume_sender.is_some())
     }
 
     /// Passes a new connection of the source to a resuming import.
     pub(crate) fn resume_import(&self, name: &JobName, connection: DetachedConnection) {
-        if let Some(way) = self.ways.lock().get(name)
-            && let Some(resume) = &way.resume
+        if let Some(way) = self.job_channels.lock().get(name)
+            && let Some(resume) = &way.resume_sender
         {
             // A send error means that the import has ended. The connection is then closed.
             let _ = resume.send(connection);
@@ -252,17 +261,17 @@ impl Migrations {
     pub(crate) fn drop_imports(&self) {
         let left = self.replication.applied_stream.imports.running_imports();
         if !left.is_empty() {
-            let _ = self.tasks.send(Task::Drop(left));
+            let _ = self.task_sender.send(MigrationTask::DropImports(left));
         }
     }
 
     /// Waits until `condition` returns true. The condition is checked again whenever a topology is published.
-    pub(crate) async fn when_routed(&self, holds: impl Fn() -> bool) {
+    pub(crate) async fn wait_for_topology(&self, condition: impl Fn() -> bool) {
         loop {
-            let rerouted = self.rerouted.notified();
+            let rerouted = self.topology_changed.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
-            if holds() {
+            if condition() {
                 return;
             }
             rerouted.await;
@@ -270,23 +279,23 @@ impl Migrations {
     }
 
     /// Counts the keys in these slots, excluding those that a running import hides.
-    fn keys_in(&self, slots: &SlotSet) -> u64 {
+    fn count_keys(&self, slots: &SlotSet) -> u64 {
         slots.iter().map(|slot| self.engine.keyspace.keys_in_slot(slot) as u64).sum()
     }
 
     /// Updates the entry of a job in the job list.
-    fn note(&self, name: &JobName, note: impl FnOnce(&mut Job)) {
+    fn update_job(&self, name: &JobName, update: impl FnOnce(&mut MigrationJob)) {
         if let Some(job) = self.jobs.lock().active_mut(name) {
-            note(job);
+            update(job);
         }
     }
 
-    fn note_state(&self, name: &JobName, state: &'static str) {
-        self.note(name, |job| {
-            if job.state != state {
-                (job.state, job.updated) = (state, time::now());
+    fn set_job_state(&self, name: &JobName, state: &'static str) {
+        self.update_job(name, |job| {
+            if job.state_name != state {
+                (job.state_name, job.updated_at) = (state, time::now());
                 if state == "failover-paused" {
-                    job.paused = Some(job.updated);
+                    job.paused_at = Some(job.updated_at);
                 }
                 tracing::info!("Slot migration {name}: {state}");
             }
@@ -294,21 +303,21 @@ impl Migrations {
     }
 
     /// Records that a job has ended, and stores its final state and a message for CLUSTER GETSLOTMIGRATIONS.
-    fn end(&self, name: &JobName, state: &'static str, message: &str) {
-        self.note(name, |job| {
-            (job.state, job.updated, job.is_active) = (state, time::now(), false);
-            message.clone_into(&mut job.message);
-            job.progress.remaining = 0;
+    fn end_job(&self, name: &JobName, state: &'static str, message: &str) {
+        self.update_job(name, |job| {
+            (job.state_name, job.updated_at, job.is_active) = (state, time::now(), false);
+            message.clone_into(&mut job.error);
+            job.progress.remaining_bytes = 0;
         });
-        self.trim_log();
-        self.ways.lock().remove(name);
-        self.changed.notify_waiters();
+        self.trim_finished_jobs();
+        self.job_channels.lock().remove(name);
+        self.jobs_changed.notify_waiters();
         tracing::info!("Slot migration {name} finished: {state} {message}");
     }
 }
 
 /// Returns the AUTH command to send to other nodes; `None` if no authentication is configured.
-fn credentials(values: &Values) -> Option<Vec<u8>> {
+fn auth_command(values: &Values) -> Option<Vec<u8>> {
     values[keys::MASTERAUTH].as_ref()?;
     let words = [&values[keys::MASTERUSER], &values[keys::MASTERAUTH]];
     let words = words.into_iter().flatten().map(|word| word.as_bytes());
@@ -318,13 +327,13 @@ fn credentials(values: &Values) -> Option<Vec<u8>> {
     Some(wire)
 }
 
-fn new_name() -> JobName {
+fn random_job_name() -> JobName {
     JobName::from_bytes(random_repl_id().as_str().as_bytes()).expect("an identifier is a name")
 }
 
-fn add(
+fn add_job(
     migrations: &Migrations,
-    jobs: &mut Jobs,
+    jobs: &mut MigrationJobs,
     (name, operation): (JobName, JobDirection),
     ranges: Vec<(Slot, Slot)>,
     ends: Option<(NodeId, NodeId)>,
@@ -333,26 +342,30 @@ fn add(
         JobDirection::Export => "connecting",
         JobDirection::Import => "waiting-for-ack",
     };
-    migrations.ways.lock().insert(name, Way::default());
-    let job = Job::new((name, operation), ranges, ends, state, time::now());
+    migrations.job_channels.lock().insert(name, JobChannels::default());
+    let job = MigrationJob::new((name, operation), ranges, ends, state, time::now());
     jobs.add(job, migrations.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN));
 }
 
 /// Returns the current topology. Fails if this node is a replica.
-fn topology(migrations: &Migrations) -> Result<Arc<Topology>, String> {
+fn topology_if_master(migrations: &Migrations) -> Result<Arc<Topology>, String> {
     let topology = migrations.engine.topology.as_ref().map(|topology| topology.load_full());
     let topology = topology.ok_or("ERR This instance has cluster support disabled")?;
     let is_master = !migrations.replication.is_replica();
-    is_master.then_some(topology).ok_or_else(|| NOT_MASTER.to_owned())
+    is_master.then_some(topology).ok_or_else(|| NOT_MASTER_ERROR.to_owned())
 }
 
-fn check_part(topology: &Topology, jobs: &Jobs, part: SlotMovePart<'_>) -> Result<(), String> {
+fn check_request_part(
+    topology: &Topology,
+    jobs: &MigrationJobs,
+    part: SlotMoveElement<'_>,
+) -> Result<(), String> {
     match part {
-        SlotMovePart::Slots(slots) => {
+        SlotMoveElement::Slots(slots) => {
             let is_mine = |slot: Slot| topology.ownership(slot) == Ownership::Local;
             let mut owners = slots.iter().map(|slot| topology.owner(slot).map(|owner| owner.id));
             let first = owners.next();
-            match jobs.busy_slot(slots) {
+            match jobs.find_busy_slot(slots) {
                 _ if owners.any(|owner| Some(owner) != first) => {
                     Err("Requested slots span multiple shards".to_owned())
                 }
@@ -361,13 +374,13 @@ fn check_part(topology: &Topology, jobs: &Jobs, part: SlotMovePart<'_>) -> Resul
                 Some((_, JobDirection::Import)) | None => Ok(()),
             }
         }
-        SlotMovePart::Target(target) if topology.member(target).is_none() => {
+        SlotMoveElement::Target(target) if topology.member(target).is_none() => {
             Err(format!("Unknown node name: {target}"))
         }
-        SlotMovePart::Target(target) if target == topology.myself => {
+        SlotMoveElement::Target(target) if target == topology.myself => {
             Err("Target node can not be this node.".to_owned())
         }
-        SlotMovePart::Target(_) => Ok(()),
+        SlotMoveElement::Target(_) => Ok(()),
     }
 }
 
@@ -380,23 +393,23 @@ fn check_no_manual_moves(topology: &Topology) -> Result<(), String> {
 }
 
 /// Returns a function that finds the slots of a command's keys with the command table.
-fn slots_of_command(commands: &Arc<Commands>) -> SlotsOfCommand {
+fn slots_of_command(commands: &Arc<CommandSet>) -> CommandSlotFinder {
     let commands = commands.clone();
-    SlotsOfCommand::new(move |args, visit| {
+    CommandSlotFinder::new(move |args, visit| {
         commands.key_slots(args).unwrap_or_default().into_iter().for_each(visit);
     })
 }
 
 /// The maximum number of bytes read from a link at once.
-const READ_SIZE: usize = 64 * 1024;
+const READ_BUFFER_SIZE: usize = 64 * 1024;
 
 /// The connection between the source and the target of a job.
-struct Link {
+struct MigrationLink {
     reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
 }
 
-impl Link {
+impl MigrationLink {
     fn new(stream: Stream) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         Self { reader, writer }
@@ -405,7 +418,7 @@ impl Link {
     /// Reads some bytes. Returns no bytes at the end of the connection, and waits for ever if there is no link.
     async fn read(link: &mut Option<Self>) -> io::Result<Vec<u8>> {
         let Some(link) = link else { return pending().await };
-        let mut bytes = Vec::with_capacity(READ_SIZE);
+        let mut bytes = Vec::with_capacity(READ_BUFFER_SIZE);
         link.reader.read_buf(&mut bytes).await?;
         Ok(bytes)
     }
@@ -424,7 +437,7 @@ impl Link {
 }
 
 /// Waits until `deadline`, or for ever if there is none.
-async fn next_wakeup(deadline: Option<Instant>) {
+async fn wait_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(at) => tokio::time::sleep(at.since(time::instant())).await,
         None => pending().await,
@@ -432,7 +445,10 @@ async fn next_wakeup(deadline: Option<Instant>) {
 }
 
 /// Starts the migration thread.
-pub(crate) fn spawn(migrations: &Arc<Migrations>, stopping: StopSignal) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn spawn_migration_thread(
+    migrations: &Arc<Migrations>,
+    stopping: StopSignal,
+) -> std::io::Result<JoinHandle<()>> {
     let migrations = migrations.clone();
     std::thread::Builder::new().name("slot-migration".to_owned()).spawn(move || {
         net::scratch::install_scratch(&migrations.engine, &migrations.network);
@@ -442,7 +458,7 @@ pub(crate) fn spawn(migrations: &Arc<Migrations>, stopping: StopSignal) -> std::
             .expect("a thread that cannot get its event loop cannot serve anybody");
         runtime.block_on(async move {
             tokio::select! {
-                () = run(migrations) => {}
+                () = run_migration_thread(migrations) => {}
                 () = stopping.stopped() => {}
             }
         });
@@ -450,21 +466,23 @@ pub(crate) fn spawn(migrations: &Arc<Migrations>, stopping: StopSignal) -> std::
     })
 }
 
-async fn run(migrations: Arc<Migrations>) {
-    let inbox = migrations.inbox.lock().take();
+async fn run_migration_thread(migrations: Arc<Migrations>) {
+    let inbox = migrations.task_receiver.lock().take();
     let mut inbox = inbox.expect("one thread takes the jobs");
     while let Some(task) = inbox.recv().await {
         let migrations = migrations.clone();
         match task {
-            Task::Export(name, order) => drop(tokio::spawn(export::run(migrations, name, order))),
-            Task::Import(import, connection, resumes) => {
-                drop(tokio::spawn(import::run(migrations, import, *connection, resumes)));
+            MigrationTask::Export(name, order) => {
+                drop(tokio::spawn(export::run_export(migrations, name, order)));
             }
-            Task::Pull(name) => drop(tokio::spawn(pulling::run(migrations, name))),
-            Task::Drop(imports) => drop(tokio::spawn(async move {
+            MigrationTask::Import(import, connection, resumes) => {
+                drop(tokio::spawn(import::run_import(migrations, import, *connection, resumes)));
+            }
+            MigrationTask::Pull(name) => drop(tokio::spawn(pulling::run_pull(migrations, name))),
+            MigrationTask::DropImports(imports) => drop(tokio::spawn(async move {
                 for left in imports {
                     let why = Err("A failover occurred during slot import".to_owned());
-                    import::drop_keys(&migrations, &left, &why).await;
+                    import::finish_import(&migrations, &left, &why).await;
                 }
             })),
         }

@@ -31,18 +31,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use engine::{Commands, Engine, NodeFlags};
+use engine::{CommandSet, Engine, NodeFlags};
 use gossip::ReplicaAdmission;
 use parking_lot::Mutex;
 use replication::master::PeerId;
 use replication::master_driver::MasterDriverEvent;
-use replication::wait::OnDisk;
+use replication::wait::DiskProgress;
 use replication::{
-    EmptyMaster, MasterDriver, PeerProfile, Position, PsyncRequest, ReplconfError, Replica, StreamEpoch,
+    EmptyMaster, MasterDriver, PeerProfile, PsyncRequest, ReplPosition, ReplconfError, Replica, StreamEpoch,
     master, replica,
 };
 use slot_routing::ReplOffset;
-use snapshot_io::SkippedKeys;
+use snapshot_io::SkippedKeyDeletions;
 use tokio::sync::{Notify, mpsc, watch};
 
 use config::{Config, Key, MasterAddress, Text, Values, keys};
@@ -107,7 +107,7 @@ pub(crate) enum LinkStatus {
 #[derive(Debug)]
 pub(crate) struct Replication {
     engine: Arc<Engine>,
-    commands: Arc<Commands>,
+    commands: Arc<CommandSet>,
     config: Arc<Config>,
     tls: Arc<Tls>,
     /// The housekeeping tick, which is triggered early when data arrives.
@@ -116,7 +116,7 @@ pub(crate) struct Replication {
     pub(crate) commit_point: Arc<CommitPoint>,
     pub(crate) stats: SyncStats,
     /// The part of the replication log that is synced to disk.
-    pub(crate) synced_log: watch::Sender<OnDisk>,
+    pub(crate) synced_log: watch::Sender<DiskProgress>,
     /// Signalled when a replica has acknowledged a larger offset.
     acknowledgements: Notify,
     pub(crate) link_status: watch::Sender<LinkStatus>,
@@ -148,13 +148,13 @@ pub(crate) struct Replication {
     empty_master: Mutex<Option<EmptyMaster>>,
     /// Whether this node was promoted since the greetings of sentinels were last evaluated.
     was_promoted: AtomicBool,
-    events: mpsc::UnboundedSender<ReplicationEvent>,
+    event_sender: mpsc::UnboundedSender<ReplicationEvent>,
     event_receiver: Mutex<Option<mpsc::UnboundedReceiver<ReplicationEvent>>>,
 }
 
 impl Replication {
     pub(crate) fn new(
-        (engine, commands): (Arc<Engine>, Arc<Commands>),
+        (engine, commands): (Arc<Engine>, Arc<CommandSet>),
         config: Arc<Config>,
         network: &NetworkContext,
         log: Arc<SharedLog>,
@@ -191,7 +191,7 @@ impl Replication {
             empty_master: Mutex::default(),
             was_promoted: AtomicBool::new(false),
             write_delay_micros: AtomicU32::new(0),
-            events,
+            event_sender: events,
             event_receiver: Mutex::new(Some(inbox)),
             config,
         }
@@ -204,7 +204,7 @@ impl Replication {
 
     /// Sends an event to the replication thread. Events sent after the thread has ended are dropped.
     pub(crate) fn send_event(&self, event: ReplicationEvent) {
-        let _ = self.events.send(event);
+        let _ = self.event_sender.send(event);
     }
 
     /// Prevents this node from following a master and loading its snapshot while the guard is held.
@@ -215,7 +215,7 @@ impl Replication {
     /// Starts the replication history after startup. A replica requests the stream from the end of its file on. A
     /// master takes a new replication id, because writes after the end of the file may be lost. Replicas whose offset
     /// is not past the end of the file can continue, and receive the deletions of keys that were not loaded.
-    pub(crate) fn begin_history(&self, skipped_keys: &SkippedKeys) {
+    pub(crate) fn begin_history(&self, skipped_keys: &SkippedKeyDeletions) {
         if !self.is_replica() {
             self.rename_history();
             self.log_skipped_keys(skipped_keys);
@@ -224,8 +224,8 @@ impl Replication {
 
     /// Logs the deletion of keys that were skipped during the load. If these deletions exceed the backlog, no replica
     /// can continue from an older position.
-    pub(crate) fn log_skipped_keys(&self, skipped_keys: &SkippedKeys) {
-        match skipped_keys.to_commands() {
+    pub(crate) fn log_skipped_keys(&self, skipped_keys: &SkippedKeyDeletions) {
+        match skipped_keys.commands_by_database() {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
             None => {
                 self.log.lock().start_new_history(random_repl_id());
@@ -244,7 +244,7 @@ impl Replication {
             log.set_cursor_bound(master.output_limit.hard);
         }
         self.master_driver.lock().set_config(master);
-        self.role.lock().set_config(self.replica_config_now());
+        self.role.lock().set_config(self.current_replica_config());
         self.link_config_changed.notify_one();
         self.send_event(ReplicationEvent::SettingsChanged);
         self.log.wake_readers();
@@ -298,9 +298,9 @@ impl Replication {
 
     /// Counts commands that this replica could not execute, because the master runs different software or a newer
     /// version.
-    fn count_unapplied(&self, count: u64) {
+    fn count_unapplied_commands(&self, count: u64) {
         self.stats.unexpected_errors.fetch_add(count, Ordering::Relaxed);
-        self.applied_stream.count_missing(count);
+        self.applied_stream.count_missing_changes(count);
     }
 
     /// Returns how many of its master's commands this replica could not execute. If there are any, the data may differ,
@@ -321,7 +321,7 @@ impl Replication {
 
     /// Returns whether this node can serve the replica that sends this request. Its data must belong to a history, and
     /// must not end before the replica's.
-    pub(crate) fn can_serve(&self, psync_request: Option<&PsyncRequest>) -> bool {
+    pub(crate) fn can_serve_replica(&self, psync_request: Option<&PsyncRequest>) -> bool {
         let may = match **self.replica_admission.load() {
             ReplicaAdmission::All => true,
             ReplicaAdmission::OnlyEmpty => !psync_request.is_some_and(PsyncRequest::has_data),
@@ -346,8 +346,12 @@ impl Replication {
     }
 
     /// Marks a connection as the stream connection of a replica that receives its snapshot over `rdb_connection`.
-    pub(crate) fn link_channels(&self, profile: &mut PeerProfile, rdb: PeerId) -> Result<(), ReplconfError> {
-        self.master_driver.lock().link_channels(profile, rdb)
+    pub(crate) fn link_channels(
+        &self,
+        profile: &mut PeerProfile,
+        rdb_connection: PeerId,
+    ) -> Result<(), ReplconfError> {
+        self.master_driver.lock().link_channels(profile, rdb_connection)
     }
 
     /// Starts to follow `master`. Returns false if this node already follows that master.
@@ -361,44 +365,44 @@ impl Replication {
     }
 
     /// Follows the master that `replicaof` in the configuration names, if there is one.
-    pub(crate) fn follow_configured(&self) {
+    pub(crate) fn follow_configured_master(&self) {
         if let Some(master) = self.config.get(keys::REPLICAOF) {
             self.become_replica_of(master);
         }
     }
 
-    /// Follows a replica of this node and asks it to take over. [`Self::settle_handover`] completes the handover.
+    /// Follows a replica of this node and asks it to take over. [`Self::complete_handover`] completes the handover.
     pub(crate) fn hand_over_to(&self, replica: MasterAddress) {
         self.set_master(replica, true, false);
     }
 
     /// Completes a handover after the replica has become the master.
-    pub(crate) fn settle_handover(&self) {
+    pub(crate) fn complete_handover(&self) {
         self.is_in_handover.store(false, Ordering::Relaxed);
         self.apply_config();
-        self.engine.unblock_all();
+        self.engine.unblock_all_waiters();
     }
 
     fn is_handing_over(&self) -> bool {
         self.is_in_handover.load(Ordering::Relaxed)
     }
 
-    fn replica_config_now(&self) -> replica::ReplicaConfig {
+    fn current_replica_config(&self) -> replica::ReplicaConfig {
         replica::ReplicaConfig {
-            failover: self.is_handing_over(),
+            requests_takeover: self.is_handing_over(),
             ..read_replica_config(&self.config.values(), &self.engine)
         }
     }
 
-    fn set_master(&self, master: MasterAddress, failover: bool, foreign: bool) -> bool {
+    fn set_master(&self, master: MasterAddress, is_failover: bool, is_foreign: bool) -> bool {
         let _stream_turn = self.stream_lock.lock();
         let mut role = self.role.lock();
-        let before = self.is_in_handover.swap(failover, Ordering::Relaxed);
+        let before = self.is_in_handover.swap(is_failover, Ordering::Relaxed);
         let keeps_history = role.master().is_none() && self.log.lock().is_open();
         // Until the role is published, a write may be executed without being logged, so its reply must not be sent.
         self.commit_point.end_history();
         let stream =
-            role.follow(process::time::instant(), master, self.replica_config_now(), &mut &*self.log);
+            role.follow(process::time::instant(), master, self.current_replica_config(), &mut &*self.log);
         if stream.is_none() {
             self.is_in_handover.store(before, Ordering::Relaxed);
             self.commit_point.begin_history();
@@ -410,10 +414,10 @@ impl Replication {
                  be able to synchronize with the new primary with just a partial transfer."
             );
         }
-        if foreign {
+        if is_foreign {
             role.mark_data_foreign();
         }
-        self.stop_waiting_empty();
+        self.stop_empty_wait();
         self.publish_role(&role);
         self.commit_point.begin_history();
         self.send_event(ReplicationEvent::FollowMaster(stream));
@@ -426,7 +430,7 @@ impl Replication {
     pub(crate) fn become_master(&self) -> bool {
         let _stream_turn = self.stream_lock.lock();
         let mut role = self.role.lock();
-        let Position { id, offset } = self.log.lock().position();
+        let ReplPosition { id, offset } = self.log.lock().position();
         if !role.promote(random_repl_id(), &mut &*self.log) {
             return false;
         }
@@ -441,7 +445,7 @@ impl Replication {
         }
         drop(log);
         tracing::info!("Discarding previously cached primary state.");
-        let unapplied = self.applied_stream.reset_missing();
+        let unapplied = self.applied_stream.reset_missing_changes();
         if unapplied > 0 {
             tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");
         }
@@ -520,7 +524,7 @@ impl Replication {
     /// Returns the replicas that have acknowledged the whole log.
     pub(crate) fn replicas_in_sync(&self) -> Vec<MasterAddress> {
         let offset = self.current_offset();
-        let all = self.select_replicas(|peer| peer.is_online() && peer.has_snapshot_of(offset));
+        let all = self.select_replicas(|peer| peer.is_online() && peer.has_acknowledged(offset));
         all.into_iter().filter(|(_, synced)| *synced).map(|(address, _)| address).collect()
     }
 
@@ -570,11 +574,11 @@ fn read_master_config(values: &Values) -> master::MasterConfig {
         backlog_ttl: values[keys::REPL_BACKLOG_TTL],
         max_lag: values[keys::MIN_REPLICAS_MAX_LAG],
         output_limit: master::OutputLimit {
-            hard: limit.hard as u64,
-            soft: limit.soft as u64,
+            hard: limit.hard_limit as u64,
+            soft: limit.soft_limit as u64,
             soft_duration: limit.soft_duration,
         },
-        backlog: values[keys::REPL_BACKLOG_SIZE],
+        backlog_size: values[keys::REPL_BACKLOG_SIZE],
     }
 }
 
@@ -585,13 +589,13 @@ fn read_replica_config(values: &Values, engine: &Engine) -> replica::ReplicaConf
     replica::ReplicaConfig {
         listening_port: values[keys::REPLICA_ANNOUNCE_PORT].unwrap_or(listening),
         announce_ip: values[keys::REPLICA_ANNOUNCE_IP].as_ref().map(Text::to_string),
-        node: engine.topology.as_ref().map(|topology| topology.load().myself),
+        node_id: engine.topology.as_ref().map(|topology| topology.load().myself),
         user: bytes(keys::MASTERUSER),
         password: bytes(keys::MASTERAUTH),
         timeout: values[keys::REPL_TIMEOUT],
-        failover: false,
+        requests_takeover: false,
         dual_channel: values[keys::DUAL_CHANNEL_REPLICATION_ENABLED],
-        buffer_limit: values[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica.hard as u64,
+        buffer_limit: values[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica.hard_limit as u64,
     }
 }
 

@@ -7,14 +7,14 @@ use std::sync::{Arc, Weak};
 
 use durability::Durability;
 use durability::stream::SharedLog;
-use engine::{Commands, Engine};
+use engine::{CommandSet, Engine};
 use net::context::NetworkContext;
 use net::link_pool::LinkPool;
 use net::pauses::PauseGate;
 use process::stop_signal::StopSignal;
 use tokio::sync::Notify;
 
-use crate::cluster::Cluster;
+use crate::cluster::ClusterHandle;
 use crate::housekeeping::Housekeeping;
 use crate::migration::Migrations;
 use crate::replication::Replication;
@@ -38,7 +38,7 @@ pub(crate) struct ServerIdentity {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) commands: Arc<Commands>,
+    pub(crate) commands: Arc<CommandSet>,
     pub(crate) config: Arc<Config>,
     pub(crate) identity: ServerIdentity,
     pub(crate) housekeeping: Arc<Housekeeping>,
@@ -52,10 +52,10 @@ pub(crate) struct Server {
     pub(crate) migration_targets: Arc<LinkPool>,
     pub(crate) migrations: Arc<Migrations>,
     /// The handle of the cluster driver. `None` outside of cluster mode.
-    pub(crate) cluster: Option<Cluster>,
+    pub(crate) cluster: Option<ClusterHandle>,
     /// The start time as a Unix time in seconds.
     pub(crate) started_at: i64,
-    pub(crate) stopping: StopSignal,
+    pub(crate) stop_signal: StopSignal,
     /// Signalled when scripts or functions were flushed or replaced, so that workers drop their compiled code.
     pub(crate) scripts_released: Arc<Notify>,
     /// Serialises CONFIG SET commands.
@@ -64,11 +64,11 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(
-        (engine, commands): (Engine, Commands),
+        (engine, commands): (Engine, CommandSet),
         config: Config,
         identity: ServerIdentity,
         log: Arc<SharedLog>,
-        cluster: Option<Cluster>,
+        cluster: Option<ClusterHandle>,
     ) -> Arc<Self> {
         let (engine, commands, config) = (Arc::new(engine), Arc::new(commands), Arc::new(config));
         let network = Arc::new(NetworkContext::new(config.clone(), engine.clone()));
@@ -115,7 +115,7 @@ impl Server {
             identity,
             cluster,
             started_at: process::time::now().secs(),
-            stopping: StopSignal::default(),
+            stop_signal: StopSignal::default(),
             scripts_released,
             config_set_lock: tokio::sync::Mutex::default(),
         });

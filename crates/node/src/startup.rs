@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, bail};
 use durability::stream::{EngineLogHandle, SharedLog};
 use durability::{append_only, saving};
-use engine::{Commands, Engine, NodeFlags, Registry, RenameError, ScriptHooks};
+use engine::{CommandSet, Engine, NodeFlags, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, prepare_chunk};
 use net::listener::{self, ListenPorts};
 use net::scratch::install_scratch;
@@ -81,7 +81,7 @@ fn read_configuration(arguments: &[String]) -> Result<StartConfig, ConfigError> 
     };
     config.load_text(&arguments_to_lines(options), &ConfigSource::CommandLine)?;
     let commands = rename_commands(&config)?;
-    let users = configured_users(&config, commands.unwrap_or(::commands::for_server()))?;
+    let users = configured_users(&config, commands.unwrap_or(::commands::server_registry()))?;
     Ok(StartConfig {
         config,
         config_file: file,
@@ -98,10 +98,10 @@ fn rename_commands(config: &Config) -> Result<Option<&'static Registry>, ConfigE
     if renames.is_empty() {
         return Ok(None);
     }
-    let mut commands = ::commands::for_server().clone();
+    let mut commands = ::commands::server_registry().clone();
     for rename in renames {
         commands
-            .rename(&rename.from, &rename.to)
+            .rename(&rename.original_name, &rename.new_name)
             .map_err(|error: RenameError| rename.error(&error.to_string()))?;
     }
     // The table is used until the process exits, so leaking it once is harmless.
@@ -114,27 +114,27 @@ fn configured_users(config: &Config, commands: &Registry) -> Result<acl::Users, 
     users.set_all_channels_by_default(config.get(keys::ACL_PUBSUB_DEFAULT) == PubsubDefault::AllChannels);
     users.set_default_password(config.get(keys::REQUIREPASS).unwrap_or_default().as_bytes());
     for line in config.user_lines() {
-        users.load_lines(&[line.arguments()]).map_err(|(_, reason)| line.error(&reason))?;
+        users.load_config_lines(&[line.arguments()]).map_err(|(_, reason)| line.error(&reason))?;
     }
     Ok(users)
 }
 
-fn daemonize_and_start(configured: StartConfig) -> Result<()> {
-    let config = &configured.config;
-    log::start(config).context("the log file cannot be opened")?;
+fn daemonize_and_start(start_config: StartConfig) -> Result<()> {
+    let config = &start_config.config;
+    log::start_logging(config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'M');
     let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
     log::log_startup(mode, config.get(keys::PORT));
     // A daemon has no terminal, so the error must be logged.
-    let outcome = start_node(configured);
+    let outcome = start_node(start_config);
     if let Err(error) = &outcome {
         tracing::warn!("{error:#}");
     }
     outcome
 }
 
-fn start_node(configured: StartConfig) -> Result<()> {
+fn start_node(start_config: StartConfig) -> Result<()> {
     let StartConfig {
         config,
         config_file,
@@ -142,7 +142,7 @@ fn start_node(configured: StartConfig) -> Result<()> {
         command_table: commands,
         configured_users: users,
         ..
-    } = configured;
+    } = start_config;
     file_limit::raise_at_startup(&config);
     for warning in config::unsupported_warnings(&config) {
         tracing::warn!("{warning}");
@@ -155,13 +155,13 @@ fn start_node(configured: StartConfig) -> Result<()> {
         if clustered { Some(cluster::prepare_cluster(&config, random::random_u64()?)?) } else { None };
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.get(keys::REPL_BACKLOG_SIZE));
-    let own_names = Commands::new(::commands::for_server());
+    let own_names = CommandSet::new(::commands::server_registry());
     let commands = match commands {
         Some(renamed) => own_names.with_renames(renamed),
         None => own_names,
     };
     let engine = Engine::new(
-        ::commands::for_server().catalogue(),
+        ::commands::server_registry().catalogue(),
         new_keyspace(&config)?,
         topology,
         Box::new(EngineLogHandle(shared_log.clone())),
@@ -178,10 +178,10 @@ fn start_node(configured: StartConfig) -> Result<()> {
     server.housekeeping.memory.record_startup();
     server.network.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     settings::apply_settings(&server);
-    title::update(&server.config, server.identity.config_file.as_deref());
+    title::update_process_title(&server.config, server.identity.config_file.as_deref());
     if let Some(cluster) = &server.cluster {
-        server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
-        server.engine.begin_routing();
+        server.engine.pubsub.set_bus(Box::new(cluster.publication_queue()));
+        server.engine.init_slot_ownership();
     }
     // The thread runs until the process exits and owns nothing that needs cleanup.
     std::thread::Builder::new().name("pool".to_owned()).spawn(|| {
@@ -191,7 +191,7 @@ fn start_node(configured: StartConfig) -> Result<()> {
     })?;
     tracing::info!("Server initialized");
     let outcome = run_until_stopped(&server, prepared);
-    daemon::remove_files(&server.config);
+    daemon::remove_pid_file_and_socket(&server.config);
     if outcome.is_ok() {
         tracing::warn!("Redoubt is now ready to exit, bye bye...");
     }
@@ -216,25 +216,25 @@ fn run_until_stopped(server: &Arc<Server>, cluster: Option<cluster::PreparedClus
     // `io-threads` workers serve clients, and one additional worker is in reserve.
     let workers: Vec<_> =
         (0..=count).map(|index| workers::spawn_worker(server, index)).collect::<Result<_, _>>()?;
-    let background = workers::spawn_background(server)?;
+    let background = workers::spawn_background_workers(server)?;
     let (replication, durability) = (server.replication.clone(), server.durability.clone());
     let replicating = replication::spawn_replication_thread(
         replication,
         durability,
         &server.network,
-        server.stopping.clone(),
+        server.stop_signal.clone(),
     )?;
     let migrating = cluster
         .is_some()
-        .then(|| crate::migration::spawn(&server.migrations, server.stopping.clone()))
+        .then(|| crate::migration::spawn_migration_thread(&server.migrations, server.stop_signal.clone()))
         .transpose()?;
     let relieving = workers::spawn_watchdog(server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     install_scratch(&server.engine, &server.network);
     let outcome = runtime.block_on(run_control_thread(server, (workers, background), cluster));
-    server.stopping.stop();
+    server.stop_signal.stop();
     server.network.tick.notify_input();
-    server.network.worker_pool.join_workers();
+    server.network.worker_pool.stop_and_join_workers();
     if relieving.is_some_and(|thread| thread.join().is_err()) {
         tracing::error!("the watch over the workers panicked");
     }
@@ -249,7 +249,7 @@ fn run_until_stopped(server: &Arc<Server>, cluster: Option<cluster::PreparedClus
 
 fn new_cluster_task(
     server: &Server,
-    handle: cluster::Cluster,
+    handle: cluster::ClusterHandle,
     prepared: cluster::PreparedCluster,
 ) -> Result<cluster::ClusterTask> {
     let node = cluster::NodeContext {
@@ -312,7 +312,7 @@ async fn run_control_thread(
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // Prevents a full synchronization from loading a snapshot until startup is complete.
     let loads_later = server.replication.block_snapshot_loading().await;
-    server.replication.follow_configured();
+    server.replication.follow_configured_master();
     if let Some(cluster) = &mut cluster {
         cluster.start(found)?;
     }
@@ -344,7 +344,7 @@ async fn run_control_thread(
 /// Waits until the ports are free. An earlier process of this server may not have exited yet.
 async fn wait_for_ports(server: &Server) {
     let values = server.config.values().clone();
-    let ListenPorts { plain, tls } = ListenPorts::from_values(&values);
+    let ListenPorts { plain_port: plain, tls_port: tls } = ListenPorts::from_values(&values);
     let bus = server.cluster.as_ref().and_then(|_| cluster::bus_port(&values).ok());
     listener::wait_until_free(&values[keys::BIND], &[plain, tls, bus.unwrap_or(0)]).await;
     listener::wait_until_free(&values[keys::METRICS_BIND], &[values[keys::METRICS_PORT]]).await;
@@ -355,11 +355,12 @@ async fn open_listeners(server: &Arc<Server>) -> Result<()> {
     let ports = ListenPorts::from_values(&values);
     server.network.listen_tcp(&values).await.map_err(|error| {
         tracing::warn!("Warning: {error:#}");
-        let (port, kind) = if ports.plain == 0 { (ports.tls, "TLS") } else { (ports.plain, "TCP") };
+        let (port, kind) =
+            if ports.plain_port == 0 { (ports.tls_port, "TLS") } else { (ports.plain_port, "TCP") };
         anyhow!("Failed listening on port {port} ({kind}), aborting.")
     })?;
     if values[keys::UNIXSOCKET].is_none()
-        && (ports.plain, ports.tls) != (0, 0)
+        && (ports.plain_port, ports.tls_port) != (0, 0)
         && !server.network.listeners.is_listening()
     {
         bail!("Configured to not listen anywhere, exiting.");
@@ -376,7 +377,7 @@ async fn open_listeners(server: &Arc<Server>) -> Result<()> {
 async fn wait_for_stop(
     server: &Arc<Server>,
     cluster: Option<cluster::ClusterTask>,
-    (mut term, mut int): (Signal, Signal),
+    (mut sigterm, mut sigint): (Signal, Signal),
 ) -> Result<()> {
     let cluster = async {
         match cluster {
@@ -388,15 +389,15 @@ async fn wait_for_stop(
     loop {
         let (signal, parameter) = tokio::select! {
             ended = &mut cluster => return ended,
-            _ = term.recv() => {
+            _ = sigterm.recv() => {
                 tracing::warn!("Received SIGTERM scheduling shutdown...");
                 ("SIGTERM", keys::SHUTDOWN_ON_SIGTERM)
             }
-            _ = int.recv() => {
+            _ = sigint.recv() => {
                 tracing::warn!("Received SIGINT scheduling shutdown...");
                 ("SIGINT", keys::SHUTDOWN_ON_SIGINT)
             }
-            () = server.stopping.stopped() => {
+            () = server.stop_signal.stopped() => {
                 tracing::warn!("User requested shutdown...");
                 return Ok(());
             }
@@ -413,7 +414,7 @@ async fn wait_for_stop(
             },
             // During a shutdown that waits for replicas, the cluster driver keeps running.
             ended = &mut cluster => return ended,
-            _ = int.recv() => {
+            _ = sigint.recv() => {
                 tracing::warn!("You insist... exiting now.");
                 std::process::exit(1);
             }

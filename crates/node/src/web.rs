@@ -55,11 +55,11 @@ const MAX_HEAD_SIZE: usize = 16 * 1024;
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The Content-Security-Policy header: no external resources, and no framing by other pages. The icon is a data URL.
-const CONTENT_POLICY: &str =
+const CONTENT_SECURITY_POLICY: &str =
     "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-const JSON_TYPE: &str = "application/json";
+const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON_CONTENT_TYPE: &str = "application/json";
 
 type HttpResponse = Response<Full<Bytes>>;
 
@@ -67,7 +67,7 @@ type HttpResponse = Response<Full<Bytes>>;
 #[derive(Debug)]
 struct WebState {
     server: Arc<Server>,
-    load: load_sample::LoadSampler,
+    load_sampler: load_sample::LoadSampler,
 }
 
 /// Opens the listeners of `metrics-port` and starts their thread, which runs until the process exits.
@@ -89,13 +89,14 @@ pub(crate) fn start_web_server(server: &Arc<Server>) -> Result<()> {
         };
         listeners.into_iter().map(secure).collect()
     };
-    let web = Arc::new(WebState { server: server.clone(), load: load_sample::LoadSampler::default() });
+    let web =
+        Arc::new(WebState { server: server.clone(), load_sampler: load_sample::LoadSampler::default() });
     let serve = async move {
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         for listener in listeners {
             tokio::spawn(accept_connections(web.clone(), listener, room.clone()));
         }
-        web.server.stopping.stopped().await;
+        web.server.stop_signal.stopped().await;
     };
     std::thread::Builder::new().name("web".to_owned()).spawn(move || runtime.block_on(serve))?;
     tracing::info!("Ready to show figures on port {port}");
@@ -158,17 +159,19 @@ async fn handle_request(
     }
     match request.uri().path() {
         "/metrics" => {
-            respond_with_query(web, METRICS_TYPE, |server| metrics::render(scrape::collect_metrics(server)))
-                .await
+            respond_with_query(web, METRICS_CONTENT_TYPE, |server| {
+                metrics::render(scrape::collect_metrics(server))
+            })
+            .await
         }
-        "/api/state" => respond_with_query(web, JSON_TYPE, page_state::state_json).await,
+        "/api/state" => respond_with_query(web, JSON_CONTENT_TYPE, page_state::state_json).await,
         "/api/slots" => {
             let figure = slots::SlotMetric::from_query(request.uri().query().unwrap_or_default());
-            respond_with_query(web, JSON_TYPE, move |server| slots::slots_json(server, figure)).await
+            respond_with_query(web, JSON_CONTENT_TYPE, move |server| slots::slots_json(server, figure)).await
         }
-        "/api/failovers" => respond_with_query(web, JSON_TYPE, failovers::failovers_json).await,
-        "/api/keys" => respond_with_query(web, JSON_TYPE, data_sample::sample_json).await,
-        "/api/load" => uncached_response(JSON_TYPE, web.load.load_json(server).await),
+        "/api/failovers" => respond_with_query(web, JSON_CONTENT_TYPE, failovers::failovers_json).await,
+        "/api/keys" => respond_with_query(web, JSON_CONTENT_TYPE, data_sample::sample_json).await,
+        "/api/load" => uncached_response(JSON_CONTENT_TYPE, web.load_sampler.load_json(server).await),
         path => match page_files::find_file(path) {
             Some((kind, text)) => uncached_response(kind, text),
             None => text_response(StatusCode::NOT_FOUND, "There is nothing here.\n"),
@@ -179,12 +182,12 @@ async fn handle_request(
 /// Runs a query on the server. Its result is the JSON body of the response.
 async fn respond_with_query(
     web: &Arc<WebState>,
-    kind: &'static str,
+    content_type: &'static str,
     query: impl FnOnce(&Server) -> String + Send + 'static,
 ) -> HttpResponse {
     let web = web.clone();
     match tokio::task::spawn_blocking(move || query(&web.server)).await {
-        Ok(body) => uncached_response(kind, body),
+        Ok(body) => uncached_response(content_type, body),
         Err(error) => {
             tracing::warn!("Figures could not be shown: {error}");
             text_response(StatusCode::INTERNAL_SERVER_ERROR, "The server's log says why.\n")
@@ -248,14 +251,14 @@ fn text_response(status: StatusCode, body: impl Into<Bytes>) -> HttpResponse {
 }
 
 /// Builds a response whose headers forbid caching and framing.
-fn uncached_response(kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
+fn uncached_response(content_type: &'static str, body: impl Into<Bytes>) -> HttpResponse {
     let mut answer = Response::new(Full::new(body.into()));
     let headers = [
-        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_TYPE, content_type),
         (header::CACHE_CONTROL, "no-store"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
     ];
     for (name, value) in headers {
         answer.headers_mut().insert(name, HeaderValue::from_static(value));

@@ -24,7 +24,7 @@ use engine::OffloadReason;
 use net::scratch::{install_scratch, with_scratch};
 use net::tls::HANDSHAKE_TIMEOUT;
 use net::transport::{Socket, Stream};
-use net::wake_batches::WakeBatches;
+use net::wake_batches::WakeBatcher;
 use net::worker_pool::{
     self, BackgroundHandles, InFlightCount, Mailbox as _, MailboxMessage, MigratingConnection, WorkerHandle,
 };
@@ -45,7 +45,7 @@ const MISPLACED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The messages and connections of a worker. Other threads take both over while a command blocks the worker.
 struct WorkerMailbox {
     receiver: Mutex<mpsc::UnboundedReceiver<MailboxMessage>>,
-    slots: Arc<ConnectionSlots>,
+    connection_slots: Arc<ConnectionSlots>,
     /// Signalled when connections on this thread may belong to other workers.
     connections_misplaced: Notify,
 }
@@ -67,7 +67,7 @@ pub(crate) fn spawn_worker(server: &Arc<Server>, number: usize) -> std::io::Resu
 }
 
 /// Starts the configured number of background workers for slow commands, and those for commands that wait for slots.
-pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Option<BackgroundHandles>> {
+pub(crate) fn spawn_background_workers(server: &Arc<Server>) -> std::io::Result<Option<BackgroundHandles>> {
     let count = server.config.get(keys::LONG_COMMAND_THREADS);
     if count == 0 {
         return Ok(None);
@@ -84,7 +84,7 @@ fn spawn_thread(server: &Arc<Server>, number: Option<usize>, name: String) -> st
     let (sender, receiver) = mpsc::unbounded_channel();
     let mailbox = Arc::new(WorkerMailbox {
         receiver: Mutex::new(receiver),
-        slots: Arc::default(),
+        connection_slots: Arc::default(),
         connections_misplaced: Notify::new(),
     });
     let activity = Arc::<ThreadActivity>::default();
@@ -97,7 +97,7 @@ fn spawn_thread(server: &Arc<Server>, number: Option<usize>, name: String) -> st
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
         THIS_WORKER.set(Some(WorkerContext { server: server.clone(), number, mailbox: own_mailbox.clone() }));
-        runtime.block_on(run_accept_loop(server, number, own_mailbox));
+        runtime.block_on(run_mailbox(server, number, own_mailbox));
         // The runtime must be dropped before the thread-local state that its tasks use is destroyed.
         drop(runtime);
         THIS_WORKER.set(None);
@@ -113,7 +113,7 @@ pub(crate) fn spawn_watchdog(server: &Arc<Server>) -> std::io::Result<Option<Joi
     }
     let server = server.clone();
     let look = move || {
-        while !server.stopping.is_stopped() {
+        while !server.stop_signal.is_stopped() {
             server.network.tick.sleep_while_idle();
             std::thread::sleep(server.network.worker_pool.offload_stalled_workers(time::nanos()));
         }
@@ -153,11 +153,11 @@ impl worker_pool::Mailbox for WorkerMailbox {
         drop(receiver);
         let moved =
             |(connection, socket)| MailboxMessage::Migrated(Box::new(MovedConnection(connection, socket)));
-        all.extend(self.slots.take_idle(|_| true).into_iter().map(moved));
+        all.extend(self.connection_slots.take_idle_connections(|_| true).into_iter().map(moved));
         all
     }
 
-    fn request_check(&self) {
+    fn request_placement_check(&self) {
         self.connections_misplaced.notify_one();
     }
 }
@@ -170,7 +170,7 @@ fn serve_connection(connection: Box<Connection>) {
         if place.number.is_some_and(|number| placement.is_misplaced(connection.owner(), number)) {
             place.mailbox.connections_misplaced.notify_one();
         }
-        tokio::spawn(place.mailbox.slots.serve(connection));
+        tokio::spawn(place.mailbox.connection_slots.serve(connection));
     });
 }
 
@@ -199,7 +199,7 @@ fn serve_client(server: &Arc<Server>, stream: Stream, owner: usize) {
 }
 
 fn log_lost_connection(server: &Server, error: &std::io::Error) {
-    server.network.connected.fetch_sub(1, Ordering::Relaxed);
+    server.network.client_count.fetch_sub(1, Ordering::Relaxed);
     tracing::debug!("a connection was lost before it was served: {error}");
 }
 
@@ -260,8 +260,8 @@ fn handle_message(server: &Arc<Server>, message: MailboxMessage) {
 }
 
 /// Handles the mailbox messages of the calling thread: new and moved connections.
-async fn run_accept_loop(server: Arc<Server>, number: Option<usize>, mailbox: Arc<WorkerMailbox>) {
-    tokio::spawn(WakeBatches::current().run());
+async fn run_mailbox(server: Arc<Server>, number: Option<usize>, mailbox: Arc<WorkerMailbox>) {
+    tokio::spawn(WakeBatcher::current().run());
     let next = || poll_fn(|context| mailbox.receiver.lock().poll_recv(context));
     let mut look_at = None;
     loop {
@@ -277,22 +277,24 @@ async fn run_accept_loop(server: Arc<Server>, number: Option<usize>, mailbox: Ar
             }
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
                 look_at = None;
-                if number.is_some_and(|number| return_connections(&server, number, &mailbox.slots)) {
-                    mailbox.request_check();
+                if number.is_some_and(|number| return_misplaced_connections(&server, number, &mailbox.connection_slots)) {
+                    mailbox.request_placement_check();
                 }
             }
             () = scripts_released => {}
-            () = server.stopping.stopped() => return,
+            () = server.stop_signal.stopped() => return,
         }
     }
 }
 
 /// Moves connections that this thread serves for others back to their owners. Returns whether more must follow later.
-fn return_connections(server: &Server, number: usize, slots: &ConnectionSlots) -> bool {
+fn return_misplaced_connections(server: &Server, number: usize, slots: &ConnectionSlots) -> bool {
     let worker_pool = &server.network.worker_pool;
     // The placement is copied, since other threads lock the pool and the slots in the other order.
     let placement = worker_pool.placement();
-    for (connection, socket) in slots.take_idle(|owner| placement.can_return_to_owner(owner, number)) {
+    for (connection, socket) in
+        slots.take_idle_connections(|owner| placement.can_return_to_owner(owner, number))
+    {
         worker_pool.return_to_owner(Box::new(MovedConnection(connection, socket)));
     }
     slots.has_owner(|owner| placement.is_misplaced(owner, number))

@@ -23,7 +23,7 @@ mod check;
 mod commands;
 mod manifest;
 
-pub use check::{AofCheck, check};
+pub use check::{AofCheckResult, check_aof};
 pub use commands::CommandWriter;
 pub use manifest::{AofFile, FileKind, Manifest, ManifestError};
 

@@ -12,15 +12,15 @@
 const TABLE_BITS: u32 = 13;
 /// Base-2 logarithm of the table size for short strings, small enough for the L1 cache.
 const SHORT_TABLE_BITS: u32 = 9;
-const SHORT_INPUT: usize = 1 << SHORT_TABLE_BITS;
+const MAX_SHORT_INPUT_LEN: usize = 1 << SHORT_TABLE_BITS;
 /// Number of positions recorded inside a back reference. Recording all positions of a long one costs more time than it
 /// saves space.
-const RECORDED_IN_REFERENCE: usize = 2;
+const POSITIONS_PER_REFERENCE: usize = 2;
 const MAX_DISTANCE: usize = 1 << 13;
-const MAX_REFERENCE: usize = 264;
-const MAX_LITERALS: usize = 32;
+const MAX_REFERENCE_LEN: usize = 264;
+const MAX_LITERAL_RUN: usize = 32;
 /// The best possible compression ratio: three compressed bytes for 264 bytes.
-const MAX_RATIO: u64 = 264 / 3;
+const MAX_COMPRESSION_RATIO: u64 = 264 / 3;
 
 /// A reusable LZF compressor.
 #[derive(Debug)]
@@ -45,13 +45,13 @@ impl Compressor {
             *self = Self::default();
         }
         out.clear();
-        let fits = self.references(data, max_len, out);
+        let fits = self.compress_into(data, max_len, out);
         self.base_position = self.base_position.saturating_add(len);
         fits
     }
 
-    fn references(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
-        let shift = 32 - if data.len() <= SHORT_INPUT { SHORT_TABLE_BITS } else { TABLE_BITS };
+    fn compress_into(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
+        let shift = 32 - if data.len() <= MAX_SHORT_INPUT_LEN { SHORT_TABLE_BITS } else { TABLE_BITS };
         let (mut at, mut literals_from) = (0, 0);
         while at + 3 <= data.len() {
             let found = self.find_match(data, at, shift);
@@ -59,10 +59,10 @@ impl Compressor {
                 at += 1;
                 continue;
             };
-            literals(&data[literals_from..at], out);
+            write_literals(&data[literals_from..at], out);
             let len = common_prefix_len(&data[earlier..], &data[at..]);
-            reference(at - earlier, len, out);
-            for inside in at + 1..=(at + RECORDED_IN_REFERENCE).min(data.len() - 3) {
+            write_reference(at - earlier, len, out);
+            for inside in at + 1..=(at + POSITIONS_PER_REFERENCE).min(data.len() - 3) {
                 self.record_position(data, inside, shift);
             }
             at += len;
@@ -71,7 +71,7 @@ impl Compressor {
                 return false;
             }
         }
-        literals(&data[literals_from..], out);
+        write_literals(&data[literals_from..], out);
         out.len() <= max_len
     }
 
@@ -93,9 +93,9 @@ impl Compressor {
 }
 
 /// Returns the length of the common prefix of two slices, limited to the maximum reference length.
-fn common_prefix_len(earlier: &[u8], here: &[u8]) -> usize {
-    let most = here.len().min(MAX_REFERENCE);
-    let (earlier, here) = (&earlier[..most], &here[..most]);
+fn common_prefix_len(earlier: &[u8], current: &[u8]) -> usize {
+    let most = current.len().min(MAX_REFERENCE_LEN);
+    let (earlier, here) = (&earlier[..most], &current[..most]);
     let (mut of_earlier, mut of_here) = (earlier.chunks_exact(8), here.chunks_exact(8));
     let mut same = 0;
     for (a, b) in (&mut of_earlier).zip(&mut of_here) {
@@ -109,14 +109,14 @@ fn common_prefix_len(earlier: &[u8], here: &[u8]) -> usize {
     same + of_earlier.remainder().iter().zip(of_here.remainder()).take_while(|(a, b)| a == b).count()
 }
 
-fn literals(bytes: &[u8], out: &mut Vec<u8>) {
-    for run in bytes.chunks(MAX_LITERALS) {
+fn write_literals(bytes: &[u8], out: &mut Vec<u8>) {
+    for run in bytes.chunks(MAX_LITERAL_RUN) {
         out.push(run.len() as u8 - 1);
         out.extend_from_slice(run);
     }
 }
 
-fn reference(distance: usize, len: usize, out: &mut Vec<u8>) {
+fn write_reference(distance: usize, len: usize, out: &mut Vec<u8>) {
     let (distance, len) = (distance - 1, len - 2);
     let high = (distance >> 8) as u8;
     if len < 7 {
@@ -131,7 +131,7 @@ fn reference(distance: usize, len: usize, out: &mut Vec<u8>) {
 /// Decompresses `data`; returns `None` unless the result has exactly `len` bytes. Memory is allocated only if `data` is
 /// long enough to expand to `len` bytes.
 pub(crate) fn decompress(data: &[u8], len: u64) -> Option<Vec<u8>> {
-    if len > (data.len() as u64).saturating_mul(MAX_RATIO) {
+    if len > (data.len() as u64).saturating_mul(MAX_COMPRESSION_RATIO) {
         return None;
     }
     lzf::decompress(data, len as usize).ok().filter(|out| out.len() as u64 == len)
@@ -148,23 +148,23 @@ mod tests {
         compressor.compress(data, max_len, &mut out).then_some(out)
     }
 
-    fn round_trip(compressor: &mut Compressor, data: &[u8]) -> Option<usize> {
+    fn round_trip_len(compressor: &mut Compressor, data: &[u8]) -> Option<usize> {
         let compressed = compress_all(compressor, data, data.len())?;
         assert_eq!(decompress(&compressed, data.len() as u64).as_deref(), Some(data));
         Some(compressed.len())
     }
 
     #[test]
-    fn repetitive_strings_shrink() {
+    fn repetitive_strings_are_compressed() {
         let mut compressor = Compressor::default();
-        assert!(round_trip(&mut compressor, &[b'x'; 10_000]).unwrap() < 150);
+        assert!(round_trip_len(&mut compressor, &[b'x'; 10_000]).unwrap() < 150);
         let text = b"the quick brown fox jumps over the lazy dog. ".repeat(20);
-        assert!(round_trip(&mut compressor, &text).unwrap() < 100);
+        assert!(round_trip_len(&mut compressor, &text).unwrap() < 100);
         assert_eq!(compress_all(&mut compressor, b"abcdefghijklmnopqrstuvwxyz", 22), None);
     }
 
     #[test]
-    fn entries_of_earlier_strings_are_ignored() {
+    fn table_entries_of_earlier_strings_are_ignored() {
         let data = b"abcabcabcabcabcabcabcabcabcabc";
         let fresh = compress_all(&mut Compressor::default(), data, 100);
         let mut used = Compressor::default();
@@ -176,7 +176,7 @@ mod tests {
     fn positions_reset_before_overflow() {
         let mut compressor = Compressor { base_position: u32::MAX - 40, ..Compressor::default() };
         for _ in 0..5 {
-            round_trip(&mut compressor, &[7; 30]);
+            round_trip_len(&mut compressor, &[7; 30]);
         }
     }
 
@@ -190,12 +190,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trips(
+        fn compressed_strings_round_trip(
             strings in prop::collection::vec(prop::collection::vec(0u8..4, 1..600), 1..5),
         ) {
             let mut compressor = Compressor::default();
             for data in strings {
-                let _ = round_trip(&mut compressor, &data);
+                let _ = round_trip_len(&mut compressor, &data);
             }
         }
 

@@ -13,7 +13,7 @@ pub trait Disk: Debug {
     /// A file opened for appending.
     type File: Write + Debug;
     /// A file that is written under a temporary name.
-    type Temporary: Write + Debug;
+    type TempFile: Write + Debug;
     /// A file opened for reading.
     type Reader: Read + Seek;
 
@@ -21,13 +21,13 @@ pub trait Disk: Debug {
     fn exists(&self) -> bool;
 
     /// Creates the directory unless it exists.
-    fn create_folder(&self) -> io::Result<()>;
+    fn create_directory(&self) -> io::Result<()>;
 
     /// Creates an empty file, replacing any file with this name.
     fn create(&self, name: &str) -> io::Result<()>;
 
     /// Opens a file for appending.
-    fn append(&self, name: &str) -> io::Result<Self::File>;
+    fn open_append(&self, name: &str) -> io::Result<Self::File>;
 
     /// Makes the contents of an open file durable (fsync).
     fn sync_file(&self, file: &Self::File) -> io::Result<()>;
@@ -35,7 +35,7 @@ pub trait Disk: Debug {
     /// Rewrites the last bytes of a file with their current content. Pages whose write-back failed in an earlier
     /// process may exist only in the page cache, and the next fsync would wrongly report them as written; after the
     /// rewrite, fsync writes them to disk.
-    fn overwrite(&self, name: &str) -> io::Result<()>;
+    fn rewrite_tail(&self, name: &str) -> io::Result<()>;
 
     /// Truncates an open file to `len` bytes.
     fn truncate_file(&self, file: &Self::File, len: u64) -> io::Result<()>;
@@ -44,16 +44,16 @@ pub trait Disk: Debug {
     fn read(&self, name: &str) -> io::Result<Self::Reader>;
 
     /// Creates an empty file under a temporary name that ends in `suffix`.
-    fn create_temp_file(&self, suffix: &str) -> io::Result<Self::Temporary>;
+    fn create_temp_file(&self, suffix: &str) -> io::Result<Self::TempFile>;
 
     /// Returns the name of a temporary file.
-    fn temporary_name(&self, file: &Self::Temporary) -> String;
+    fn temp_file_name(&self, file: &Self::TempFile) -> String;
 
     /// Makes the contents of a temporary file durable (fsync).
-    fn sync_temporary(&self, file: &Self::Temporary) -> io::Result<()>;
+    fn sync_temp_file(&self, file: &Self::TempFile) -> io::Result<()>;
 
     /// Renames a temporary file to `name`, replacing an existing file.
-    fn rename(&self, file: Self::Temporary, name: &str) -> io::Result<()>;
+    fn rename(&self, file: Self::TempFile, name: &str) -> io::Result<()>;
 
     /// Deletes a file. The deletion becomes durable with [`Disk::sync`].
     fn remove(&self, name: &str) -> io::Result<()>;
@@ -71,7 +71,7 @@ pub trait Disk: Debug {
     fn sync(&self) -> io::Result<()>;
 
     /// Returns whether this is the name of a temporary file whose creating process has ended.
-    fn is_abandoned_temporary(&self, name: &str) -> bool;
+    fn is_abandoned_temp_file(&self, name: &str) -> bool;
 
     /// Returns the path of a file, for messages to users.
     fn path_of(&self, name: &str) -> PathBuf;

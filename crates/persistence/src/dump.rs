@@ -4,13 +4,13 @@
 use keyspace::{DetachedValue, EncodingLimits, PackedValue, Value};
 
 use crate::checksum::Checksum;
-use crate::decode::Source;
+use crate::decode::RdbReader;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
 use crate::rdb::FUNCTION;
 use crate::rdb::KEY_META;
 use crate::value::{self, ValueBuffer};
-use crate::{Checks, Dialect, VALKEY_WRITTEN_VERSION, Versions};
+use crate::{AcceptedVersions, Dialect, InputChecks, VALKEY_WRITTEN_VERSION};
 
 const VERSION_LEN: usize = 2;
 const CHECKSUM_LEN: usize = 8;
@@ -35,15 +35,15 @@ impl From<RdbError> for RestoreError {
 /// Serializes a value in the format of DUMP.
 #[must_use]
 pub fn dump(value: &Value<'_>, dialect: Dialect, compress: bool) -> Vec<u8> {
-    const NO_EXPIRY: &str = "writing to memory does not fail";
+    const WRITE_CANNOT_FAIL: &str = "writing to memory does not fail";
     let mut encoder = Encoder::new(Vec::new(), compress, true);
     let code = value::type_code(value, dialect);
-    encoder.byte(code).expect(NO_EXPIRY);
-    value::write(code, value, &mut encoder).expect(NO_EXPIRY);
-    encoder.bytes(&dialect.written_version().to_le_bytes()).expect(NO_EXPIRY);
-    let checksum = encoder.checksum().expect(NO_EXPIRY);
-    encoder.bytes(&checksum.to_le_bytes()).expect(NO_EXPIRY);
-    encoder.into_out().expect(NO_EXPIRY)
+    encoder.write_byte(code).expect(WRITE_CANNOT_FAIL);
+    value::write(code, value, &mut encoder).expect(WRITE_CANNOT_FAIL);
+    encoder.write_bytes(&dialect.written_version().to_le_bytes()).expect(WRITE_CANNOT_FAIL);
+    let checksum = encoder.checksum().expect(WRITE_CANNOT_FAIL);
+    encoder.write_bytes(&checksum.to_le_bytes()).expect(WRITE_CANNOT_FAIL);
+    encoder.finish().expect(WRITE_CANNOT_FAIL)
 }
 
 /// A deserialized value.
@@ -64,25 +64,25 @@ pub fn restore<'a>(
     payload: &[u8],
     max_string: u64,
     limits: EncodingLimits,
-    checks: Checks,
+    checks: InputChecks,
     buffer: &'a mut ValueBuffer,
 ) -> Result<RestoredValue<'a>, RestoreError> {
     buffer.set_limits(limits);
     buffer.set_depth(checks.depth);
-    let (body, version) = verify(payload, checks.versions).ok_or(RestoreError::VersionOrChecksum)?;
-    let mut source = Source::new(body, body.len(), max_string, false);
-    let mut code = source.byte()?;
+    let (body, version) = verify_trailer(payload, checks.versions).ok_or(RestoreError::VersionOrChecksum)?;
+    let mut source = RdbReader::new(body, body.len(), max_string, false);
+    let mut code = source.read_byte()?;
     if code == KEY_META && version < VALKEY_WRITTEN_VERSION {
         value::skip_key_metadata(&mut source)?;
-        code = source.byte()?;
+        code = source.read_byte()?;
     }
     value::read(code, &mut source, buffer)?;
     if !buffer.is_part() {
         return Ok(RestoredValue::Whole(buffer.value()));
     }
-    let mut large = DetachedValue::large(buffer.value().kind());
+    let mut large = DetachedValue::empty_large(buffer.value().kind());
     loop {
-        if !large.add(buffer.value(), &limits) {
+        if !large.add_part(buffer.value(), &limits) {
             let reason = RdbErrorReason::BadValue("a value with the same element twice, or out of order");
             return Err(RestoreError::BadData(reason));
         }
@@ -96,16 +96,16 @@ pub fn restore<'a>(
 /// Serializes function libraries in the format of FUNCTION DUMP.
 #[must_use]
 pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    const NO_EXPIRY: &str = "writing to memory does not fail";
+    const WRITE_CANNOT_FAIL: &str = "writing to memory does not fail";
     let mut encoder = Encoder::new(Vec::new(), true, true);
     for code in codes {
-        encoder.byte(FUNCTION).expect(NO_EXPIRY);
-        encoder.string(code).expect(NO_EXPIRY);
+        encoder.write_byte(FUNCTION).expect(WRITE_CANNOT_FAIL);
+        encoder.write_string(code).expect(WRITE_CANNOT_FAIL);
     }
-    encoder.bytes(&Dialect::Redis.written_version().to_le_bytes()).expect(NO_EXPIRY);
-    let checksum = encoder.checksum().expect(NO_EXPIRY);
-    encoder.bytes(&checksum.to_le_bytes()).expect(NO_EXPIRY);
-    encoder.into_out().expect(NO_EXPIRY)
+    encoder.write_bytes(&Dialect::Redis.written_version().to_le_bytes()).expect(WRITE_CANNOT_FAIL);
+    let checksum = encoder.checksum().expect(WRITE_CANNOT_FAIL);
+    encoder.write_bytes(&checksum.to_le_bytes()).expect(WRITE_CANNOT_FAIL);
+    encoder.finish().expect(WRITE_CANNOT_FAIL)
 }
 
 /// Returns the source texts of the libraries in a FUNCTION DUMP payload.
@@ -115,18 +115,18 @@ pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
 pub fn restore_functions(
     payload: &[u8],
     max_string: u64,
-    versions: Versions,
+    versions: AcceptedVersions,
 ) -> Result<Vec<Vec<u8>>, RestoreError> {
-    let (body, _) = verify(payload, versions).ok_or(RestoreError::VersionOrChecksum)?;
-    let mut source = Source::new(body, body.len(), max_string, false);
+    let (body, _) = verify_trailer(payload, versions).ok_or(RestoreError::VersionOrChecksum)?;
+    let mut source = RdbReader::new(body, body.len(), max_string, false);
     let mut codes = Vec::new();
     while source.offset() < body.len() as u64 {
-        let item = source.byte()?;
+        let item = source.read_byte()?;
         if item != FUNCTION {
             return Err(RestoreError::BadData(RdbErrorReason::UnknownType(item)));
         }
         let mut code = Vec::new();
-        source.string(&mut code)?;
+        source.read_string(&mut code)?;
         codes.push(code);
     }
     Ok(codes)
@@ -143,7 +143,7 @@ pub fn with_corrected_checksum(payload: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Returns the payload without its trailer, and the format version, if version and checksum are valid.
-fn verify(payload: &[u8], versions: Versions) -> Option<(&[u8], u16)> {
+fn verify_trailer(payload: &[u8], versions: AcceptedVersions) -> Option<(&[u8], u16)> {
     let (covered, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>()?;
     let (body, version) = covered.split_last_chunk::<VERSION_LEN>()?;
     let mut expected = Checksum::new();
@@ -168,23 +168,23 @@ mod tests {
         )
     }
 
-    fn read<'a>(
+    fn restore_payload<'a>(
         payload: &[u8],
         limits: EncodingLimits,
         buffer: &'a mut ValueBuffer,
     ) -> Result<RestoredValue<'a>, RestoreError> {
-        restore(payload, 1 << 29, limits, Checks::default(), buffer)
+        restore(payload, 1 << 29, limits, InputChecks::default(), buffer)
     }
 
     fn restore_value(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {
-        match read(payload, EncodingLimits::default(), &mut ValueBuffer::new())? {
+        match restore_payload(payload, EncodingLimits::default(), &mut ValueBuffer::new())? {
             RestoredValue::Whole(value) if value.kind() == Kind::String => Ok(value.bytes().to_vec()),
             _ => panic!("only strings are tested here"),
         }
     }
 
     /// Appends the format version and a valid checksum to a body.
-    fn with_trailer(body: &[u8], version: u16) -> Vec<u8> {
+    fn append_trailer(body: &[u8], version: u16) -> Vec<u8> {
         let mut payload = body.to_vec();
         payload.extend_from_slice(&version.to_le_bytes());
         let mut checksum = Checksum::new();
@@ -227,11 +227,11 @@ mod tests {
 
     #[test]
     fn newer_versions_and_malformed_bodies_are_rejected() {
-        assert_eq!(restore_value(&with_trailer(b"\x00\x01a", 13)), Ok(b"a".to_vec()));
+        assert_eq!(restore_value(&append_trailer(b"\x00\x01a", 13)), Ok(b"a".to_vec()));
         for version in [14, 79, 82] {
-            let payload = with_trailer(b"\x00\x01a", version);
+            let payload = append_trailer(b"\x00\x01a", version);
             assert_eq!(restore_value(&payload), Err(RestoreError::VersionOrChecksum));
-            let checks = Checks { versions: Versions::Any, ..Checks::default() };
+            let checks = InputChecks { versions: AcceptedVersions::Any, ..InputChecks::default() };
             let mut buffer = ValueBuffer::new();
             assert!(
                 restore(&payload, 1 << 29, EncodingLimits::default(), checks, &mut buffer).is_ok(),
@@ -240,7 +240,7 @@ mod tests {
         }
         for body in [&b""[..], b"\x00", b"\x00\x05a", b"\xff\x01a", b"\x07\x01a", b"\x00\xc3\x01\x50\x00"] {
             assert!(
-                matches!(restore_value(&with_trailer(body, 10)), Err(RestoreError::BadData(_))),
+                matches!(restore_value(&append_trailer(body, 10)), Err(RestoreError::BadData(_))),
                 "{body:?}"
             );
         }
@@ -249,14 +249,14 @@ mod tests {
     /// Builds the payload of a hash with this many fields; the last field is called `last`.
     fn dump_hash(fields: u32, last: &str) -> Vec<u8> {
         let mut encoder = Encoder::new(Vec::new(), true, false);
-        encoder.byte(4).unwrap();
-        encoder.len(u64::from(fields)).unwrap();
+        encoder.write_byte(4).unwrap();
+        encoder.write_len(u64::from(fields)).unwrap();
         for number in 1..=fields {
             let name = if number == fields { last.to_owned() } else { format!("field:{number}") };
-            encoder.string(name.as_bytes()).unwrap();
-            encoder.string(&[&number.to_le_bytes()[..]; 20].concat()).unwrap();
+            encoder.write_string(name.as_bytes()).unwrap();
+            encoder.write_string(&[&number.to_le_bytes()[..]; 20].concat()).unwrap();
         }
-        with_trailer(&encoder.into_out().unwrap(), 10)
+        append_trailer(&encoder.finish().unwrap(), 10)
     }
 
     #[test]
@@ -265,7 +265,8 @@ mod tests {
         let key = keyspace.key(b"key");
         let payload = dump_hash(20_000, "last");
         let mut buffer = ValueBuffer::new();
-        let Ok(RestoredValue::Multipart(hash)) = read(&payload, EncodingLimits::default(), &mut buffer)
+        let Ok(RestoredValue::Multipart(hash)) =
+            restore_payload(&payload, EncodingLimits::default(), &mut buffer)
         else {
             panic!("it is large")
         };
@@ -279,13 +280,13 @@ mod tests {
             assert_eq!(field.value, [&number.to_le_bytes()[..]; 20].concat());
         }
         let twice = dump_hash(20_000, "field:1");
-        let refused = read(&twice, EncodingLimits::default(), &mut buffer).map(|_| ());
+        let refused = restore_payload(&twice, EncodingLimits::default(), &mut buffer).map(|_| ());
         assert!(matches!(refused, Err(RestoreError::BadData(_))));
         let few = EncodingLimits {
-            hash: ListpackBounds { entries: 1 << 20, value: 100 },
+            hash: ListpackBounds { max_entries: 1 << 20, max_value_len: 100 },
             ..EncodingLimits::default()
         };
-        let Ok(RestoredValue::Multipart(hash)) = read(&payload, few, &mut buffer) else {
+        let Ok(RestoredValue::Multipart(hash)) = restore_payload(&payload, few, &mut buffer) else {
             panic!("it is large")
         };
         let other = keyspace.key(b"{key}2");
@@ -295,13 +296,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trips(value in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn dumped_strings_round_trip(value in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert_eq!(restore_value(&dump_value(&value)), Ok(value));
         }
 
         #[test]
         fn arbitrary_bodies_with_valid_trailer_do_not_panic(body in prop::collection::vec(any::<u8>(), 0..60)) {
-            let _ = restore_value(&with_trailer(&body, 10));
+            let _ = restore_value(&append_trailer(&body, 10));
         }
     }
 }

@@ -30,7 +30,7 @@ pub use dump::{
 };
 pub use error::{ModuleType, RdbError, RdbErrorReason};
 pub use rdb::{
-    EmptyRdbKey, KeyUsage, RdbEntry, RdbInfo, RdbItem, RdbLoader, RdbWriter, ReadLimits, UsageFormat,
+    EmptyCollectionKey, KeyUsage, RdbEntry, RdbInfo, RdbItem, RdbLoader, RdbWriter, ReadLimits, UsageFormat,
     WriteOptions,
 };
 pub use snapshot_file::{SnapshotFile, TEMP_PREFIX};
@@ -49,16 +49,16 @@ pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = VALKEY_WRITTEN_VERSION..
 
 /// How thoroughly the input is validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Checks {
+pub struct InputChecks {
     /// Which format versions are accepted (`rdb-version-check`).
-    pub versions: Versions,
+    pub versions: AcceptedVersions,
     /// How thoroughly packed encodings are validated (`sanitize-dump-payload`).
-    pub depth: Depth,
+    pub depth: ValidationDepth,
 }
 
 /// Which RDB format versions are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Versions {
+pub enum AcceptedVersions {
     /// Accept only the versions known to this crate.
     #[default]
     Known,
@@ -66,7 +66,7 @@ pub enum Versions {
     Any,
 }
 
-impl Versions {
+impl AcceptedVersions {
     pub(crate) fn includes(self, version: u16) -> bool {
         match self {
             Self::Known => REDIS_VERSIONS.contains(&version) || VALKEY_VERSIONS.contains(&version),
@@ -77,7 +77,7 @@ impl Versions {
 
 /// How thoroughly packed encodings (ziplists, listpacks, zipmaps) are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Depth {
+pub enum ValidationDepth {
     /// Validate only what a forward read needs, because items are decoded once and re-encoded.
     #[default]
     HeadersOnly,

@@ -18,7 +18,7 @@ mod loader;
 mod tests;
 mod writer;
 
-pub use loader::{EmptyRdbKey, KeyUsage, RdbEntry, RdbItem, RdbLoader, ReadLimits};
+pub use loader::{EmptyCollectionKey, KeyUsage, RdbEntry, RdbItem, RdbLoader, ReadLimits};
 pub use writer::{RdbInfo, RdbWriter, UsageFormat, WriteOptions};
 
 const SLOT_IMPORT: u8 = 243;
@@ -28,11 +28,11 @@ const SLOT_INFO: u8 = 244;
 pub(crate) const FUNCTION: u8 = 245;
 const FUNCTION_BEFORE_7: u8 = 246;
 const MODULE_AUX: u8 = 247;
-const IDLE: u8 = 248;
+const IDLE_TIME: u8 = 248;
 const FREQUENCY: u8 = 249;
 const AUX: u8 = 250;
 const RESIZE_DB: u8 = 251;
 const EXPIRE_MILLIS: u8 = 252;
 const EXPIRE_SECONDS: u8 = 253;
 const SELECT_DB: u8 = 254;
-const END: u8 = 255;
+const END_OF_FILE: u8 = 255;

@@ -26,7 +26,7 @@ impl<D: Disk> SnapshotFile<D> {
     ///
     /// # Errors
     /// The error of the operating system.
-    pub fn begin_write(&self) -> io::Result<D::Temporary> {
+    pub fn create_temp_file(&self) -> io::Result<D::TempFile> {
         self.disk.create_temp_file(TEMP_SUFFIX)
     }
 
@@ -34,8 +34,8 @@ impl<D: Disk> SnapshotFile<D> {
     ///
     /// # Errors
     /// The error of the operating system. The snapshot file is then either the new or the previous one.
-    pub fn commit(&self, file: D::Temporary) -> io::Result<()> {
-        self.disk.sync_temporary(&file)?;
+    pub fn commit(&self, file: D::TempFile) -> io::Result<()> {
+        self.disk.sync_temp_file(&file)?;
         self.disk.rename(file, &self.name)?;
         // The rename is durable only after the directory is synced.
         self.disk.sync()
@@ -45,7 +45,7 @@ impl<D: Disk> SnapshotFile<D> {
     pub fn remove_leftovers(&self) -> Vec<String> {
         let mut names = self.disk.list_names().unwrap_or_default();
         names.retain(|name| name.starts_with(TEMP_PREFIX) && name.ends_with(TEMP_SUFFIX));
-        names.retain(|name| self.disk.is_abandoned_temporary(name) && self.disk.remove(name).is_ok());
+        names.retain(|name| self.disk.is_abandoned_temp_file(name) && self.disk.remove(name).is_ok());
         names
     }
 }

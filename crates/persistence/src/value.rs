@@ -27,31 +27,31 @@ use sorted_set::SortedSetCodec;
 use stream::StreamCodec;
 use string::StringCodec;
 
-use crate::decode::Source;
+use crate::decode::RdbReader;
 use crate::encode::Encoder;
 use crate::error::{ModuleType, RdbError, RdbErrorReason};
-use crate::{Depth, Dialect};
+use crate::{Dialect, ValidationDepth};
 
 /// Type codes that are known but rejected, with their names.
 const UNSUPPORTED_TYPES: &[(u8, &str)] = &[(23, "hash with expiring fields")];
-/// Type tags of the values in a key's module metadata; `META_END` ends the list.
-const META_END: u64 = 0;
-const META_SIGNED: u64 = 1;
-const META_UNSIGNED: u64 = 2;
-const META_FLOAT: u64 = 3;
-const META_DOUBLE: u64 = 4;
-const META_STRING: u64 = 5;
+/// Type tags of the values in a key's module metadata; `META_TAG_END` ends the list.
+const META_TAG_END: u64 = 0;
+const META_TAG_SIGNED: u64 = 1;
+const META_TAG_UNSIGNED: u64 = 2;
+const META_TAG_FLOAT: u64 = 3;
+const META_TAG_DOUBLE: u64 = 4;
+const META_TAG_STRING: u64 = 5;
 /// Size in bytes above which a value is read in parts, so that it is never in memory twice, decoded and stored.
 const PART_BYTES: usize = 128 << 10;
 /// Type codes of module values.
-const MODULE: [u8; 2] = [6, NAMED_MODULE];
+const MODULE_TYPES: [u8; 2] = [6, NAMED_MODULE_TYPE];
 /// Type code of a module value that starts with a number identifying the module type.
-const NAMED_MODULE: u8 = 7;
+const NAMED_MODULE_TYPE: u8 = 7;
 
 /// The RDB encodings of one value type.
 trait Codec {
     /// All type codes that this codec reads.
-    const CODES: &'static [u8];
+    const TYPE_CODES: &'static [u8];
     /// The form in which the value is passed to the writer.
     type Value<'a>;
 
@@ -65,7 +65,7 @@ trait Codec {
     fn add_commands(value: &Self::Value<'_>, out: &mut Commands);
 
     /// Reads the value that follows the key: all of it, or for a [`MultipartCodec`] maybe only the first part.
-    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
+    fn read<R: Read>(code: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
 }
 
 /// A codec of values that can be too large to be in memory twice, decoded and stored.
@@ -90,7 +90,7 @@ trait MultipartCodec: Codec {
     fn add_part_commands(part: &Self::Part<'_>, out: &mut Commands);
 
     /// Reads the next part, replacing the previous one.
-    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
+    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
 }
 
 /// Stores a decoded value. Its memory is reused for the next value.
@@ -100,18 +100,18 @@ pub struct ValueBuffer {
     /// Buffers for the two strings of an element, such as name and value.
     first_buffer: Vec<u8>,
     second_buffer: Vec<u8>,
-    remaining: Remaining,
-    stream_remaining: stream::Remaining,
+    remaining_part: RemainingElements,
+    stream_remaining: stream::StreamProgress,
     limits: EncodingLimits,
-    depth: Depth,
+    depth: ValidationDepth,
 }
 
 /// What is still to be read of a large value.
 #[derive(Debug, Default)]
-struct Remaining {
+struct RemainingElements {
     code: u8,
     /// Base in milliseconds that relative times of elements are added to.
-    base: i64,
+    base_time: i64,
     elements: u64,
 }
 
@@ -128,14 +128,14 @@ impl ValueBuffer {
     }
 
     /// Sets how thoroughly packed encodings are validated.
-    pub fn set_depth(&mut self, depth: Depth) {
+    pub fn set_depth(&mut self, depth: ValidationDepth) {
         self.depth = depth;
     }
 
     /// Returns whether the last read gave only a part of the value, and more parts follow.
     #[must_use]
     pub fn is_part(&self) -> bool {
-        self.remaining.elements > 0
+        self.remaining_part.elements > 0
     }
 
     /// Returns the value, or the part, that was read last.
@@ -146,14 +146,14 @@ impl ValueBuffer {
 }
 
 /// Returns the type codes that are read as this kind.
-fn codes(kind: Kind) -> &'static [u8] {
+fn type_codes(kind: Kind) -> &'static [u8] {
     match kind {
-        Kind::String => StringCodec::CODES,
-        Kind::List => ListCodec::CODES,
-        Kind::Set => SetCodec::CODES,
-        Kind::SortedSet => SortedSetCodec::CODES,
-        Kind::Hash => HashCodec::CODES,
-        Kind::Stream => StreamCodec::CODES,
+        Kind::String => StringCodec::TYPE_CODES,
+        Kind::List => ListCodec::TYPE_CODES,
+        Kind::Set => SetCodec::TYPE_CODES,
+        Kind::SortedSet => SortedSetCodec::TYPE_CODES,
+        Kind::Hash => HashCodec::TYPE_CODES,
+        Kind::Stream => StreamCodec::TYPE_CODES,
     }
 }
 
@@ -203,8 +203,8 @@ pub(crate) fn add_part_commands(part: &ValuePart<'_>, out: &mut Commands) {
 }
 
 /// Returns the type code of a value in a snapshot, which may be complete or in parts.
-pub(crate) fn snapshot_type_code(shown: &SnapshotValue<'_>, dialect: Dialect) -> u8 {
-    match shown {
+pub(crate) fn snapshot_type_code(value: &SnapshotValue<'_>, dialect: Dialect) -> u8 {
+    match value {
         SnapshotValue::Whole(value) => type_code(value, dialect),
         SnapshotValue::Part(part) => match &part.elements {
             PartElements::List(part) => ListCodec::part_code(part, dialect),
@@ -223,8 +223,8 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &ValuePart<'_>, out: &mut Enc
         elements: &C::Part<'_>,
         out: &mut Encoder<W>,
     ) -> io::Result<()> {
-        if part.first {
-            C::write_head(code, part.total, elements, out)?;
+        if part.is_first {
+            C::write_head(code, part.total_elements, elements, out)?;
         }
         C::write_part(code, elements, out)
     }
@@ -238,10 +238,10 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &ValuePart<'_>, out: &mut Enc
 }
 
 pub(crate) fn kind_of_type(code: u8) -> Result<Kind, RdbErrorReason> {
-    if let Some(kind) = Kind::ALL.iter().copied().find(|kind| codes(*kind).contains(&code)) {
+    if let Some(kind) = Kind::ALL.iter().copied().find(|kind| type_codes(*kind).contains(&code)) {
         return Ok(kind);
     }
-    if MODULE.contains(&code) {
+    if MODULE_TYPES.contains(&code) {
         return Err(RdbErrorReason::ModuleData);
     }
     match UNSUPPORTED_TYPES.iter().find(|(unsupported, _)| *unsupported == code) {
@@ -251,21 +251,21 @@ pub(crate) fn kind_of_type(code: u8) -> Result<Kind, RdbErrorReason> {
 }
 
 pub(crate) fn is_module_type(code: u8) -> bool {
-    MODULE.contains(&code)
+    MODULE_TYPES.contains(&code)
 }
 
 /// Skips the module metadata of the next key (Redis 8.6), because this server has no modules.
-pub(crate) fn skip_key_metadata<R: Read>(source: &mut Source<R>) -> Result<(), RdbError> {
+pub(crate) fn skip_key_metadata<R: Read>(source: &mut RdbReader<R>) -> Result<(), RdbError> {
     let mut text = Vec::new();
-    for _ in 0..source.len()? {
-        let _class: [u8; 4] = source.array()?;
+    for _ in 0..source.read_len()? {
+        let _class: [u8; 4] = source.read_array()?;
         loop {
-            match source.len()? {
-                META_END => break,
-                META_SIGNED | META_UNSIGNED => drop(source.len()?),
-                META_FLOAT => drop(source.array::<4>()?),
-                META_DOUBLE => drop(source.array::<8>()?),
-                META_STRING => source.string(&mut text)?,
+            match source.read_len()? {
+                META_TAG_END => break,
+                META_TAG_SIGNED | META_TAG_UNSIGNED => drop(source.read_len()?),
+                META_TAG_FLOAT => drop(source.read_array::<4>()?),
+                META_TAG_DOUBLE => drop(source.read_array::<8>()?),
+                META_TAG_STRING => source.read_string(&mut text)?,
                 _ => return Err(source.error(RdbErrorReason::BadValue("Corrupted metadata of a key"))),
             }
         }
@@ -276,16 +276,16 @@ pub(crate) fn skip_key_metadata<R: Read>(source: &mut Source<R>) -> Result<(), R
 /// Reads the value that follows a key: all of it, or the first part of a large value.
 pub(crate) fn read<R: Read>(
     code: u8,
-    source: &mut Source<R>,
+    source: &mut RdbReader<R>,
     buffer: &mut ValueBuffer,
 ) -> Result<(), RdbError> {
-    if code == NAMED_MODULE {
-        let name = ModuleType::from_number(source.len()?);
+    if code == NAMED_MODULE_TYPE {
+        let name = ModuleType::from_number(source.read_len()?);
         return Err(source.error(RdbErrorReason::ModuleType(name)));
     }
     let kind = kind_of_type(code).map_err(|reason| source.error(reason))?;
-    buffer.remaining = Remaining::default();
-    buffer.packed.begin(kind);
+    buffer.remaining_part = RemainingElements::default();
+    buffer.packed.reset(kind);
     match kind {
         Kind::String => StringCodec::read(code, source, buffer),
         Kind::List => ListCodec::read(code, source, buffer),
@@ -299,10 +299,13 @@ pub(crate) fn read<R: Read>(
 }
 
 /// Reads the next part of a value. Must be called only while [`ValueBuffer::is_part`] is true.
-pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+pub(crate) fn read_more<R: Read>(
+    source: &mut RdbReader<R>,
+    buffer: &mut ValueBuffer,
+) -> Result<(), RdbError> {
     debug_assert!(buffer.is_part());
     let kind = buffer.value().kind();
-    buffer.packed.begin(kind);
+    buffer.packed.reset(kind);
     match kind {
         // Strings are never read in parts.
         Kind::String => Ok(()),

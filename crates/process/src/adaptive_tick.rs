@@ -23,8 +23,8 @@ const IDLE_PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct AdaptiveTick {
     is_idle: AtomicBool,
-    woken: Notify,
-    ticks: Notify,
+    wake_notify: Notify,
+    tick_notify: Notify,
     /// Wakes threads in [`AdaptiveTick::sleep_while_idle`].
     sleepers: (Mutex<()>, Condvar),
 }
@@ -41,7 +41,7 @@ impl AdaptiveTick {
     #[cold]
     fn wake(&self) {
         if self.is_idle.swap(false, Ordering::AcqRel) {
-            self.woken.notify_one();
+            self.wake_notify.notify_one();
             drop(self.sleepers.0.lock());
             self.sleepers.1.notify_all();
         }
@@ -62,13 +62,13 @@ impl AdaptiveTick {
 
     /// Waits for the next tick. A task that is not waiting when the tick fires misses it.
     pub async fn wait_for_tick(&self) {
-        self.ticks.notified().await;
+        self.tick_notify.notified().await;
     }
 
     /// Sleeps until one period after `last`, then wakes the waiting tasks.
     pub async fn drive_tick(&self, last: Instant) {
         sleep_until(last + TICK_PERIOD).await;
-        self.ticks.notify_waiters();
+        self.tick_notify.notify_waiters();
     }
 
     /// Like [`Self::drive_tick`] for an idle server. `is_quiet` is called after the idle flag is set, so input that arrives
@@ -77,9 +77,9 @@ impl AdaptiveTick {
         self.is_idle.store(true, Ordering::SeqCst);
         if is_quiet() {
             // A notification from an earlier idle period may be left over. Its only effect is one extra tick.
-            let _ = timeout(IDLE_PERIOD, self.woken.notified()).await;
+            let _ = timeout(IDLE_PERIOD, self.wake_notify.notified()).await;
             self.is_idle.store(false, Ordering::Relaxed);
-            self.ticks.notify_waiters();
+            self.tick_notify.notify_waiters();
         } else {
             self.is_idle.store(false, Ordering::Relaxed);
             self.drive_tick(last).await;
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn input_before_the_idle_period_prevents_it() {
+    async fn input_prevents_the_idle_period() {
         let (tick, begun) = (AdaptiveTick::default(), Instant::now());
         tick.drive_idle_tick(begun, || false).await;
         assert!((TICK_PERIOD..IDLE_PERIOD).contains(&begun.elapsed()), "{:?}", begun.elapsed());

@@ -106,7 +106,7 @@ pub fn run_guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
 
 /// Logs the crash report with this client's command, and ends the process.
 pub fn abort_in_command(client: &Client, catalogue: &CommandCatalogue, args: Option<Args<'_>>) -> ! {
-    let line = client.describe(crate::time::now(), catalogue);
+    let line = client.format_line(crate::time::now(), catalogue);
     let mut text = format!("{}\n", String::from_utf8_lossy(&line));
     for (index, arg) in args.iter().flat_map(|args| args.iter()).take(MAX_ARGUMENTS).enumerate() {
         let shown = arg[..arg.len().min(MAX_ARGUMENT_BYTES)].escape_ascii();
@@ -134,9 +134,9 @@ fn report_and_abort(client: String) -> ! {
     std::process::abort()
 }
 
-fn write_report(found: &CapturedPanic, client: &str) {
+fn write_report(panic: &CapturedPanic, client: &str) {
     let version = env!("CARGO_PKG_VERSION");
-    let CapturedPanic { thread, message, stack } = found;
+    let CapturedPanic { thread, message, stack } = panic;
     // First log the parts of the report that need no lock.
     tracing::error!(
         "=== REDIS BUG REPORT START: Cut & paste starting from here ===\n\

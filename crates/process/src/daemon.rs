@@ -19,7 +19,7 @@ const BACKGROUND_ENV: &str = "REDOUBT_IN_BACKGROUND";
 ///
 /// # Errors
 /// The program cannot be started again.
-pub fn daemonize(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result<bool> {
+pub fn daemonize(config: &Config, start_directory: &Path, stdin: Option<&str>) -> Result<bool> {
     if !config.get(keys::DAEMONIZE) || detect_supervisor(config).is_some() {
         return Ok(false);
     }
@@ -36,7 +36,7 @@ pub fn daemonize(config: &Config, started_in: &Path, stdin: Option<&str>) -> Res
         std::os::unix::process::CommandExt::arg0(&mut command, name);
     }
     command
-        .current_dir(started_in)
+        .current_dir(start_directory)
         .args(arguments)
         .env(BACKGROUND_ENV, "1")
         .stdout(Stdio::null())
@@ -51,14 +51,14 @@ pub fn daemonize(config: &Config, started_in: &Path, stdin: Option<&str>) -> Res
 }
 
 /// Returns the path of the pid file. A daemon has a pid file even if `pidfile` is not set.
-pub fn pid_file(config: &Config) -> Option<Text> {
+pub fn pid_file_path(config: &Config) -> Option<Text> {
     let is_daemon = || config.get(keys::DAEMONIZE) && detect_supervisor(config).is_none();
     config.get(keys::PIDFILE).or_else(|| is_daemon().then(|| "/var/run/redis.pid".into()))
 }
 
 /// Writes the pid file. A failure is logged and otherwise ignored.
 pub fn write_pid_file(config: &Config) {
-    if let Some(path) = pid_file(config)
+    if let Some(path) = pid_file_path(config)
         && let Err(error) = std::fs::write(&*path, format!("{}\n", std::process::id()))
     {
         tracing::warn!("Failed to write PID file '{path}': {error}");
@@ -66,8 +66,8 @@ pub fn write_pid_file(config: &Config) {
 }
 
 /// Removes the pid file and the unix socket. Errors are ignored, since the process is ending.
-pub fn remove_files(config: &Config) {
-    for path in [pid_file(config), config.get(keys::UNIXSOCKET)].into_iter().flatten() {
+pub fn remove_pid_file_and_socket(config: &Config) {
+    for path in [pid_file_path(config), config.get(keys::UNIXSOCKET)].into_iter().flatten() {
         // The file may have been removed already.
         let _ = std::fs::remove_file(&*path);
     }
@@ -97,8 +97,8 @@ fn detect_supervisor(config: &Config) -> Option<Supervisor> {
 
 fn choose_supervisor(
     supervised: Supervised,
-    notify: Option<String>,
-    upstart: Option<String>,
+    notify_socket: Option<String>,
+    upstart_job: Option<String>,
 ) -> Option<Supervisor> {
     let (takes_systemd, takes_upstart) = match supervised {
         Supervised::No => (false, false),
@@ -106,8 +106,8 @@ fn choose_supervisor(
         Supervised::Upstart => (false, true),
         Supervised::Auto => (true, true),
     };
-    let systemd = notify.filter(|_| takes_systemd).map(Supervisor::Systemd);
-    let upstart = upstart.filter(|_| takes_upstart).map(|_| Supervisor::Upstart);
+    let systemd = notify_socket.filter(|_| takes_systemd).map(Supervisor::Systemd);
+    let upstart = upstart_job.filter(|_| takes_upstart).map(|_| Supervisor::Upstart);
     systemd.or(upstart)
 }
 
@@ -121,7 +121,7 @@ pub fn notify_ready(config: &Config) {
         }
         Some(Supervisor::Upstart) => {
             tracing::info!("supervised by upstart, will stop to signal readiness");
-            suspend();
+            suspend_process();
         }
         None => {}
     }
@@ -147,7 +147,7 @@ fn notify_systemd(path: &str, message: &[u8]) -> std::io::Result<()> {
 }
 
 /// Stops this process by SIGSTOP, until a SIGCONT arrives.
-pub fn suspend() {
+pub fn suspend_process() {
     // A process may always signal itself, so this cannot fail.
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
 }

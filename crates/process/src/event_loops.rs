@@ -13,8 +13,8 @@ pub const WORKER_NAME_PREFIX: &str = "worker-";
 #[derive(Debug, Default)]
 pub struct EventLoopTime {
     /// CPU time at the last CONFIG RESETSTAT, in microseconds.
-    base: AtomicU64,
-    last: Mutex<CycleSample>,
+    micros_at_reset: AtomicU64,
+    last_sample: Mutex<CycleSample>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,30 +22,30 @@ struct CycleSample {
     micros: u64,
     cycles: u64,
     /// Mean duration of a cycle between the last two samples, in microseconds.
-    mean: u64,
+    mean_micros: u64,
 }
 
 impl EventLoopTime {
     /// Returns the CPU time since the last CONFIG RESETSTAT, in microseconds.
     pub fn total_micros(&self) -> u64 {
-        worker_cpu_micros().saturating_sub(self.base.load(Ordering::Relaxed))
+        worker_cpu_micros().saturating_sub(self.micros_at_reset.load(Ordering::Relaxed))
     }
 
     /// Returns the mean duration of a cycle since the last call, in microseconds. `micros` and `cycles` are the totals
     /// so far.
     pub fn mean_cycle_micros(&self, micros: u64, cycles: u64) -> u64 {
-        let mut last = self.last.lock();
+        let mut last = self.last_sample.lock();
         if let Some(more) = cycles.checked_sub(last.cycles).filter(|more| *more > 0) {
             let mean = micros.saturating_sub(last.micros) / more;
-            *last = CycleSample { micros, cycles, mean };
+            *last = CycleSample { micros, cycles, mean_micros: mean };
         }
-        last.mean
+        last.mean_micros
     }
 
     /// Restarts the CPU time at zero (CONFIG RESETSTAT).
     pub fn reset(&self) {
-        self.base.store(worker_cpu_micros(), Ordering::Relaxed);
-        *self.last.lock() = CycleSample::default();
+        self.micros_at_reset.store(worker_cpu_micros(), Ordering::Relaxed);
+        *self.last_sample.lock() = CycleSample::default();
     }
 }
 

@@ -21,7 +21,7 @@ impl InfoText {
     }
 
     /// Returns the underlying text, for writers that append whole lines.
-    pub fn write_raw(&mut self) -> &mut String {
+    pub fn text_mut(&mut self) -> &mut String {
         &mut self.0
     }
 }
@@ -115,8 +115,8 @@ pub fn write_pause_state(engine: &Engine, text: &mut InfoText) {
 }
 
 /// Returns the maximum of one counter over all clients. `counter` selects the counter.
-pub fn largest_buffer(clients: &[Arc<Client>], bytes: fn(&Client) -> &AtomicUsize) -> usize {
-    clients.iter().map(|client| bytes(client).load(Ordering::Relaxed)).max().unwrap_or(0)
+pub fn largest_buffer(clients: &[Arc<Client>], counter: fn(&Client) -> &AtomicUsize) -> usize {
+    clients.iter().map(|client| counter(client).load(Ordering::Relaxed)).max().unwrap_or(0)
 }
 
 /// Writes the CPU times of this process and its main thread.

@@ -59,7 +59,7 @@ pub fn set_role(letter: u8) {
 ///
 /// # Errors
 /// The log file cannot be opened, or the syslog socket cannot be created.
-pub fn start(config: &Config) -> std::io::Result<()> {
+pub fn start_logging(config: &Config) -> std::io::Result<()> {
     let sink = match config.get(keys::LOGFILE) {
         None => LogSink::Stdout,
         Some(path) => LogSink::File(LogFile::open(path.to_string().into())?),
@@ -182,7 +182,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
         let line = LogLine {
             pid: self.pid,
             role: char::from(LOG_ROLE.load(Ordering::Relaxed)),
-            when: OffsetDateTime::now_utc().to_offset(self.offset),
+            time: OffsetDateTime::now_utc().to_offset(self.offset),
             level_index,
             message: message.0.trim_start(),
         };

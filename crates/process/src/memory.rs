@@ -8,29 +8,29 @@ use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
 
 /// Lets each worker query the allocator's statistics.
-pub const HEAP_COUNTER: AllocatorStats =
-    AllocatorStats { thread_totals: thread_heap_turnover, total_bytes: heap_bytes };
+pub const ALLOCATOR_STATS: AllocatorStats =
+    AllocatorStats { thread_totals: thread_allocations, total_bytes: heap_bytes };
 
 /// Memory usage at one moment, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
     /// Bytes in use by the server: live allocations of the general allocator and of the keyspace's pool.
-    pub used: usize,
+    pub used_bytes: usize,
     /// Bytes allocated from the general allocator and from the pool.
-    pub allocated: usize,
+    pub allocated_bytes: usize,
     /// Bytes in pages of the allocator and the pool that are in use.
-    pub active: usize,
+    pub active_bytes: usize,
     /// Bytes of the allocator and the pool that are physically resident.
-    pub resident: usize,
+    pub resident_bytes: usize,
     /// The resident set size of the process, which also includes code and stacks.
-    pub rss: usize,
+    pub rss_bytes: usize,
 }
 
 /// Remembers the peak of memory usage, and the usage of the empty server.
 #[derive(Debug, Default)]
 pub struct MemoryTracker {
-    peak: AtomicUsize,
-    startup: AtomicUsize,
+    peak_bytes: AtomicUsize,
+    startup_bytes: AtomicUsize,
 }
 
 /// Returns the bytes in use: live allocations of the general allocator plus those of the keyspace's pool. Refreshes the
@@ -54,7 +54,7 @@ fn heap_bytes() -> usize {
 const THREAD_CACHE_BYTES: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
 
 /// Returns how many bytes this thread has allocated and freed so far.
-fn thread_heap_turnover() -> ThreadAllocations {
+fn thread_allocations() -> ThreadAllocations {
     thread_local! {
         static THREAD_COUNTERS: Option<(ThreadLocal<u64>, ThreadLocal<u64>)> =
             thread::allocatedp::read().ok().zip(thread::deallocatedp::read().ok());
@@ -72,11 +72,11 @@ fn thread_heap_turnover() -> ThreadAllocations {
 pub fn memory_usage() -> MemoryUsage {
     let (used, pool) = (used_bytes(), pool_usage());
     MemoryUsage {
-        used,
-        allocated: used,
-        active: stats::active::read().unwrap_or(0) + pool.mapped_bytes,
-        resident: stats::resident::read().unwrap_or(0) + pool.mapped_bytes,
-        rss: resident_set_size(),
+        used_bytes: used,
+        allocated_bytes: used,
+        active_bytes: stats::active::read().unwrap_or(0) + pool.mapped_bytes,
+        resident_bytes: stats::resident::read().unwrap_or(0) + pool.mapped_bytes,
+        rss_bytes: resident_set_size(),
     }
 }
 
@@ -97,23 +97,23 @@ impl MemoryTracker {
     /// Records the memory usage of the empty server.
     pub fn record_startup(&self) {
         let used = used_bytes();
-        self.startup.store(used, Ordering::Relaxed);
-        self.peak.store(used, Ordering::Relaxed);
+        self.startup_bytes.store(used, Ordering::Relaxed);
+        self.peak_bytes.store(used, Ordering::Relaxed);
     }
 
     /// Raises the recorded peak to `used_bytes` if the peak is lower.
-    pub fn record(&self, used: usize) {
-        self.peak.fetch_max(used, Ordering::Relaxed);
+    pub fn record_peak(&self, used_bytes: usize) {
+        self.peak_bytes.fetch_max(used_bytes, Ordering::Relaxed);
     }
 
     /// Peak usage in bytes.
-    pub fn peak(&self) -> usize {
-        self.peak.load(Ordering::Relaxed)
+    pub fn peak_bytes(&self) -> usize {
+        self.peak_bytes.load(Ordering::Relaxed)
     }
 
     /// Memory usage of the empty server in bytes.
-    pub fn startup(&self) -> usize {
-        self.startup.load(Ordering::Relaxed)
+    pub fn startup_bytes(&self) -> usize {
+        self.startup_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn reads_process_and_system_memory() {
-        assert!(memory_usage().rss > 0);
-        assert!(total_system_memory() > memory_usage().rss as u64);
+        assert!(memory_usage().rss_bytes > 0);
+        assert!(total_system_memory() > memory_usage().rss_bytes as u64);
     }
 }

@@ -14,8 +14,8 @@ pub struct OomScoreAdjuster(Mutex<AdjusterState>);
 #[derive(Debug, Default)]
 struct AdjusterState {
     /// The score that the process had before its first change; `None` before that change.
-    initial: Option<i64>,
-    last: Option<i64>,
+    initial_score: Option<i64>,
+    last_written_score: Option<i64>,
 }
 
 impl OomScoreAdjuster {
@@ -23,7 +23,7 @@ impl OomScoreAdjuster {
     pub fn apply(&self, config: &Config, replica: bool) {
         let mut state = self.0.lock();
         let mode = config.get(keys::OOM_SCORE_ADJ);
-        if mode == OomScoreMode::No && state.initial.is_none() {
+        if mode == OomScoreMode::No && state.initial_score.is_none() {
             return;
         }
         let read = || {
@@ -32,13 +32,13 @@ impl OomScoreAdjuster {
                 .and_then(|text| text.trim().parse().ok())
                 .unwrap_or(0)
         };
-        let initial = *state.initial.get_or_insert_with(read);
+        let initial = *state.initial_score.get_or_insert_with(read);
         let [master, as_replica, _] = config.get(keys::OOM_SCORE_ADJ_VALUES);
         let wanted = adjusted_score(mode, initial, i64::from(if replica { as_replica } else { master }));
-        if state.last == Some(wanted) {
+        if state.last_written_score == Some(wanted) {
             return;
         }
-        state.last = Some(wanted);
+        state.last_written_score = Some(wanted);
         if let Err(error) = std::fs::write(OOM_SCORE_FILE, wanted.to_string()) {
             tracing::warn!("Unable to write to {OOM_SCORE_FILE}: {error}");
         }

@@ -28,13 +28,13 @@ pub struct ThreadActivity {
 }
 
 thread_local! {
-    static CURRENT: OnceCell<Arc<ThreadActivity>> = const { OnceCell::new() };
+    static CURRENT_THREAD_ACTIVITY: OnceCell<Arc<ThreadActivity>> = const { OnceCell::new() };
 }
 
 /// Records that the calling thread begins a task at `now`, in nanoseconds.
 #[inline]
 pub fn begin_task(now: u64) {
-    CURRENT.with(|own| {
+    CURRENT_THREAD_ACTIVITY.with(|own| {
         if let Some(own) = own.get() {
             own.task_start.store(now, Ordering::Relaxed);
         }
@@ -53,7 +53,7 @@ impl ThreadActivity {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         // The kernel's encoding of a thread's CPU clock id.
         let _ = self.cpu_clock.set(ClockId::from_raw((!thread << 3) | 0b110));
-        CURRENT.with(|own| {
+        CURRENT_THREAD_ACTIVITY.with(|own| {
             let _ = own.set(self.clone());
         });
     }
@@ -100,24 +100,24 @@ pub struct StallDetector {
 
 impl StallDetector {
     /// Checks a thread whose current task started at `task_start`.
-    pub fn check(&mut self, thread: &ThreadActivity, since: u64, now: u64) -> StallState {
-        self.evaluate(now, since, || thread.cpu_time().unwrap_or(0))
+    pub fn check(&mut self, thread: &ThreadActivity, task_start: u64, now: u64) -> StallState {
+        self.evaluate(now, task_start, || thread.cpu_time().unwrap_or(0))
     }
 
-    fn evaluate(&mut self, now: u64, since: u64, cpu_time: impl FnOnce() -> u64) -> StallState {
-        let age = now.saturating_sub(since);
-        if since == 0 || age < SUSPICIOUS_AGE_NANOS {
+    fn evaluate(&mut self, now: u64, task_start: u64, cpu_time: impl FnOnce() -> u64) -> StallState {
+        let age = now.saturating_sub(task_start);
+        if task_start == 0 || age < SUSPICIOUS_AGE_NANOS {
             self.suspicion = None;
             return StallState::Idle;
         }
         match self.suspicion {
-            Some((same, before)) if same == since => {
+            Some((same, before)) if same == task_start => {
                 let stalled =
                     age >= STALLED_AGE_NANOS || cpu_time().saturating_sub(before) >= STALLED_CPU_NANOS;
                 if stalled { StallState::Stalled } else { StallState::Suspicious }
             }
             _ => {
-                self.suspicion = Some((since, cpu_time()));
+                self.suspicion = Some((task_start, cpu_time()));
                 StallState::Suspicious
             }
         }

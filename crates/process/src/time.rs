@@ -28,7 +28,7 @@ pub fn unix_micros() -> i64 {
 /// stamp counter where quanta considers that reliable (7 ns instead of 25).
 #[must_use]
 pub fn nanos() -> u64 {
-    static START_TIME: OnceLock<quanta::Clock> = OnceLock::new();
-    let clock = START_TIME.get_or_init(quanta::Clock::new);
+    static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
+    let clock = CLOCK.get_or_init(quanta::Clock::new);
     clock.delta_as_nanos(0, clock.raw())
 }

@@ -14,22 +14,22 @@ use std::sync::OnceLock;
 use config::{Config, keys};
 
 /// A copy of the program's arguments, since the title overwrites them.
-static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
+static ORIGINAL_ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Returns the program's arguments as they were at the start, beginning with the program's name. After [`update`],
+/// Returns the program's arguments as they were at the start, beginning with the program's name. After [`update_process_title`],
 /// [`std::env::args_os`] does not return them any more.
 pub fn original_arguments() -> &'static [OsString] {
-    ARGUMENTS.get_or_init(|| std::env::args_os().collect())
+    ORIGINAL_ARGUMENTS.get_or_init(|| std::env::args_os().collect())
 }
 
 /// Sets the title from the configuration. Does nothing with `set-proc-title no`.
-pub fn update(config: &Config, config_file: Option<&str>) {
+pub fn update_process_title(config: &Config, config_file: Option<&str>) {
     if !config.get(keys::SET_PROC_TITLE) {
         return;
     }
     let name = original_arguments().first().map(|name| name.to_string_lossy().into_owned());
     let template = config.get(keys::PROC_TITLE_TEMPLATE);
-    let title = expand(&template, |variable| match variable {
+    let title = expand_template(&template, |variable| match variable {
         "title" => name.clone().unwrap_or_default(),
         "listen-addr" => listen_address(config),
         "server-mode" if config.get(keys::CLUSTER_ENABLED) => "[cluster]".to_owned(),
@@ -58,7 +58,7 @@ fn listen_address(config: &Config) -> String {
 }
 
 /// Replaces the variables in braces. A doubled brace stands for one literal brace. Blanks at both ends are removed.
-fn expand(template: &str, value_of: impl Fn(&str) -> String) -> String {
+fn expand_template(template: &str, value_of: impl Fn(&str) -> String) -> String {
     let (mut rest, mut title) = (template, String::new());
     while let Some((text, after)) = rest.split_once('{') {
         title.push_str(text);
@@ -111,9 +111,9 @@ mod tests {
             ("a {{{port}}", "a {<port>}"),
             ("plain", "plain"),
         ] {
-            assert_eq!(expand(template, value), title, "{template}");
+            assert_eq!(expand_template(template, value), title, "{template}");
         }
-        assert_eq!(expand("a {server-mode}", |_| String::new()), "a");
+        assert_eq!(expand_template("a {server-mode}", |_| String::new()), "a");
     }
 
     #[test]

@@ -61,10 +61,10 @@ pub(crate) struct TestkitArguments {
 
 pub(crate) fn run_testkit(arguments: TestkitArguments) -> Result<()> {
     if let Some(folder) = &arguments.sweep {
-        return sweep::run_cleanup(folder);
+        return sweep::run_sweeper(folder);
     }
-    let sweeper = sweep::CleanupProcess::start()?;
-    harness::keep_folders_in(sweeper.folder());
+    let sweeper = sweep::Sweeper::start()?;
+    harness::set_folders_root(sweeper.folder());
     std::panic::set_hook(Box::new(|panic| {
         *PANIC_MESSAGE.lock().unwrap_or_else(PoisonError::into_inner) =
             panic.payload_as_str().unwrap_or("a bug").to_owned();
@@ -129,23 +129,31 @@ impl TestkitServer {
                 Ok(json!({"place": place.name}))
             }
             TestkitAction::Show(at) => Ok(serde_json::to_value(self.find_deployment(at)?.describe())?),
-            TestkitAction::Kill(what) => self.find_deployment(&what.at)?.kill_node(what.node),
-            TestkitAction::Freeze(what) => self.find_deployment(&what.at)?.freeze_node(what.node),
-            TestkitAction::Thaw(what) => self.find_deployment(&what.at)?.thaw_node(what.node),
-            TestkitAction::Stop(what) => self.find_deployment(&what.at)?.stop_node(what.node),
+            TestkitAction::Kill(what) => self.find_deployment(&what.deployment)?.kill_node(what.node),
+            TestkitAction::Freeze(what) => self.find_deployment(&what.deployment)?.freeze_node(what.node),
+            TestkitAction::Thaw(what) => self.find_deployment(&what.deployment)?.thaw_node(what.node),
+            TestkitAction::Stop(what) => self.find_deployment(&what.deployment)?.stop_node(what.node),
             TestkitAction::Restart(what) => {
-                self.find_deployment(&what.at)?.restart_node(what.node, what.data)
+                self.find_deployment(&what.deployment)?.restart_node(what.node, what.data)
             }
-            TestkitAction::Partition(what) => self.find_deployment(&what.at)?.partition_network(&what.groups),
-            TestkitAction::Lose(what) => self.find_deployment(&what.at)?.drop_packets(what.node, &what.to),
+            TestkitAction::Partition(what) => {
+                self.find_deployment(&what.deployment)?.partition_network(&what.groups)
+            }
+            TestkitAction::Lose(what) => {
+                self.find_deployment(&what.deployment)?.drop_packets(what.node, &what.to)
+            }
             TestkitAction::Heal(at) => self.find_deployment(at)?.heal_network(),
-            TestkitAction::MoveSlot(what) => self.find_deployment(&what.at)?.move_slot(what.slot, what.to),
+            TestkitAction::MoveSlot(what) => {
+                self.find_deployment(&what.deployment)?.move_slot(what.slot, what.to)
+            }
             TestkitAction::Failover(what) => {
-                self.find_deployment(&what.at)?.start_failover(what.node, what.how)
+                self.find_deployment(&what.deployment)?.start_failover(what.node, what.how)
             }
-            TestkitAction::Wait(what) => {
-                self.find_deployment(&what.at)?.wait_for_condition(what.until, what.node, what.seconds)
-            }
+            TestkitAction::Wait(what) => self.find_deployment(&what.deployment)?.wait_for_condition(
+                what.until,
+                what.node,
+                what.seconds,
+            ),
         }
     }
 

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use persistence::aof::{AofCheck, Manifest, check};
+use persistence::aof::{AofCheckResult, Manifest, check_aof};
 use persistence::{RdbItem, RdbLoader, ReadLimits};
 
 use crate::rdb::escape_key;
@@ -42,7 +42,7 @@ pub(crate) fn check_rdb(path: &Path) -> Result<u64> {
                 String::from_utf8_lossy(name),
                 String::from_utf8_lossy(value)
             ),
-            Ok(Some(RdbItem::Sizes { db, .. })) => println!("[offset {offset}] Selecting DB ID {db}"),
+            Ok(Some(RdbItem::KeyCounts { db, .. })) => println!("[offset {offset}] Selecting DB ID {db}"),
             Ok(Some(RdbItem::Entry(entry))) => {
                 counted.key_count += 1;
                 counted.expiring_keys += u64::from(entry.expiry.is_some());
@@ -87,7 +87,7 @@ pub(crate) struct RepairOptions {
 ///
 /// # Errors
 /// The file cannot be read, is damaged, or cannot be repaired.
-pub(crate) fn check_aof(path: &Path, repair: RepairOptions) -> Result<()> {
+pub(crate) fn check_aof_file(path: &Path, repair: RepairOptions) -> Result<()> {
     let files = list_files(path)?;
     let last = files.len().saturating_sub(1);
     for (index, (file, name)) in files.iter().enumerate() {
@@ -102,7 +102,7 @@ pub(crate) fn check_aof(path: &Path, repair: RepairOptions) -> Result<()> {
             println!("RDB preamble is OK, proceeding with AOF tail...");
         }
         input.seek(SeekFrom::Start(begin))?;
-        let checked = check(io::BufReader::new(input), repair.truncate_after)?.shift(begin);
+        let checked = check_aof(io::BufReader::new(input), repair.truncate_after)?.shift_offsets(begin);
         println!(
             "AOF analyzed: filename={}, size={}, ok_up_to={}, commands={}, diff={}",
             file.display(),
@@ -121,20 +121,20 @@ pub(crate) fn check_aof(path: &Path, repair: RepairOptions) -> Result<()> {
 fn truncate_if_requested(
     file: &Path,
     name: &str,
-    checked: &AofCheck,
+    check: &AofCheckResult,
     repair: RepairOptions,
     is_last: bool,
 ) -> Result<()> {
-    let to = match checked.is_past_limit {
-        Some(past) if past < checked.complete_bytes => past,
-        _ if checked.is_complete() => {
+    let to = match check.past_limit_offset {
+        Some(past) if past < check.complete_bytes => past,
+        _ if check.is_complete() => {
             println!("{name} is valid");
             return Ok(());
         }
-        _ => checked.complete_bytes,
+        _ => check.complete_bytes,
     };
-    if let Some(error) = &checked.error {
-        println!("{:#x}: {error}", checked.complete_bytes);
+    if let Some(error) = &check.error {
+        println!("{:#x}: {error}", check.complete_bytes);
     }
     if !is_last {
         bail!(
@@ -146,8 +146,8 @@ fn truncate_if_requested(
     }
     println!(
         "This will shrink the AOF {name} from {} bytes, with {} bytes, to {to} bytes",
-        checked.len,
-        checked.len - to
+        check.len,
+        check.len - to
     );
     print!("Continue? [y/N]: ");
     io::Write::flush(&mut io::stdout())?;

@@ -121,7 +121,7 @@ pub(crate) fn run_lock(arguments: &LockArguments) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return print_error(EXIT_CANNOT_RUN, &error),
     };
-    runtime.block_on(hold_and_run(arguments))
+    runtime.block_on(run_with_lock(arguments))
 }
 
 fn print_error(status: u8, reason: &dyn std::fmt::Display) -> ExitCode {
@@ -129,7 +129,7 @@ fn print_error(status: u8, reason: &dyn std::fmt::Display) -> ExitCode {
     ExitCode::from(status)
 }
 
-async fn hold_and_run(arguments: &LockArguments) -> ExitCode {
+async fn run_with_lock(arguments: &LockArguments) -> ExitCode {
     // A missing program is reported before the lock is acquired, so that other clients do not wait in vain.
     if let Err((status, why)) = check_executable(Path::new(&arguments.command[0])) {
         return print_error(status, &format!("{}: {why}", arguments.command[0].display()));
@@ -225,11 +225,11 @@ fn exit_status_of(error: &Error) -> u8 {
 }
 
 /// Returns the stream of signals to forward.
-fn receive_signals(grouped: bool) -> std::io::Result<mpsc::UnboundedReceiver<Signal>> {
+fn receive_signals(has_own_group: bool) -> std::io::Result<mpsc::UnboundedReceiver<Signal>> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let mut all = vec![Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2];
     let from_terminal = [Signal::INT, Signal::QUIT];
-    if grouped {
+    if has_own_group {
         all.extend(from_terminal);
     }
     for passed in all {
@@ -240,7 +240,7 @@ fn receive_signals(grouped: bool) -> std::io::Result<mpsc::UnboundedReceiver<Sig
             while stream.recv().await.is_some() && sender.send(passed).is_ok() {}
         });
     }
-    if !grouped {
+    if !has_own_group {
         for kept in from_terminal {
             // The terminal sends these signals to the command as well; this process must only survive them.
             let mut stream = signal(SignalKind::from_raw(kept.as_raw()))?;
@@ -306,8 +306,8 @@ impl RunningCommand {
     }
 }
 
-fn exit_code_of(ended: std::io::Result<ExitStatus>) -> ExitCode {
-    match ended {
+fn exit_code_of(result: std::io::Result<ExitStatus>) -> ExitCode {
+    match result {
         Ok(status) => {
             let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
             ExitCode::from(u8::try_from(code).unwrap_or(1))

@@ -126,7 +126,7 @@ struct TestProgramArguments {
 }
 
 /// The subcommand that replaces the Redis or Valkey program `name`.
-fn subcommand_of(name: &str) -> Option<&'static str> {
+fn subcommand_for_program(name: &str) -> Option<&'static str> {
     match name.strip_prefix("redis-").or_else(|| name.strip_prefix("valkey-"))? {
         "check-rdb" => Some("check-rdb"),
         "check-aof" => Some("check-aof"),
@@ -146,7 +146,7 @@ fn main() -> ExitCode {
     }
     // Servers skip clap, which would keep more than a megabyte of code and tables in memory.
     let run: Option<fn(&[String]) -> ExitCode> =
-        match (subcommand_of(name), std::env::args().nth(1).as_deref()) {
+        match (subcommand_for_program(name), std::env::args().nth(1).as_deref()) {
             (None, Some("server")) => Some(run_server),
             (None, Some("sentinel")) => Some(run_sentinel),
             (None, Some(_) | None) | (Some(_), _) => None,
@@ -154,7 +154,7 @@ fn main() -> ExitCode {
     if let Some(run) = run {
         return run(&arguments.skip(1).collect::<Vec<_>>());
     }
-    let as_subcommand = subcommand_of(name).into_iter().map(str::to_owned);
+    let as_subcommand = subcommand_for_program(name).into_iter().map(str::to_owned);
     let cli = ["redoubt".to_owned()].into_iter().chain(as_subcommand).chain(std::env::args().skip(1));
     let cli = match Cli::try_parse_from(cli) {
         Ok(cli) => cli,
@@ -188,10 +188,9 @@ fn run_subcommand(command: Subcommands) -> ExitCode {
         Subcommands::Sentinel { arguments } => run_sentinel(&arguments),
         Subcommands::CheckRdb { file } => exit_code_of(check::check_rdb(&file).map(drop)),
         Subcommands::Rdb(options) => exit_code_of(rdb::run_rdb(&options)),
-        Subcommands::CheckAof { fix, truncate_to_timestamp: until, file } => exit_code_of(check::check_aof(
-            &file,
-            check::RepairOptions { truncates_tail: fix, truncate_after: until },
-        )),
+        Subcommands::CheckAof { fix, truncate_to_timestamp: until, file } => exit_code_of(
+            check::check_aof_file(&file, check::RepairOptions { truncates_tail: fix, truncate_after: until }),
+        ),
         Subcommands::Capacity(question) => exit_code_of(capacity::run_capacity(&question)),
         Subcommands::Doctor(options) => doctor::run_doctor(&options),
         Subcommands::Cluster(question) => exit_code_of(cluster::run_cluster(&question)),

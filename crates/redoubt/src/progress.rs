@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
+const PROGRESS_LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ProgressUnit {
@@ -43,7 +43,7 @@ pub(crate) fn new_progress_bar(unit: ProgressUnit, length: u64, hidden: bool) ->
         let bar = bar.clone();
         thread::spawn(move || {
             loop {
-                thread::sleep(LINE_INTERVAL);
+                thread::sleep(PROGRESS_LINE_INTERVAL);
                 if bar.is_finished() {
                     return;
                 }

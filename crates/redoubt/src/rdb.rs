@@ -77,7 +77,7 @@ pub(crate) fn run_rdb(options: &RdbOptions) -> Result<()> {
     let shown = if options.report {
         let mut report = MemoryReport::new(options.top, options.separator.as_bytes());
         let read = reader.for_each_key(&mut |key| {
-            report.add(key);
+            report.add_key(key);
             Ok(())
         });
         bar.finish_and_clear();
@@ -85,7 +85,7 @@ pub(crate) fn run_rdb(options: &RdbOptions) -> Result<()> {
         read.and(report.print(options.format, &mut out).map_err(Into::into))
     } else {
         let mut listing = KeyListing::new(options.format, &mut out)?;
-        let read = reader.for_each_key(&mut |key| listing.add(key));
+        let read = reader.for_each_key(&mut |key| listing.write_key(key));
         bar.finish_and_clear();
         read.and(listing.finish().map_err(Into::into))
     };

@@ -87,29 +87,29 @@ impl RecordedReplicas {
 pub struct ReplicaRecorder {
     last_replicas: Option<(Instant, Vec<HostPort>)>,
     /// The epoch and address of the newest master that sentinels announced while this server was a master.
-    announced: Option<(u64, HostPort)>,
+    announced_master: Option<(u64, HostPort)>,
 }
 
 impl ReplicaRecorder {
     /// Creates the recorder at startup from the replicas listed in the file; `None` means that there was no file.
     #[must_use]
-    pub fn since_start(now: Instant, replicas: Option<Vec<HostPort>>) -> Self {
-        Self { last_replicas: replicas.map(|replicas| (now, replicas)), announced: None }
+    pub fn at_startup(now: Instant, replicas: Option<Vec<HostPort>>) -> Self {
+        Self { last_replicas: replicas.map(|replicas| (now, replicas)), announced_master: None }
     }
 
     /// Handles a hello message, in which a sentinel announces the current master.
     pub fn on_hello(&mut self, payload: &[u8]) {
         if let Some((named, epoch)) = announced_master(payload)
-            && self.announced.as_ref().is_none_or(|(newest, _)| epoch >= *newest)
+            && self.announced_master.as_ref().is_none_or(|(newest, _)| epoch >= *newest)
         {
-            self.announced = Some((epoch, named));
+            self.announced_master = Some((epoch, named));
         }
     }
 
     /// Handles REPLICAOF NO ONE. Forgets the announced master, because it may have been another server even if this
     /// server was a master all the time.
     pub fn on_promoted(&mut self) {
-        self.announced = None;
+        self.announced_master = None;
     }
 
     /// Returns the address under which sentinels know this master; `None` before their first hello message.
@@ -117,13 +117,13 @@ impl ReplicaRecorder {
     pub fn own_address(&self) -> Option<&HostPort> {
         let replicas = self.last_replicas.as_ref().map(|(_, replicas)| replicas);
         let is_replica = |name: &&HostPort| replicas.is_some_and(|replicas| replicas.contains(name));
-        self.announced.as_ref().map(|(_, name)| name).filter(|name| !is_replica(name))
+        self.announced_master.as_ref().map(|(_, name)| name).filter(|name| !is_replica(name))
     }
 
     /// Returns the replicas to record at `now`. `replicas` lists the connected replicas if this server is a master
     /// watched by sentinels. It is `None` otherwise; the record then stays unchanged, because a replica may restart as
     /// a master if its configuration file does not name its master.
-    pub fn update_recorded(
+    pub fn update_recorded_replicas(
         &mut self,
         now: Instant,
         replicas: Option<Vec<HostPort>>,
@@ -131,7 +131,7 @@ impl ReplicaRecorder {
     ) -> Option<&[HostPort]> {
         match replicas {
             None => {
-                self.announced = None;
+                self.announced_master = None;
                 self.last_replicas.iter_mut().for_each(|(at, _)| *at = now);
             }
             Some(replicas) if !replicas.is_empty() => self.last_replicas = Some((now, replicas)),
@@ -158,17 +158,17 @@ pub struct EmptyMaster {
 }
 
 /// A successor is ignored after this server has replaced it this often.
-const MAX_FAILURES: usize = 2;
+const MAX_SUCCESSOR_FAILURES: usize = 2;
 /// Bounds the memory of [`EmptyMaster::failed_successors`].
-const MAX_RECORDED_FAILURES: usize = 64;
+const MAX_FAILED_SUCCESSORS: usize = 64;
 
 impl EmptyMaster {
     /// Starts waiting for a promotion, for at most `timeout`.
     #[must_use]
-    pub fn new(followers: RecordedReplicas, now: Instant, timeout: Duration) -> Self {
+    pub fn new(recorded: RecordedReplicas, now: Instant, timeout: Duration) -> Self {
         let (successor, failed) = (None, Vec::new());
         Self {
-            recorded: followers,
+            recorded,
             deadline: now + timeout,
             newest_epoch: 0,
             is_replaced: false,
@@ -193,11 +193,12 @@ impl EmptyMaster {
         let other = self.recorded.replicas.contains(&named)
             || !ports.contains(&named.1)
             || self.recorded.own_address.as_ref().is_some_and(|own| *own != named);
-        let replaced =
-            other && self.failed_successors.iter().filter(|failed| **failed == named).count() < MAX_FAILURES;
+        let replaced = other
+            && self.failed_successors.iter().filter(|failed| **failed == named).count()
+                < MAX_SUCCESSOR_FAILURES;
         if other {
             self.successor = Some(named);
-        } else if self.failed_successors.len() < MAX_RECORDED_FAILURES {
+        } else if self.failed_successors.len() < MAX_FAILED_SUCCESSORS {
             self.failed_successors.extend(self.successor.take());
         }
         let before = std::mem::replace(&mut self.is_replaced, replaced);
@@ -212,7 +213,7 @@ impl EmptyMaster {
 
     /// Returns whether the timeout has expired, so that this master must serve its empty dataset.
     #[must_use]
-    pub fn is_over(&self, now: Instant) -> bool {
+    pub fn has_timed_out(&self, now: Instant) -> bool {
         now >= self.deadline
     }
 }
@@ -249,10 +250,10 @@ mod tests {
     }
 
     fn hello(host: &str, port: u16) -> Vec<u8> {
-        hello_of(3, host, port)
+        hello_with_epoch(3, host, port)
     }
 
-    fn hello_of(epoch: u64, host: &str, port: u16) -> Vec<u8> {
+    fn hello_with_epoch(epoch: u64, host: &str, port: u16) -> Vec<u8> {
         format!("10.0.0.9,26379,{},3,mymaster,{host},{port},{epoch}", "a".repeat(40)).into_bytes()
     }
 
@@ -273,44 +274,47 @@ mod tests {
 
     /// A master records its replicas only if sentinels watch it. A briefly disconnected replica stays in the record.
     #[test]
-    fn replicas_are_recorded_until_the_timeout_without_any() {
+    fn record_is_cleared_after_the_timeout_without_replicas() {
         let replicas = vec![host_port("10.0.0.2", 6379)];
         let none = Some(Vec::new());
-        let mut keeping = ReplicaRecorder::since_start(at_seconds(0), Some(replicas.clone()));
+        let mut keeping = ReplicaRecorder::at_startup(at_seconds(0), Some(replicas.clone()));
         assert_eq!(
-            keeping.update_recorded(at_seconds(1), none.clone(), TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(1), none.clone(), TIMEOUT),
             Some(&replicas[..]),
             "they will come back"
         );
-        let mut keeping = ReplicaRecorder::since_start(at_seconds(0), None);
-        assert_eq!(keeping.update_recorded(at_seconds(0), None, TIMEOUT), None);
-        assert_eq!(keeping.update_recorded(at_seconds(1), none.clone(), TIMEOUT), None);
+        let mut keeping = ReplicaRecorder::at_startup(at_seconds(0), None);
+        assert_eq!(keeping.update_recorded_replicas(at_seconds(0), None, TIMEOUT), None);
+        assert_eq!(keeping.update_recorded_replicas(at_seconds(1), none.clone(), TIMEOUT), None);
         assert_eq!(
-            keeping.update_recorded(at_seconds(2), Some(replicas.clone()), TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(2), Some(replicas.clone()), TIMEOUT),
             Some(&replicas[..])
         );
-        assert_eq!(keeping.update_recorded(at_seconds(61), none.clone(), TIMEOUT), Some(&replicas[..]));
         assert_eq!(
-            keeping.update_recorded(at_seconds(62), none.clone(), TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(61), none.clone(), TIMEOUT),
+            Some(&replicas[..])
+        );
+        assert_eq!(
+            keeping.update_recorded_replicas(at_seconds(62), none.clone(), TIMEOUT),
             None,
             "nobody is there to take over"
         );
         assert_eq!(
-            keeping.update_recorded(at_seconds(63), Some(replicas.clone()), TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(63), Some(replicas.clone()), TIMEOUT),
             Some(&replicas[..])
         );
         assert_eq!(
-            keeping.update_recorded(at_seconds(164), None, TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(164), None, TIMEOUT),
             Some(&replicas[..]),
             "it follows another now"
         );
         assert_eq!(
-            keeping.update_recorded(at_seconds(165), none, TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(165), none, TIMEOUT),
             Some(&replicas[..]),
             "and leads again"
         );
         assert_eq!(
-            keeping.update_recorded(at_seconds(166), Some(replicas), Duration::ZERO),
+            keeping.update_recorded_replicas(at_seconds(166), Some(replicas), Duration::ZERO),
             None,
             "the rule is switched off"
         );
@@ -327,7 +331,7 @@ mod tests {
         assert!(waiting.on_hello(&hello("10.0.0.3", 7000), &[7000]));
         assert!(!waiting.is_down_to_sentinels());
         assert!(!waiting.on_hello(&hello("10.0.0.3", 7000), &[7000]), "no news");
-        assert!(!waiting.is_over(at_seconds(59)) && waiting.is_over(at_seconds(60)));
+        assert!(!waiting.has_timed_out(at_seconds(59)) && waiting.has_timed_out(at_seconds(60)));
     }
 
     #[test]
@@ -348,13 +352,13 @@ mod tests {
     #[test]
     fn announcements_of_older_epochs_are_ignored() {
         let mut waiting = waiting_master(host_port("10.0.0.2", 7000));
-        waiting.on_hello(&hello_of(1, "10.0.0.2", 7000), &[7000]);
+        waiting.on_hello(&hello_with_epoch(1, "10.0.0.2", 7000), &[7000]);
         assert!(!waiting.is_down_to_sentinels(), "it may be so");
-        waiting.on_hello(&hello_of(2, "10.0.0.1", 7000), &[7000]);
+        waiting.on_hello(&hello_with_epoch(2, "10.0.0.1", 7000), &[7000]);
         assert!(waiting.is_down_to_sentinels(), "it was so once");
-        waiting.on_hello(&hello_of(1, "10.0.0.2", 7000), &[7000]);
+        waiting.on_hello(&hello_with_epoch(1, "10.0.0.2", 7000), &[7000]);
         assert!(waiting.is_down_to_sentinels());
-        assert!(waiting.on_hello(&hello_of(3, "10.0.0.2", 7000), &[7000]));
+        assert!(waiting.on_hello(&hello_with_epoch(3, "10.0.0.2", 7000), &[7000]));
         assert!(!waiting.is_down_to_sentinels());
     }
 
@@ -373,7 +377,7 @@ mod tests {
             (7, "10.0.0.3", false),
             (8, "10.0.0.1", true),
         ] {
-            waiting.on_hello(&hello_of(epoch, host, 7000), &[7000]);
+            waiting.on_hello(&hello_with_epoch(epoch, host, 7000), &[7000]);
             assert_eq!(waiting.is_down_to_sentinels(), down, "{epoch}");
         }
     }
@@ -381,17 +385,17 @@ mod tests {
     /// Shortly after a promotion, some sentinels still announce the old master with the older epoch.
     #[test]
     fn master_learns_its_own_address_from_the_newest_epoch() {
-        let mut keeping = ReplicaRecorder::since_start(at_seconds(0), None);
-        keeping.update_recorded(at_seconds(0), Some(vec![host_port("10.0.0.2", 7000)]), TIMEOUT);
+        let mut keeping = ReplicaRecorder::at_startup(at_seconds(0), None);
+        keeping.update_recorded_replicas(at_seconds(0), Some(vec![host_port("10.0.0.2", 7000)]), TIMEOUT);
         assert_eq!(keeping.own_address(), None);
         for (epoch, host) in [(1, "10.0.0.9"), (2, "10.0.0.1"), (1, "10.0.0.9")] {
-            keeping.on_hello(&hello_of(epoch, host, 7000));
+            keeping.on_hello(&hello_with_epoch(epoch, host, 7000));
         }
         assert_eq!(keeping.own_address(), Some(&host_port("10.0.0.1", 7000)));
-        keeping.on_hello(&hello_of(3, "10.0.0.2", 7000));
+        keeping.on_hello(&hello_with_epoch(3, "10.0.0.2", 7000));
         assert_eq!(keeping.own_address(), None, "that is a replica of this one");
-        keeping.update_recorded(at_seconds(1), None, TIMEOUT);
-        keeping.on_hello(&hello_of(1, "10.0.0.1", 7000));
+        keeping.update_recorded_replicas(at_seconds(1), None, TIMEOUT);
+        keeping.on_hello(&hello_with_epoch(1, "10.0.0.1", 7000));
         assert_eq!(keeping.own_address(), Some(&host_port("10.0.0.1", 7000)), "another history");
         keeping.on_promoted();
         assert_eq!(keeping.own_address(), None, "it may have been another's");

@@ -73,8 +73,8 @@ pub enum HandoverError {
 /// An event of the failover. Events that do not belong to the current state are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandoverEvent {
-    /// Every write admitted before [`HandoverAction::HoldWrites`] is in the log.
-    WritesHeld,
+    /// Every write admitted before [`HandoverAction::PauseWrites`] is in the log.
+    WritesPaused,
     /// The replicas that have the whole log; reported after each acknowledgement.
     InSync(Vec<HostPort>),
     /// The link to the replica that this node now follows is up.
@@ -88,8 +88,8 @@ pub enum HandoverEvent {
 /// An action for the driver. Actions are performed in the order in which they are returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandoverAction {
-    /// Pause client writes for at most this long, then send [`HandoverEvent::WritesHeld`].
-    HoldWrites(Duration),
+    /// Pause client writes for at most this long, then send [`HandoverEvent::WritesPaused`].
+    PauseWrites(Duration),
     /// Send REPLCONF GETACK to the replicas.
     AskForAcknowledgements,
     /// Become a replica of this replica and ask it to take over (PSYNC FAILOVER).
@@ -101,15 +101,15 @@ pub enum HandoverAction {
     /// Resume client writes, because the failover has ended.
     ResumeWrites {
         /// Whether the target has become the master; if false, this node is still the master.
-        done: bool,
+        has_handed_over: bool,
     },
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-enum State {
+enum HandoverState {
     #[default]
-    None,
-    Holding(HandoverParameters),
+    Idle,
+    PausingWrites(HandoverParameters),
     Syncing(HandoverParameters),
     HandingOver {
         target: HostPort,
@@ -129,7 +129,7 @@ struct HandoverParameters {
 /// The state machine of FAILOVER. Idle while no failover is running.
 #[derive(Debug, Default)]
 pub struct Handover {
-    state: State,
+    state: HandoverState,
 }
 
 impl Handover {
@@ -137,16 +137,16 @@ impl Handover {
     #[must_use]
     pub fn state_name(&self) -> &'static str {
         match self.state {
-            State::None => "no-failover",
-            State::Holding(_) | State::Syncing(_) => "waiting-for-sync",
-            State::HandingOver { .. } => "failover-in-progress",
+            HandoverState::Idle => "no-failover",
+            HandoverState::PausingWrites(_) | HandoverState::Syncing(_) => "waiting-for-sync",
+            HandoverState::HandingOver { .. } => "failover-in-progress",
         }
     }
 
     /// Returns whether a failover is running in any state.
     #[must_use]
     pub fn is_in_progress(&self) -> bool {
-        self.state != State::None
+        self.state != HandoverState::Idle
     }
 
     /// Handles a FAILOVER command.
@@ -156,64 +156,67 @@ impl Handover {
     pub fn handle_command(
         &mut self,
         now: Instant,
-        order: HandoverCommand,
-        situation: &HandoverContext,
+        command: HandoverCommand,
+        context: &HandoverContext,
         out: &mut Vec<HandoverAction>,
     ) -> Result<(), HandoverError> {
-        match order {
+        match command {
             HandoverCommand::Abort if self.is_in_progress() => {
                 self.finish(false, out);
                 Ok(())
             }
             HandoverCommand::Abort => Err(HandoverError::NothingToAbort),
             HandoverCommand::Start { target, force, timeout } => {
-                self.check(target.as_ref(), force && (target.is_none() || timeout.is_none()), situation)?;
+                self.check_start(target.as_ref(), force && (target.is_none() || timeout.is_none()), context)?;
                 let longest = timeout.unwrap_or(NO_TIMEOUT);
-                self.state =
-                    State::Holding(HandoverParameters { target, force, catch_up_deadline: now + longest });
-                out.push(HandoverAction::HoldWrites(longest + HANDOVER_TIMEOUT));
+                self.state = HandoverState::PausingWrites(HandoverParameters {
+                    target,
+                    force,
+                    catch_up_deadline: now + longest,
+                });
+                out.push(HandoverAction::PauseWrites(longest + HANDOVER_TIMEOUT));
                 Ok(())
             }
         }
     }
 
-    fn check(
+    fn check_start(
         &self,
         target: Option<&HostPort>,
         force_without_target: bool,
-        situation: &HandoverContext,
+        context: &HandoverContext,
     ) -> Result<(), HandoverError> {
         if self.is_in_progress() {
             return Err(HandoverError::AlreadyInProgress);
         }
-        if situation.is_replica {
+        if context.is_replica {
             return Err(HandoverError::IsReplica);
         }
-        if situation.replicas.is_empty() {
+        if context.replicas.is_empty() {
             return Err(HandoverError::NoReplicas);
         }
         if force_without_target {
             return Err(HandoverError::ForceWithoutTarget);
         }
         let Some(target) = target else { return Ok(()) };
-        match situation.replicas.iter().find(|(name, _)| name == target) {
+        match context.replicas.iter().find(|(name, _)| name == target) {
             None => Err(HandoverError::NoSuchReplica),
             Some((_, false)) => Err(HandoverError::NotOnline),
             Some((_, true)) => Ok(()),
         }
     }
 
-    fn hand_over(&mut self, now: Instant, to: HostPort, out: &mut Vec<HandoverAction>) {
-        out.push(HandoverAction::Follow(to.clone()));
-        self.state = State::HandingOver { target: to, deadline: now + HANDOVER_TIMEOUT };
+    fn hand_over(&mut self, now: Instant, target: HostPort, out: &mut Vec<HandoverAction>) {
+        out.push(HandoverAction::Follow(target.clone()));
+        self.state = HandoverState::HandingOver { target, deadline: now + HANDOVER_TIMEOUT };
     }
 
-    fn finish(&mut self, done: bool, out: &mut Vec<HandoverAction>) {
-        if matches!(self.state, State::HandingOver { .. }) && !done {
+    fn finish(&mut self, has_handed_over: bool, out: &mut Vec<HandoverAction>) {
+        if matches!(self.state, HandoverState::HandingOver { .. }) && !has_handed_over {
             out.push(HandoverAction::StayMaster);
         }
-        out.push(HandoverAction::ResumeWrites { done });
-        self.state = State::None;
+        out.push(HandoverAction::ResumeWrites { has_handed_over });
+        self.state = HandoverState::Idle;
     }
 }
 
@@ -222,13 +225,13 @@ impl Driver for Handover {
     type Actions = Vec<HandoverAction>;
 
     /// Handles an event and appends the resulting actions to `out`.
-    fn handle(&mut self, now: Instant, input: HandoverEvent, out: &mut Vec<HandoverAction>) {
-        match (&self.state, input) {
-            (State::Holding(wanted), HandoverEvent::WritesHeld) => {
-                self.state = State::Syncing(wanted.clone());
+    fn handle(&mut self, now: Instant, event: HandoverEvent, out: &mut Vec<HandoverAction>) {
+        match (&self.state, event) {
+            (HandoverState::PausingWrites(wanted), HandoverEvent::WritesPaused) => {
+                self.state = HandoverState::Syncing(wanted.clone());
                 out.push(HandoverAction::AskForAcknowledgements);
             }
-            (State::Syncing(wanted), HandoverEvent::InSync(replicas)) => {
+            (HandoverState::Syncing(wanted), HandoverEvent::InSync(replicas)) => {
                 let mut fit = replicas
                     .into_iter()
                     .filter(|name| wanted.target.as_ref().is_none_or(|target| target == name));
@@ -237,23 +240,25 @@ impl Driver for Handover {
                 }
             }
             (
-                State::Syncing(HandoverParameters { target, force, catch_up_deadline: until }),
+                HandoverState::Syncing(HandoverParameters { target, force, catch_up_deadline: until }),
                 HandoverEvent::Deadline,
             ) if now >= *until => match target.clone().filter(|_| *force) {
                 Some(to) => self.hand_over(now, to, out),
                 None => self.finish(false, out),
             },
-            (State::HandingOver { target: to, .. }, HandoverEvent::LinkUp) => {
+            (HandoverState::HandingOver { target: to, .. }, HandoverEvent::LinkUp) => {
                 out.push(HandoverAction::RecordMaster(to.clone()));
                 self.finish(true, out);
             }
-            (State::HandingOver { .. }, HandoverEvent::Refused) => self.finish(false, out),
-            (State::HandingOver { deadline: until, .. }, HandoverEvent::Deadline) if now >= *until => {
+            (HandoverState::HandingOver { .. }, HandoverEvent::Refused) => self.finish(false, out),
+            (HandoverState::HandingOver { deadline: until, .. }, HandoverEvent::Deadline)
+                if now >= *until =>
+            {
                 self.finish(false, out);
             }
             (
                 _,
-                HandoverEvent::WritesHeld
+                HandoverEvent::WritesPaused
                 | HandoverEvent::InSync(_)
                 | HandoverEvent::LinkUp
                 | HandoverEvent::Refused
@@ -265,9 +270,9 @@ impl Driver for Handover {
     /// Returns the latest time to call [`Handover::handle`] with [`HandoverEvent::Deadline`].
     fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::None | State::Holding(_) => None,
-            State::Syncing(HandoverParameters { catch_up_deadline: until, .. })
-            | State::HandingOver { deadline: until, .. } => Some(*until),
+            HandoverState::Idle | HandoverState::PausingWrites(_) => None,
+            HandoverState::Syncing(HandoverParameters { catch_up_deadline: until, .. })
+            | HandoverState::HandingOver { deadline: until, .. } => Some(*until),
         }
     }
 }
@@ -286,59 +291,59 @@ mod tests {
         (host.to_owned(), 7000)
     }
 
-    fn context() -> HandoverContext {
+    fn master_context() -> HandoverContext {
         HandoverContext {
             is_replica: false,
             replicas: vec![(host_port("a"), true), (host_port("b"), true), (host_port("c"), false)],
         }
     }
 
-    fn start(target: Option<&str>, force: bool, timeout: Option<Duration>) -> HandoverCommand {
+    fn start_command(target: Option<&str>, force: bool, timeout: Option<Duration>) -> HandoverCommand {
         HandoverCommand::Start { target: target.map(host_port), force, timeout }
     }
 
     /// Returns a state machine that began its failover at second 0 and has paused writes.
-    fn syncing(target: Option<&str>, force: bool, timeout: Option<Duration>) -> Handover {
+    fn syncing_handover(target: Option<&str>, force: bool, timeout: Option<Duration>) -> Handover {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine
-            .handle_command(at_seconds(0), start(target, force, timeout), &context(), &mut out)
+            .handle_command(at_seconds(0), start_command(target, force, timeout), &master_context(), &mut out)
             .expect("it begins");
-        assert_eq!(out, [HandoverAction::HoldWrites(timeout.unwrap_or(NO_TIMEOUT) + HANDOVER_TIMEOUT)]);
+        assert_eq!(out, [HandoverAction::PauseWrites(timeout.unwrap_or(NO_TIMEOUT) + HANDOVER_TIMEOUT)]);
         assert_eq!(
-            handle_event(&mut machine, 0, HandoverEvent::WritesHeld),
+            handle_event(&mut machine, 0, HandoverEvent::WritesPaused),
             [HandoverAction::AskForAcknowledgements]
         );
         machine
     }
 
-    fn handle_event(machine: &mut Handover, second: u64, input: HandoverEvent) -> Vec<HandoverAction> {
+    fn handle_event(machine: &mut Handover, second: u64, event: HandoverEvent) -> Vec<HandoverAction> {
         let mut out = Vec::new();
-        machine.handle(at_seconds(second), input, &mut out);
+        machine.handle(at_seconds(second), event, &mut out);
         out
     }
 
     fn abort(machine: &mut Handover) -> (Result<(), HandoverError>, Vec<HandoverAction>) {
         let mut out = Vec::new();
-        (machine.handle_command(at_seconds(1), HandoverCommand::Abort, &context(), &mut out), out)
+        (machine.handle_command(at_seconds(1), HandoverCommand::Abort, &master_context(), &mut out), out)
     }
 
-    fn in_sync(hosts: &[&str]) -> HandoverEvent {
+    fn in_sync_event(hosts: &[&str]) -> HandoverEvent {
         HandoverEvent::InSync(hosts.iter().map(|host| host_port(host)).collect())
     }
 
     #[test]
     fn invalid_commands_change_nothing() {
-        let replica = HandoverContext { is_replica: true, ..context() };
+        let replica = HandoverContext { is_replica: true, ..master_context() };
         let alone = HandoverContext::default();
         let table = [
-            (start(None, false, None), replica, HandoverError::IsReplica),
-            (start(None, false, None), alone.clone(), HandoverError::NoReplicas),
-            (start(Some("a"), true, None), alone, HandoverError::NoReplicas),
-            (start(Some("a"), true, None), context(), HandoverError::ForceWithoutTarget),
-            (start(None, true, Some(TIMEOUT)), context(), HandoverError::ForceWithoutTarget),
-            (start(Some("x"), false, None), context(), HandoverError::NoSuchReplica),
-            (start(Some("c"), false, None), context(), HandoverError::NotOnline),
-            (HandoverCommand::Abort, context(), HandoverError::NothingToAbort),
+            (start_command(None, false, None), replica, HandoverError::IsReplica),
+            (start_command(None, false, None), alone.clone(), HandoverError::NoReplicas),
+            (start_command(Some("a"), true, None), alone, HandoverError::NoReplicas),
+            (start_command(Some("a"), true, None), master_context(), HandoverError::ForceWithoutTarget),
+            (start_command(None, true, Some(TIMEOUT)), master_context(), HandoverError::ForceWithoutTarget),
+            (start_command(Some("x"), false, None), master_context(), HandoverError::NoSuchReplica),
+            (start_command(Some("c"), false, None), master_context(), HandoverError::NotOnline),
+            (HandoverCommand::Abort, master_context(), HandoverError::NothingToAbort),
         ];
         for (order, situation, refusal) in table {
             let (mut machine, mut out) = (Handover::default(), Vec::new());
@@ -349,9 +354,13 @@ mod tests {
             );
             assert_eq!((out, machine.state_name(), machine.next_deadline()), (vec![], "no-failover", None));
         }
-        let mut machine = syncing(None, false, None);
-        let again =
-            machine.handle_command(at_seconds(1), start(None, false, None), &context(), &mut Vec::new());
+        let mut machine = syncing_handover(None, false, None);
+        let again = machine.handle_command(
+            at_seconds(1),
+            start_command(None, false, None),
+            &master_context(),
+            &mut Vec::new(),
+        );
         assert_eq!(again, Err(HandoverError::AlreadyInProgress));
     }
 
@@ -361,11 +370,19 @@ mod tests {
     fn no_replica_is_followed_before_writes_are_paused() {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine
-            .handle_command(at_seconds(0), start(Some("a"), true, Some(TIMEOUT)), &context(), &mut out)
+            .handle_command(
+                at_seconds(0),
+                start_command(Some("a"), true, Some(TIMEOUT)),
+                &master_context(),
+                &mut out,
+            )
             .expect("it begins");
-        for input in
-            [in_sync(&["a", "b"]), HandoverEvent::LinkUp, HandoverEvent::Refused, HandoverEvent::Deadline]
-        {
+        for input in [
+            in_sync_event(&["a", "b"]),
+            HandoverEvent::LinkUp,
+            HandoverEvent::Refused,
+            HandoverEvent::Deadline,
+        ] {
             assert_eq!(handle_event(&mut machine, 100, input), []);
         }
         assert_eq!((machine.state_name(), machine.next_deadline()), ("waiting-for-sync", None));
@@ -379,9 +396,9 @@ mod tests {
             (Some("a"), &["b"], None),
             (None, &[], None),
         ] {
-            let mut machine = syncing(target, false, None);
+            let mut machine = syncing_handover(target, false, None);
             let Some(to) = takes.map(host_port) else {
-                assert_eq!(handle_event(&mut machine, 1, in_sync(has)), [], "{target:?}");
+                assert_eq!(handle_event(&mut machine, 1, in_sync_event(has)), [], "{target:?}");
                 continue;
             };
             assert_eq!(
@@ -389,10 +406,14 @@ mod tests {
                 [],
                 "this node follows nobody yet"
             );
-            assert_eq!(handle_event(&mut machine, 1, in_sync(has)), [HandoverAction::Follow(to.clone())]);
+            assert_eq!(
+                handle_event(&mut machine, 1, in_sync_event(has)),
+                [HandoverAction::Follow(to.clone())]
+            );
             assert_eq!(machine.state_name(), "failover-in-progress");
-            assert_eq!(handle_event(&mut machine, 2, in_sync(has)), [], "one is asked once");
-            let end = [HandoverAction::RecordMaster(to), HandoverAction::ResumeWrites { done: true }];
+            assert_eq!(handle_event(&mut machine, 2, in_sync_event(has)), [], "one is asked once");
+            let end =
+                [HandoverAction::RecordMaster(to), HandoverAction::ResumeWrites { has_handed_over: true }];
             assert_eq!(handle_event(&mut machine, 3, HandoverEvent::LinkUp), end);
             assert!(!machine.is_in_progress());
         }
@@ -400,20 +421,20 @@ mod tests {
 
     #[test]
     fn timeout_forces_or_ends_the_failover() {
-        let mut machine = syncing(Some("a"), false, Some(TIMEOUT));
+        let mut machine = syncing_handover(Some("a"), false, Some(TIMEOUT));
         assert_eq!(machine.next_deadline(), Some(at_seconds(10)));
         assert_eq!(handle_event(&mut machine, 9, HandoverEvent::Deadline), [], "too early");
         assert_eq!(
             handle_event(&mut machine, 10, HandoverEvent::Deadline),
-            [HandoverAction::ResumeWrites { done: false }]
+            [HandoverAction::ResumeWrites { has_handed_over: false }]
         );
-        let mut machine = syncing(Some("a"), true, Some(TIMEOUT));
+        let mut machine = syncing_handover(Some("a"), true, Some(TIMEOUT));
         assert_eq!(
             handle_event(&mut machine, 10, HandoverEvent::Deadline),
             [HandoverAction::Follow(host_port("a"))]
         );
         assert_eq!(machine.next_deadline(), Some(at_seconds(70)));
-        let stays = [HandoverAction::StayMaster, HandoverAction::ResumeWrites { done: false }];
+        let stays = [HandoverAction::StayMaster, HandoverAction::ResumeWrites { has_handed_over: false }];
         assert_eq!(handle_event(&mut machine, 69, HandoverEvent::Deadline), []);
         assert_eq!(handle_event(&mut machine, 70, HandoverEvent::Deadline), stays, "it has not answered");
         assert_eq!(
@@ -426,10 +447,13 @@ mod tests {
     /// Regression test: writes stayed paused for a minute after the target had refused to take over.
     #[test]
     fn refusal_by_the_target_ends_the_failover_at_once() {
-        let mut machine = syncing(Some("a"), false, None);
+        let mut machine = syncing_handover(Some("a"), false, None);
         assert_eq!(handle_event(&mut machine, 1, HandoverEvent::Refused), [], "it has not been asked");
-        assert_eq!(handle_event(&mut machine, 1, in_sync(&["a"])), [HandoverAction::Follow(host_port("a"))]);
-        let stays = [HandoverAction::StayMaster, HandoverAction::ResumeWrites { done: false }];
+        assert_eq!(
+            handle_event(&mut machine, 1, in_sync_event(&["a"])),
+            [HandoverAction::Follow(host_port("a"))]
+        );
+        let stays = [HandoverAction::StayMaster, HandoverAction::ResumeWrites { has_handed_over: false }];
         assert_eq!(handle_event(&mut machine, 2, HandoverEvent::Refused), stays);
         assert!(!machine.is_in_progress());
         assert_eq!(handle_event(&mut machine, 3, HandoverEvent::Refused), [], "it is over");
@@ -437,21 +461,21 @@ mod tests {
 
     #[test]
     fn failover_can_be_aborted_in_every_state() {
-        let over = HandoverAction::ResumeWrites { done: false };
+        let over = HandoverAction::ResumeWrites { has_handed_over: false };
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine
-            .handle_command(at_seconds(0), start(None, false, None), &context(), &mut out)
+            .handle_command(at_seconds(0), start_command(None, false, None), &master_context(), &mut out)
             .expect("it begins");
         assert_eq!(abort(&mut machine), (Ok(()), vec![over.clone()]));
         assert_eq!(
-            handle_event(&mut machine, 1, HandoverEvent::WritesHeld),
+            handle_event(&mut machine, 1, HandoverEvent::WritesPaused),
             [],
             "they were held for nothing"
         );
-        let mut machine = syncing(None, false, None);
+        let mut machine = syncing_handover(None, false, None);
         assert_eq!(abort(&mut machine), (Ok(()), vec![over.clone()]));
-        let mut machine = syncing(None, false, None);
-        handle_event(&mut machine, 1, in_sync(&["a"]));
+        let mut machine = syncing_handover(None, false, None);
+        handle_event(&mut machine, 1, in_sync_event(&["a"]));
         assert_eq!(abort(&mut machine), (Ok(()), vec![HandoverAction::StayMaster, over]));
         assert_eq!(abort(&mut machine), (Err(HandoverError::NothingToAbort), vec![]));
     }

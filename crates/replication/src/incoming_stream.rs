@@ -36,7 +36,7 @@ pub struct StreamBatch {
 impl IncomingStream {
     /// Discards incomplete commands and transactions, because the stream continues at a command boundary after a
     /// reconnect.
-    pub fn restart(&mut self) {
+    pub fn discard_partial(&mut self) {
         *self = Self::default();
     }
 
@@ -51,7 +51,7 @@ impl IncomingStream {
         let limits = ParseLimits { max_bulk_len: i64::from(u32::MAX), ..ParseLimits::default() };
         let mut batch = Batch::default();
         let parsed = self.parser.parse(&mut input, &mut batch, &limits);
-        self.partial_command = input.split_off(parsed.consumed);
+        self.partial_command = input.split_off(parsed.consumed_bytes);
         StreamBatch { bytes: input, batch, error: parsed.error }
     }
 
@@ -59,11 +59,11 @@ impl IncomingStream {
     /// are retained until its EXEC. Returns the number of appended bytes.
     pub fn append_executed(
         &mut self,
-        piece: &StreamBatch,
+        executed: &StreamBatch,
         in_transaction: bool,
         mut append: impl FnMut(&[u8]),
     ) -> u64 {
-        let StreamBatch { bytes, batch, .. } = piece;
+        let StreamBatch { bytes, batch, .. } = executed;
         let whole = if in_transaction { last_multi_offset(bytes, batch).unwrap_or(0) } else { bytes.len() };
         let mut done = 0;
         if whole > 0 {
@@ -86,7 +86,7 @@ pub fn last_multi_offset(bytes: &[u8], batch: &Batch) -> Option<usize> {
     let is_multi = |index: &usize| {
         batch.args(*index, bytes).get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"multi"))
     };
-    (0..batch.len()).rev().find(is_multi).map(|index| batch.consumed(index))
+    (0..batch.len()).rev().find(is_multi).map(|index| batch.consumed_bytes(index))
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
 
     /// A test fixture that applies a stream in chunks and records the end of the log after each chunk.
     #[derive(Default)]
-    struct Applied {
+    struct StreamFixture {
         incoming: IncomingStream,
         commands: Vec<String>,
         log: Vec<u8>,
@@ -105,7 +105,7 @@ mod tests {
         in_transaction: bool,
     }
 
-    impl Applied {
+    impl StreamFixture {
         fn receive(&mut self, bytes: &[u8]) {
             let piece = self.incoming.add_bytes(bytes.to_vec());
             assert_eq!(piece.error, None);
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    fn stream(commands: &[&str]) -> Vec<u8> {
+    fn encode_stream(commands: &[&str]) -> Vec<u8> {
         let mut bytes = Vec::new();
         commands.iter().for_each(|name| resp::encode_request(&mut bytes, [name.as_bytes(), b"argument"]));
         bytes
@@ -141,13 +141,13 @@ mod tests {
         fn split_stream_runs_once_and_the_log_never_ends_within_a_transaction(
             mut cuts in prop::collection::vec(0usize..250, 0..12),
         ) {
-            let bytes = stream(&STREAM_COMMANDS);
+            let bytes = encode_stream(&STREAM_COMMANDS);
             // The log may end only at these offsets, which are outside of transactions.
-            let outside: Vec<usize> = [0, 1, 5, 7, 8].map(|count| stream(&STREAM_COMMANDS[..count]).len()).to_vec();
+            let outside: Vec<usize> = [0, 1, 5, 7, 8].map(|count| encode_stream(&STREAM_COMMANDS[..count]).len()).to_vec();
             cuts.retain(|cut| *cut < bytes.len());
             cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();
-            let mut applied = Applied::default();
+            let mut applied = StreamFixture::default();
             cuts.windows(2).for_each(|cut| applied.receive(&bytes[cut[0]..cut[1]]));
             prop_assert_eq!(&applied.commands, &STREAM_COMMANDS);
             prop_assert_eq!(&applied.log, &bytes);
@@ -157,21 +157,21 @@ mod tests {
 
     #[test]
     fn interrupted_transaction_is_received_again_from_multi() {
-        let mut applied = Applied::default();
-        applied.receive(&stream(&["SET", "MULTI", "INCR"]));
+        let mut applied = StreamFixture::default();
+        applied.receive(&encode_stream(&["SET", "MULTI", "INCR"]));
         applied.receive(b"*2\r\n$4\r\nINC");
-        assert_eq!(applied.log, stream(&["SET"]));
-        applied.incoming.restart();
+        assert_eq!(applied.log, encode_stream(&["SET"]));
+        applied.incoming.discard_partial();
         applied.in_transaction = false;
-        applied.receive(&stream(&["MULTI", "INCR", "EXEC"]));
-        assert_eq!(applied.log, stream(&["SET", "MULTI", "INCR", "EXEC"]));
+        applied.receive(&encode_stream(&["MULTI", "INCR", "EXEC"]));
+        assert_eq!(applied.log, encode_stream(&["SET", "MULTI", "INCR", "EXEC"]));
     }
 
     #[test]
     fn protocol_error_is_reported_after_the_commands_before_it() {
         let mut incoming = IncomingStream::default();
-        let piece = incoming.add_bytes([&stream(&["SET"])[..], b"*1\r\n!"].concat());
-        assert_eq!((piece.batch.len(), piece.bytes.len()), (1, stream(&["SET"]).len()));
+        let piece = incoming.add_bytes([&encode_stream(&["SET"])[..], b"*1\r\n!"].concat());
+        assert_eq!((piece.batch.len(), piece.bytes.len()), (1, encode_stream(&["SET"]).len()));
         assert!(piece.error.is_some());
     }
 }

@@ -40,8 +40,8 @@ pub use handover::Handover;
 pub use id::{ParseReplIdError, ReplId};
 pub use incoming_stream::{IncomingStream, StreamBatch, last_multi_offset};
 pub use log::{
-    CursorId, CursorLost, FileVersion, FileVersions, FullSyncReason, Log, Position, StreamRange,
-    StreamSuperseded,
+    CursorId, CursorLostError, FileVersion, FileVersions, FullSyncReason, Log, ReplPosition, StreamRange,
+    StreamSupersededError,
 };
 pub use master::Master;
 pub use master_driver::MasterDriver;

@@ -9,7 +9,7 @@
 //! yet. A cursor that falls too far behind is dropped.
 //!
 //! On the wire, a replica requests the first byte that it lacks by its number, counted from one. In this module a
-//! position is the number of bytes before it, which is one less. Only [`Log::resume`] and [`Log::retained_range`] use
+//! position is the number of bytes before it, which is one less. Only [`Log::resume_offset`] and [`Log::retained_range`] use
 //! wire offsets.
 
 mod chunks;
@@ -27,11 +27,11 @@ use chunks::Chunks;
 pub use file_version::{FileVersion, FileVersions, StreamRange};
 
 /// How many bytes a cursor of this node itself, rather than of a replica, may fall behind.
-const OWN_CURSOR_BOUND: u64 = 1 << 30;
+const LOCAL_CURSOR_BOUND: u64 = 1 << 30;
 
 /// A position in a replication history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Position {
+pub struct ReplPosition {
     /// The history that the offset refers to.
     pub id: ReplId,
     /// The number of bytes of the stream before this position.
@@ -46,12 +46,12 @@ pub struct CursorId(u64);
 /// replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("what the cursor would read next is no longer kept")]
-pub struct CursorLost;
+pub struct CursorLostError;
 
 /// The stream is no longer current: this node was promoted or follows another master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this node does not follow that master any more")]
-pub struct StreamSuperseded;
+pub struct StreamSupersededError;
 
 /// Why a replica needs a full synchronisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -78,21 +78,21 @@ pub enum FullSyncReason {
 pub struct Log {
     id: ReplId,
     /// The previous replication id, and the last offset at which its history equals the current one.
-    second_history: Option<Position>,
+    second_history: Option<ReplPosition>,
     end_offset: ReplOffset,
     /// The retained bytes; `None` while the log is closed.
-    retained: Option<Chunks>,
+    retained_bytes: Option<Chunks>,
     capacity: u64,
     /// How many bytes a cursor may fall behind before it is dropped; zero means no bound.
     cursor_bound: u64,
     cursors: BTreeMap<CursorId, ReplOffset>,
     /// Cursors of this node itself, such as that of the append-only file. They have a bound of their own.
-    own_cursors: BTreeSet<CursorId>,
+    local_cursors: BTreeSet<CursorId>,
     /// The cursor of the append-only file, if it has one.
     file_cursor: Option<CursorId>,
     file_versions: FileVersions,
-    /// Whether a cursor has been dropped since the last call of [`Log::take_cursor_lost`].
-    cursor_lost: bool,
+    /// Whether a cursor has been dropped since the last call of [`Log::take_lost_cursor_flag`].
+    has_lost_cursor: bool,
     next_cursor: u64,
     /// The database selected in the stream, if known.
     selected_db: Option<u16>,
@@ -107,14 +107,14 @@ impl Log {
             id,
             second_history: None,
             end_offset: ReplOffset(0),
-            retained: None,
+            retained_bytes: None,
             capacity,
             cursor_bound: 0,
             cursors: BTreeMap::new(),
-            own_cursors: BTreeSet::new(),
+            local_cursors: BTreeSet::new(),
             file_cursor: None,
             file_versions: FileVersions::default(),
-            cursor_lost: false,
+            has_lost_cursor: false,
             next_cursor: 0,
             selected_db: None,
             authority: WriteAuthority::default(),
@@ -137,9 +137,12 @@ impl Log {
     ///
     /// # Errors
     /// A newer stream has replaced this one.
-    pub fn accept_stream(&mut self, stream: StreamEpoch) -> Result<Option<Position>, StreamSuperseded> {
+    pub fn accept_stream(
+        &mut self,
+        stream: StreamEpoch,
+    ) -> Result<Option<ReplPosition>, StreamSupersededError> {
         if !self.authority.admit_stream(stream) {
-            return Err(StreamSuperseded);
+            return Err(StreamSupersededError);
         }
         Ok(self.is_open().then(|| self.position()))
     }
@@ -166,13 +169,13 @@ impl Log {
 
     /// Returns the end of the log.
     #[must_use]
-    pub fn position(&self) -> Position {
-        Position { id: self.id, offset: self.end_offset }
+    pub fn position(&self) -> ReplPosition {
+        ReplPosition { id: self.id, offset: self.end_offset }
     }
 
     /// Returns the second replication id and the offset up to which the id is valid.
     #[must_use]
-    pub fn second_history(&self) -> Option<Position> {
+    pub fn second_history(&self) -> Option<ReplPosition> {
         self.second_history
     }
 
@@ -197,38 +200,41 @@ impl Log {
     /// Returns whether the log retains bytes and counts offsets.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.retained.is_some()
+        self.retained_bytes.is_some()
     }
 
     /// Returns the number of the first retained byte, counted from one, and the number of retained bytes.
     #[must_use]
     pub fn retained_range(&self) -> Option<(u64, u64)> {
-        let kept = self.retained.as_ref()?;
-        Some((kept.start() + 1, kept.len()))
+        let kept = self.retained_bytes.as_ref()?;
+        Some((kept.start_offset() + 1, kept.len()))
     }
 
     /// Returns the number of bytes that are retained beyond the capacity for slow cursors.
     #[must_use]
     pub fn len_beyond_capacity(&self) -> u64 {
         // Only whole chunks are freed, so up to one chunk more than the capacity is normal.
-        let capacity = self.capacity.saturating_add(chunks::CHUNK as u64);
-        self.retained.as_ref().map_or(0, |kept| kept.len().saturating_sub(capacity))
+        let capacity = self.capacity.saturating_add(chunks::CHUNK_SIZE as u64);
+        self.retained_bytes.as_ref().map_or(0, |kept| kept.len().saturating_sub(capacity))
     }
 
     /// Returns the memory allocated beyond the capacity, in bytes.
     #[must_use]
     pub fn memory_beyond_capacity(&self) -> u64 {
-        let kept = self.retained.as_ref().map_or(0, |kept| kept.memory().saturating_sub(self.capacity));
-        kept + self.file_versions.bytes()
+        let kept = self
+            .retained_bytes
+            .as_ref()
+            .map_or(0, |kept| kept.allocated_bytes().saturating_sub(self.capacity));
+        kept + self.file_versions.command_bytes()
     }
 
     /// Opens the log. Changes made while it was closed were not counted, so the history gets a new id. Must not run
     /// concurrently with writes.
     pub fn open(&mut self, id: ReplId) {
-        if self.retained.is_none() {
+        if self.retained_bytes.is_none() {
             self.id = id;
             self.second_history = None;
-            self.retained = Some(Chunks::new(self.end_offset.0));
+            self.retained_bytes = Some(Chunks::new(self.end_offset.0));
             self.file_versions.clear();
             self.selected_db = None;
         }
@@ -236,13 +242,13 @@ impl Log {
 
     /// Closes the log after it had no reader for `repl-backlog-ttl`.
     pub fn close(&mut self) {
-        self.retained = None;
+        self.retained_bytes = None;
         self.drop_cursors();
     }
 
     fn drop_cursors(&mut self) {
         self.cursors.clear();
-        self.own_cursors.clear();
+        self.local_cursors.clear();
         self.file_cursor = None;
         self.file_versions.clear();
     }
@@ -264,7 +270,7 @@ impl Log {
         if !self.authority.logs_local_effects() {
             return self.end_offset;
         }
-        if self.retained.is_some() && self.selected_db != Some(db) {
+        if self.retained_bytes.is_some() && self.selected_db != Some(db) {
             self.selected_db = Some(db);
             let mut select = Vec::with_capacity(32);
             let number = db.to_string();
@@ -281,7 +287,7 @@ impl Log {
     /// Returns the commands that the append-only file has in place of ranges beginning at `from` or later. Versions
     /// that the file has already synced are dropped.
     pub fn file_versions(&self, from: ReplOffset) -> impl Iterator<Item = &FileVersion> {
-        self.file_versions.from(from)
+        self.file_versions.starting_at(from)
     }
 
     /// Appends a command that changes no data (PING, REPLCONF GETACK), for the replicas.
@@ -303,7 +309,7 @@ impl Log {
     }
 
     fn push(&mut self, bytes: &[u8]) {
-        if let Some(kept) = &mut self.retained {
+        if let Some(kept) = &mut self.retained_bytes {
             kept.push(bytes);
             self.end_offset.0 += bytes.len() as u64;
             self.trim();
@@ -324,21 +330,21 @@ impl Log {
     /// Frees the bytes that are beyond the capacity and that no cursor within its bound needs.
     fn trim(&mut self) {
         let (farthest, own) =
-            (self.oldest_allowed_offset(self.cursor_bound), self.oldest_allowed_offset(OWN_CURSOR_BOUND));
-        let Some(kept) = &mut self.retained else { return };
+            (self.oldest_allowed_offset(self.cursor_bound), self.oldest_allowed_offset(LOCAL_CURSOR_BOUND));
+        let Some(kept) = &mut self.retained_bytes else { return };
         let mut from = self.end_offset.0.saturating_sub(self.capacity);
-        if from <= kept.start() {
+        if from <= kept.start_offset() {
             return;
         }
         for (cursor, position) in &self.cursors {
-            let bound = if self.own_cursors.contains(cursor) { own } else { farthest };
+            let bound = if self.local_cursors.contains(cursor) { own } else { farthest };
             from = from.min(position.0.max(bound));
         }
-        let start = kept.start();
+        let start = kept.start_offset();
         kept.trim(from);
         // Cursors that an earlier call dropped are not reported again.
-        let lost = start..kept.start();
-        self.cursor_lost |=
+        let lost = start..kept.start_offset();
+        self.has_lost_cursor |=
             !lost.is_empty() && self.cursors.values().any(|position| lost.contains(&position.0));
     }
 
@@ -347,7 +353,7 @@ impl Log {
     ///
     /// # Errors
     /// The replica needs a full synchronisation.
-    pub fn resume(&self, id: &[u8], first_byte: i64) -> Result<ReplOffset, FullSyncReason> {
+    pub fn resume_offset(&self, id: &[u8], first_byte: i64) -> Result<ReplOffset, FullSyncReason> {
         if id == b"?" {
             return Err(FullSyncReason::Requested);
         }
@@ -361,10 +367,10 @@ impl Log {
                 return Err(FullSyncReason::PastSecondHistory);
             }
         }
-        let kept = self.retained.as_ref().ok_or(FullSyncReason::NoBacklog)?;
+        let kept = self.retained_bytes.as_ref().ok_or(FullSyncReason::NoBacklog)?;
         // The log may retain more bytes than the cursor bound allows. A cursor beyond the bound would be dropped at
         // once, and the replica would reconnect for ever.
-        let from = kept.start().max(self.oldest_allowed_offset(self.cursor_bound));
+        let from = kept.start_offset().max(self.oldest_allowed_offset(self.cursor_bound));
         if offset < from || offset > self.end_offset.0 {
             return Err(FullSyncReason::OutsideBacklog);
         }
@@ -372,34 +378,34 @@ impl Log {
     }
 
     /// Adds a cursor at `offset`. The log retains the bytes from there on, up to the cursor bound.
-    pub fn add_cursor(&mut self, at: ReplOffset) -> CursorId {
+    pub fn add_cursor(&mut self, offset: ReplOffset) -> CursorId {
         self.next_cursor += 1;
         let cursor = CursorId(self.next_cursor);
-        self.cursors.insert(cursor, at);
+        self.cursors.insert(cursor, offset);
         cursor
     }
 
     /// Adds the cursor of the append-only file at `offset`, and retains the file's versions of later ranges.
-    pub fn add_file_cursor(&mut self, at: ReplOffset) -> CursorId {
-        let cursor = self.add_own_cursor(at);
+    pub fn add_file_cursor(&mut self, offset: ReplOffset) -> CursorId {
+        let cursor = self.add_local_cursor(offset);
         self.file_cursor = Some(cursor);
         cursor
     }
 
     /// Adds a cursor for this node itself (its append-only file). Its bound is larger than a replica's, because a lost
     /// cursor costs a rewrite of the append-only file instead of a resynchronisation.
-    pub fn add_own_cursor(&mut self, at: ReplOffset) -> CursorId {
-        let cursor = self.add_cursor(at);
-        self.own_cursors.insert(cursor);
+    pub fn add_local_cursor(&mut self, offset: ReplOffset) -> CursorId {
+        let cursor = self.add_cursor(offset);
+        self.local_cursors.insert(cursor);
         cursor
     }
 
     /// Moves a cursor forward and frees the bytes that no cursor needs any more.
-    pub fn move_cursor(&mut self, cursor: CursorId, to: ReplOffset) {
+    pub fn move_cursor(&mut self, cursor: CursorId, offset: ReplOffset) {
         if let Some(position) = self.cursors.get_mut(&cursor) {
-            *position = to;
+            *position = offset;
             if self.file_cursor == Some(cursor) {
-                self.file_versions.forget_before(to);
+                self.file_versions.forget_before(offset);
             }
             self.trim();
         }
@@ -408,7 +414,7 @@ impl Log {
     /// Removes a cursor. Removing it twice is harmless.
     pub fn remove_cursor(&mut self, cursor: CursorId) {
         self.cursors.remove(&cursor);
-        self.own_cursors.remove(&cursor);
+        self.local_cursors.remove(&cursor);
         if self.file_cursor == Some(cursor) {
             self.file_cursor = None;
             self.file_versions.clear();
@@ -420,11 +426,15 @@ impl Log {
     ///
     /// # Errors
     /// The bytes are no longer retained: the cursor was too slow, or the history was replaced.
-    pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), CursorLost> {
-        let position = self.cursors.get_mut(&cursor).ok_or(CursorLost)?;
-        let kept = self.retained.as_ref().filter(|kept| position.0 >= kept.start()).ok_or(CursorLost)?;
+    pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), CursorLostError> {
+        let position = self.cursors.get_mut(&cursor).ok_or(CursorLostError)?;
+        let kept = self
+            .retained_bytes
+            .as_ref()
+            .filter(|kept| position.0 >= kept.start_offset())
+            .ok_or(CursorLostError)?;
         if position.0 > self.end_offset.0 {
-            return Err(CursorLost);
+            return Err(CursorLostError);
         }
         position.0 += kept.read(position.0, max, out) as u64;
         self.trim();
@@ -435,13 +445,22 @@ impl Log {
     ///
     /// # Errors
     /// The bytes are no longer retained.
-    pub fn read_exact_at(&self, from: ReplOffset, len: usize, out: &mut Vec<u8>) -> Result<(), CursorLost> {
-        let kept = self.retained.as_ref().filter(|kept| from.0 >= kept.start()).ok_or(CursorLost)?;
+    pub fn read_exact_at(
+        &self,
+        from: ReplOffset,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CursorLostError> {
+        let kept = self
+            .retained_bytes
+            .as_ref()
+            .filter(|kept| from.0 >= kept.start_offset())
+            .ok_or(CursorLostError)?;
         let before = out.len();
         if from <= self.end_offset {
             kept.read(from.0, len, out);
         }
-        if out.len() - before == len { Ok(()) } else { Err(CursorLost) }
+        if out.len() - before == len { Ok(()) } else { Err(CursorLostError) }
     }
 
     /// Returns the offset of a cursor; `None` if its history was replaced.
@@ -452,42 +471,42 @@ impl Log {
 
     /// Returns whether the bytes from `offset` on are still retained.
     #[must_use]
-    pub fn retains(&self, at: ReplOffset) -> bool {
-        self.retained.as_ref().is_some_and(|kept| kept.start() <= at.0)
+    pub fn retains(&self, offset: ReplOffset) -> bool {
+        self.retained_bytes.as_ref().is_some_and(|kept| kept.start_offset() <= offset.0)
     }
 
     /// Returns whether a cursor was dropped since the last call. The reader of an idle cursor would not notice
     /// otherwise.
-    pub fn take_cursor_lost(&mut self) -> bool {
-        std::mem::take(&mut self.cursor_lost)
+    pub fn take_lost_cursor_flag(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost_cursor)
     }
 
     /// Returns the number of bytes that the cursor has not read yet.
     ///
     /// # Errors
     /// The cursor was dropped.
-    pub fn unread_bytes(&self, cursor: CursorId) -> Result<u64, CursorLost> {
-        let position = self.cursors.get(&cursor).ok_or(CursorLost)?;
-        self.end_offset.0.checked_sub(position.0).ok_or(CursorLost)
+    pub fn unread_bytes(&self, cursor: CursorId) -> Result<u64, CursorLostError> {
+        let position = self.cursors.get(&cursor).ok_or(CursorLostError)?;
+        self.end_offset.0.checked_sub(position.0).ok_or(CursorLostError)
     }
 
     /// Adopts a master's replication id and offset after a full synchronisation. Drops all cursors, because the
     /// retained bytes belong to another history.
-    pub fn adopt_history(&mut self, position: Position) {
+    pub fn adopt_history(&mut self, position: ReplPosition) {
         self.id = position.id;
         self.second_history = None;
         self.end_offset = position.offset;
-        self.retained = Some(Chunks::new(position.offset.0));
+        self.retained_bytes = Some(Chunks::new(position.offset.0));
         self.drop_cursors();
         self.selected_db = None;
     }
 
     /// Adopts a master's history ([`Log::adopt_history`]) after its snapshot was loaded. If this node was promoted
     /// during the load, the history continues under the new id `new_id`.
-    pub fn adopt_loaded_history(&mut self, position: Position, own: ReplId) {
+    pub fn adopt_loaded_history(&mut self, position: ReplPosition, new_id: ReplId) {
         self.adopt_history(position);
         if self.authority.mode() == WriteMode::Master {
-            self.change_id(own);
+            self.change_id(new_id);
         }
     }
 
@@ -498,7 +517,7 @@ impl Log {
         if id != self.id {
             self.second_history = Some(self.position());
             self.id = id;
-            self.cursors.retain(|cursor, _| self.own_cursors.contains(cursor));
+            self.cursors.retain(|cursor, _| self.local_cursors.contains(cursor));
         }
         self.selected_db = None;
     }

@@ -32,11 +32,11 @@ use clock::Instant;
 use slot_routing::{NodeId, ReplOffset};
 
 use crate::id::ReplId;
-use crate::log::Position;
+use crate::log::ReplPosition;
 use crate::psync::{Capabilities, PeerProfile, SnapshotFormat};
 pub use limit::OutputLimit;
 pub use peer::{ConnectedReplica, PeerState};
-use peer::{Delivery, Phase};
+use peer::{ReplicaPhase, SnapshotDelivery};
 use throttle::Throttle;
 
 /// Identifies the connection of a replica.
@@ -73,14 +73,14 @@ pub struct MasterConfig {
     /// `client-output-buffer-limit replica`: pending bytes above which a replica is closed.
     pub output_limit: OutputLimit,
     /// `repl-backlog-size` in bytes.
-    pub backlog: u64,
+    pub backlog_size: u64,
 }
 
 impl MasterConfig {
     /// Returns the output limit, raised to at least the backlog size: a replica that continues from the start of the
     /// backlog would otherwise be disconnected at once, and reconnect for ever.
     fn effective_output_limit(&self) -> OutputLimit {
-        self.output_limit.raised_to(self.backlog)
+        self.output_limit.raised_to(self.backlog_size)
     }
 }
 
@@ -96,30 +96,30 @@ pub enum MasterEvent {
         /// The properties that the connection announced by REPLCONF.
         profile: PeerProfile,
         /// The position from which the replica can continue; `None` if it needs a full synchronisation.
-        resume: Option<Position>,
+        resume_position: Option<ReplPosition>,
     },
-    /// The snapshot requested with [`MasterAction::Snapshot`] was taken.
+    /// The snapshot requested with [`MasterAction::TakeSnapshot`] was taken.
     SnapshotTaken {
-        /// The id from [`MasterAction::Snapshot`].
+        /// The id from [`MasterAction::TakeSnapshot`].
         transfer: TransferId,
         /// The log position at which the snapshot was taken.
-        position: Position,
+        position: ReplPosition,
         /// The database selected in the stream at the snapshot's position; `None` if the stream starts with a SELECT.
         db: Option<u16>,
     },
     /// The whole snapshot has been written to its file.
-    Written {
-        /// The id from [`MasterAction::Snapshot`].
+    SnapshotWritten {
+        /// The id from [`MasterAction::TakeSnapshot`].
         transfer: TransferId,
     },
     /// The whole snapshot has been sent to this replica.
-    Sent {
+    SnapshotSent {
         /// The replica that received the snapshot.
         peer: PeerId,
     },
     /// The snapshot could not be taken or sent.
     TransferFailed {
-        /// The id from [`MasterAction::Snapshot`].
+        /// The id from [`MasterAction::TakeSnapshot`].
         transfer: TransferId,
     },
     /// The replica acknowledged the stream with REPLCONF ACK.
@@ -129,10 +129,10 @@ pub enum MasterEvent {
         /// The offset up to which it has applied the stream.
         offset: ReplOffset,
         /// The offset up to which the replica's append-only file is on disk; `None` if the replica has no such file.
-        synced_offsets: Option<ReplOffset>,
+        synced_offset: Option<ReplOffset>,
     },
     /// The replica sent something other than an acknowledgement, which shows that it is alive.
-    Alive {
+    ReplicaAlive {
         /// The replica that is alive.
         peer: PeerId,
     },
@@ -151,7 +151,7 @@ pub enum MasterEvent {
     /// This node was promoted or demoted; its own replicas stay connected.
     RoleChanged {
         /// Whether this node is now a master.
-        master: bool,
+        is_master: bool,
     },
     /// The history of this node was replaced: its replicas must resynchronise.
     HistoryReplaced,
@@ -161,26 +161,26 @@ pub enum MasterEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterAction {
     /// Take a snapshot for these replicas and report its log position.
-    Snapshot {
+    TakeSnapshot {
         /// The id under which the caller reports the progress of the snapshot.
         transfer: TransferId,
         /// The replicas that wait for this snapshot.
         peers: Vec<PeerId>,
         /// Whether to stream the snapshot directly with an end mark. Otherwise it is written to a file first, and the
         /// caller reports when the file is complete.
-        eof: bool,
+        with_end_mark: bool,
         /// The RDB format and the parts that the replicas requested.
         format: SnapshotFormat,
     },
     /// Send `+FULLRESYNC`, and retain the log from this position on.
-    FullResync {
+    SendFullResync {
         /// The replica to inform.
         peer: PeerId,
         /// The position of the snapshot, from which the stream will continue.
-        position: Position,
+        position: ReplPosition,
     },
     /// Retain the log from an earlier position for a replica that joins an existing snapshot.
-    KeepLog {
+    RetainLog {
         /// The replica that joins the snapshot.
         peer: PeerId,
         /// The position of the snapshot; the log must be retained from here on.
@@ -193,18 +193,18 @@ pub enum MasterAction {
     },
     /// Send the snapshot file, preceded by its length.
     SendFile {
-        /// The id from [`MasterAction::Snapshot`].
+        /// The id from [`MasterAction::TakeSnapshot`].
         transfer: TransferId,
         /// The replicas that get the file.
         peers: Vec<PeerId>,
     },
     /// Cancel the snapshot: no replica waits for it any more.
     CancelSnapshot {
-        /// The id from [`MasterAction::Snapshot`].
+        /// The id from [`MasterAction::TakeSnapshot`].
         transfer: TransferId,
     },
     /// Send `+CONTINUE`, which accepts the request for a partial synchronisation.
-    Continue {
+    SendContinue {
         /// The replica that can continue.
         peer: PeerId,
         /// The replication id to send; `None` if the replica does not support a changed id.
@@ -213,18 +213,18 @@ pub enum MasterAction {
         with_slot_states: bool,
     },
     /// Send the log from this offset on.
-    Stream {
+    SendStream {
         /// The replica that gets the stream.
         peer: PeerId,
         /// The offset of the first byte to send.
         from: ReplOffset,
     },
     /// Send `$ENDOFF:offset id db peer`, then the snapshot.
-    EndOffset {
+    SendEndOffset {
         /// The connection that transfers the snapshot.
         peer: PeerId,
         /// The position from which the stream continues over the main connection.
-        position: Position,
+        position: ReplPosition,
         /// The database selected in the stream at the snapshot's position; `None` if the stream starts with a SELECT.
         db: Option<u16>,
     },
@@ -240,7 +240,7 @@ pub enum MasterAction {
         peer: PeerId,
     },
     /// Append a PING to the log, which tells the replicas that the master is alive.
-    Ping,
+    AppendPing,
     /// Close the connection of a replica.
     Close {
         /// The replica to disconnect.
@@ -283,7 +283,7 @@ struct Transfer {
     /// Whether the snapshot is streamed directly instead of being written to a file.
     is_streamed: bool,
     /// The log position of a snapshot whose file is still being written, so that replicas can join; `None` otherwise.
-    joinable_position: Option<Position>,
+    joinable_position: Option<ReplPosition>,
 }
 
 /// The snapshot that a replica waits for.
@@ -304,7 +304,7 @@ pub enum AwaitedSnapshot {
 pub struct Master {
     config: MasterConfig,
     /// Whether this node is a master. A replica forwards its master's PINGs instead of sending its own.
-    master: bool,
+    is_master: bool,
     peers: BTreeMap<PeerId, ConnectedReplica>,
     transfer: Option<Transfer>,
     next_transfer: u64,
@@ -319,11 +319,11 @@ pub struct Master {
 impl Master {
     /// Creates the state machine of a node without replicas.
     #[must_use]
-    pub fn new(config: MasterConfig, master: bool, now: Instant) -> Self {
+    pub fn new(config: MasterConfig, is_master: bool, now: Instant) -> Self {
         Self {
             last_ping: now,
             config,
-            master,
+            is_master,
             peers: BTreeMap::new(),
             transfer: None,
             next_transfer: 0,
@@ -346,7 +346,7 @@ impl Master {
 
     /// Returns whether this replica is connected over this connection or expected over another one.
     #[must_use]
-    pub fn has_replicas(&self, peer: PeerId) -> bool {
+    pub fn has_replica(&self, peer: PeerId) -> bool {
         self.peers.contains_key(&peer)
     }
 
@@ -355,12 +355,12 @@ impl Master {
     #[must_use]
     pub fn awaited_snapshot(&self, peer: PeerId) -> Option<AwaitedSnapshot> {
         match (self.peers.get(&peer)?.phase, &self.transfer) {
-            (Phase::WaitsForSnapshot { .. }, None) => Some(AwaitedSnapshot::Delayed),
-            (Phase::WaitsForSnapshot { .. }, Some(transfer)) if transfer.is_streamed => {
+            (ReplicaPhase::WaitsForSnapshot { .. }, None) => Some(AwaitedSnapshot::Delayed),
+            (ReplicaPhase::WaitsForSnapshot { .. }, Some(transfer)) if transfer.is_streamed => {
                 Some(AwaitedSnapshot::NextAfterStreamed)
             }
-            (Phase::WaitsForSnapshot { .. }, Some(_)) => Some(AwaitedSnapshot::NextAfterFile),
-            (Phase::Sending { position: Some(_), .. }, _) => Some(AwaitedSnapshot::JoinedOpenFile),
+            (ReplicaPhase::WaitsForSnapshot { .. }, Some(_)) => Some(AwaitedSnapshot::NextAfterFile),
+            (ReplicaPhase::Sending { position: Some(_), .. }, _) => Some(AwaitedSnapshot::JoinedOpenFile),
             _ => None,
         }
     }
@@ -387,33 +387,33 @@ impl Master {
     /// Returns the replicas that satisfy the condition. Of several connections of one node, only the last counts.
     fn latest_connections(
         &self,
-        is_of_kind: fn(&ConnectedReplica) -> bool,
+        predicate: fn(&ConnectedReplica) -> bool,
     ) -> impl Iterator<Item = &ConnectedReplica> + Clone {
         let later = |id: PeerId| self.peers.range((Bound::Excluded(id), Bound::Unbounded));
         let has_come_again = move |id: PeerId, node: NodeId| {
-            later(id).any(|(_, peer)| peer.profile.node == Some(node) && !peer.profile.rdb_channel)
+            later(id).any(|(_, peer)| peer.profile.node_id == Some(node) && !peer.profile.rdb_channel)
         };
-        let of_kind = self.peers.iter().filter(move |(_, peer)| is_of_kind(peer));
+        let of_kind = self.peers.iter().filter(move |(_, peer)| predicate(peer));
         let last = of_kind
-            .filter(move |(id, peer)| !peer.profile.node.is_some_and(|node| has_come_again(**id, node)));
+            .filter(move |(id, peer)| !peer.profile.node_id.is_some_and(|node| has_come_again(**id, node)));
         last.map(|(_, peer)| peer)
     }
 
     /// Returns the offset up to which the append-only file is on disk, for each online replica that has such a file.
     pub fn synced_offsets(&self) -> Vec<ReplOffset> {
-        self.online_replicas().filter_map(|peer| peer.synced).collect()
+        self.online_replicas().filter_map(|peer| peer.synced_offset).collect()
     }
 
     /// Returns the acknowledged offset of each online replica, except those still loading a snapshot.
     pub fn acknowledged_offsets(&self) -> Vec<ReplOffset> {
-        self.online_replicas().filter_map(|peer| peer.acknowledged).collect()
+        self.online_replicas().filter_map(|peer| peer.acknowledged_offset).collect()
     }
 
     /// Returns how many replicas must acknowledge the state of migrating slots. `None` if a connected replica does not
     /// support this state, so that it must not be replicated. Without replicas the result is 0 and the state is still
     /// logged, for replicas that reconnect.
     #[must_use]
-    pub fn slot_move_reader_count(&self) -> Option<usize> {
+    pub fn slot_state_replica_count(&self) -> Option<usize> {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.is_rdb_only);
         let online = self.online_replicas().filter(|peer| !peer.profile.is_rdb_only);
         stay.all(|peer| peer.profile.capabilities.slot_moves).then(|| online.count())
@@ -424,9 +424,9 @@ impl Master {
     pub fn in_sync_node_ids(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.is_rdb_only);
         let in_sync =
-            self.online_replicas().filter(|peer| !peer.profile.is_rdb_only && peer.has_snapshot_of(offset));
-        let nodes = in_sync.filter_map(|peer| peer.profile.node).collect();
-        stay.all(|peer| peer.profile.node.is_some()).then_some(nodes)
+            self.online_replicas().filter(|peer| !peer.profile.is_rdb_only && peer.has_acknowledged(offset));
+        let nodes = in_sync.filter_map(|peer| peer.profile.node_id).collect();
+        stay.all(|peer| peer.profile.node_id.is_some()).then_some(nodes)
     }
 
     /// Returns the number of online replicas from which the master received something within `min-replicas-max-lag`.
@@ -454,11 +454,11 @@ impl Master {
             let ttl = self.config.backlog_ttl;
             return self
                 .without_replicas_since
-                .filter(|_| self.master && !ttl.is_zero())
+                .filter(|_| self.is_master && !ttl.is_zero())
                 .map(|since| since + ttl);
         }
         let mut next = self.next_pending_check;
-        if self.master {
+        if self.is_master {
             next = next.min(self.next_ping());
         }
         if self.transfer.is_none()
@@ -470,28 +470,30 @@ impl Master {
     }
 
     /// Handles an event and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Instant, input: MasterEvent, out: &mut Vec<MasterAction>) {
-        match input {
+    pub fn handle(&mut self, now: Instant, event: MasterEvent, out: &mut Vec<MasterAction>) {
+        match event {
             MasterEvent::Deadline => self.on_deadline(now, out),
-            MasterEvent::Joined { peer, profile, resume } => self.on_joined(now, peer, profile, resume, out),
-            MasterEvent::SnapshotTaken { transfer, position, db } => {
-                self.on_snapshot_position(transfer, position, db, out);
+            MasterEvent::Joined { peer, profile, resume_position: resume } => {
+                self.on_joined(now, peer, profile, resume, out);
             }
-            MasterEvent::Written { transfer } => self.on_written(transfer, out),
-            MasterEvent::Sent { peer } => self.on_sent(now, peer, out),
-            MasterEvent::TransferFailed { transfer } => self.on_failed(now, transfer, out),
-            MasterEvent::Acknowledged { peer, offset, synced_offsets: synced } => {
+            MasterEvent::SnapshotTaken { transfer, position, db } => {
+                self.on_snapshot_taken(transfer, position, db, out);
+            }
+            MasterEvent::SnapshotWritten { transfer } => self.on_snapshot_written(transfer, out),
+            MasterEvent::SnapshotSent { peer } => self.on_snapshot_sent(now, peer, out),
+            MasterEvent::TransferFailed { transfer } => self.on_transfer_failed(now, transfer, out),
+            MasterEvent::Acknowledged { peer, offset, synced_offset: synced } => {
                 if let Some(replica) = self.peers.get_mut(&peer) {
-                    replica.synced = replica.synced.max(synced);
+                    replica.synced_offset = replica.synced_offset.max(synced);
                 }
                 self.on_acknowledged(now, peer, offset, out);
             }
-            MasterEvent::Alive { peer } => {
+            MasterEvent::ReplicaAlive { peer } => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.last_heard = now;
                 }
             }
-            MasterEvent::PendingBytes { peer, bytes } => self.on_pending(now, peer, bytes, out),
+            MasterEvent::PendingBytes { peer, bytes } => self.on_pending_bytes(now, peer, bytes, out),
             MasterEvent::Closed { peer } => {
                 // The log dropped the cursor of this replica, so the replica is too slow, although no deadline has
                 // reported it yet.
@@ -501,12 +503,12 @@ impl Master {
                 }
                 // A dual-channel replica closes its RDB channel when it has the snapshot. Its main channel has yet to
                 // connect.
-                if !self.peers.get(&peer).is_some_and(ConnectedReplica::has_snapshot) {
+                if !self.peers.get(&peer).is_some_and(ConnectedReplica::has_delivered_snapshot) {
                     self.remove_peer(now, peer, out);
                 }
             }
-            MasterEvent::RoleChanged { master } => {
-                self.master = master;
+            MasterEvent::RoleChanged { is_master: master } => {
+                self.is_master = master;
                 self.last_ping = now;
                 self.without_replicas_since = Some(now).filter(|_| self.peers.is_empty());
             }
@@ -524,7 +526,7 @@ impl Master {
         now: Instant,
         peer: PeerId,
         profile: PeerProfile,
-        resume: Option<Position>,
+        resume_position: Option<ReplPosition>,
         out: &mut Vec<MasterAction>,
     ) {
         if self.peers.is_empty() {
@@ -532,19 +534,19 @@ impl Master {
         }
         self.without_replicas_since = None;
         if profile.snapshot_connection.is_some() {
-            return self.on_main_channel(now, peer, profile, resume, out);
+            return self.on_main_channel(now, peer, profile, resume_position, out);
         }
         let Capabilities { psync2, slot_states, .. } = profile.capabilities;
-        let phase = match resume {
+        let phase = match resume_position {
             Some(position) => {
                 let id = Some(position.id).filter(|_| psync2);
-                out.push(MasterAction::Continue { peer, id, with_slot_states: slot_states });
-                out.push(MasterAction::Stream { peer, from: position.offset });
-                Phase::Online
+                out.push(MasterAction::SendContinue { peer, id, with_slot_states: slot_states });
+                out.push(MasterAction::SendStream { peer, from: position.offset });
+                ReplicaPhase::Online
             }
-            None => Phase::WaitsForSnapshot { since: now },
+            None => ReplicaPhase::WaitsForSnapshot { since: now },
         };
-        let acknowledged = resume.map(|position| position.offset);
+        let acknowledged = resume_position.map(|position| position.offset);
         self.peers.insert(peer, ConnectedReplica::new(profile, phase, acknowledged, now));
         self.join_open_transfer(out);
         self.start_due_snapshot(now, out);
@@ -563,11 +565,11 @@ impl Master {
                 && peer.profile.snapshot_format() == *form
                 && !peer.profile.rdb_channel;
             if joins {
-                let (cut, way) = (Some(position.offset), Delivery::File { is_written: false });
-                peer.phase = Phase::Sending { transfer: *transfer, position: cut, delivery: way };
-                out.push(MasterAction::KeepLog { peer: *id, from: position.offset });
+                let (cut, way) = (Some(position.offset), SnapshotDelivery::File { is_written: false });
+                peer.phase = ReplicaPhase::Sending { transfer: *transfer, position: cut, delivery: way };
+                out.push(MasterAction::RetainLog { peer: *id, from: position.offset });
                 if !peer.profile.uses_sync {
-                    out.push(MasterAction::FullResync { peer: *id, position: *position });
+                    out.push(MasterAction::SendFullResync { peer: *id, position: *position });
                 }
             }
         }
@@ -589,7 +591,7 @@ impl Master {
     fn can_stream_to_waiting(&self) -> bool {
         let mut waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
         let may = self.config.diskless || waiting.clone().any(|peer| peer.profile.rdb_channel);
-        may && waiting.all(|peer| peer.profile.capabilities.has_eof)
+        may && waiting.all(|peer| peer.profile.capabilities.end_mark)
     }
 
     fn start_due_snapshot(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
@@ -605,37 +607,37 @@ impl Master {
         let transfer = TransferId(self.next_transfer);
         self.transfer =
             Some(Transfer { id: transfer, format: form, is_streamed: eof, joinable_position: None });
-        let way = if eof { Delivery::Streamed } else { Delivery::File { is_written: false } };
+        let way = if eof { SnapshotDelivery::Streamed } else { SnapshotDelivery::File { is_written: false } };
         let mut peers = Vec::new();
         for (id, peer) in &mut self.peers {
             if peer.profile.snapshot_format() == form && peer.waiting_since().is_some() {
-                peer.phase = Phase::Sending { transfer, position: None, delivery: way };
+                peer.phase = ReplicaPhase::Sending { transfer, position: None, delivery: way };
                 peers.push(*id);
             }
         }
-        out.push(MasterAction::Snapshot { transfer, peers, eof, format: form });
+        out.push(MasterAction::TakeSnapshot { transfer, peers, with_end_mark: eof, format: form });
     }
 
-    fn on_snapshot_position(
+    fn on_snapshot_taken(
         &mut self,
         transfer: TransferId,
-        position: Position,
+        position: ReplPosition,
         db: Option<u16>,
         out: &mut Vec<MasterAction>,
     ) {
         let mut is_file = false;
         for (id, peer) in &mut self.peers {
-            if let Phase::Sending { transfer: of, position: cut, delivery: way } = &mut peer.phase
+            if let ReplicaPhase::Sending { transfer: of, position: cut, delivery: way } = &mut peer.phase
                 && *of == transfer
             {
                 *cut = Some(position.offset);
-                is_file |= *way != Delivery::Streamed;
+                is_file |= *way != SnapshotDelivery::Streamed;
                 if peer.profile.rdb_channel {
-                    out.push(MasterAction::EndOffset { peer: *id, position, db });
+                    out.push(MasterAction::SendEndOffset { peer: *id, position, db });
                 } else if !peer.profile.uses_sync {
-                    out.push(MasterAction::FullResync { peer: *id, position });
+                    out.push(MasterAction::SendFullResync { peer: *id, position });
                 }
-                if *way == Delivery::Streamed {
+                if *way == SnapshotDelivery::Streamed {
                     out.push(MasterAction::SendSnapshot { peer: *id });
                 }
             }
@@ -646,13 +648,14 @@ impl Master {
         }
     }
 
-    fn on_written(&mut self, transfer: TransferId, out: &mut Vec<MasterAction>) {
+    fn on_snapshot_written(&mut self, transfer: TransferId, out: &mut Vec<MasterAction>) {
         let Some(current) = self.transfer.as_mut().filter(|current| current.id == transfer) else { return };
         current.joinable_position = None;
         let mut peers = Vec::new();
         for (id, peer) in &mut self.peers {
-            if let Phase::Sending { transfer: of, delivery: Delivery::File { is_written }, .. } =
-                &mut peer.phase
+            if let ReplicaPhase::Sending {
+                transfer: of, delivery: SnapshotDelivery::File { is_written }, ..
+            } = &mut peer.phase
                 && *of == transfer
             {
                 *is_written = true;
@@ -662,23 +665,23 @@ impl Master {
         out.push(MasterAction::SendFile { transfer, peers });
     }
 
-    fn on_sent(&mut self, now: Instant, id: PeerId, out: &mut Vec<MasterAction>) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let Phase::Sending { position: Some(cut), delivery: way, .. } = peer.phase else { return };
-        let eof = way == Delivery::Streamed;
+    fn on_snapshot_sent(&mut self, now: Instant, peer_id: PeerId, out: &mut Vec<MasterAction>) {
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
+        let ReplicaPhase::Sending { position: Some(cut), delivery: way, .. } = peer.phase else { return };
+        let eof = way == SnapshotDelivery::Streamed;
         peer.last_heard = now;
         let served = (peer.profile.is_rdb_only || peer.profile.rdb_channel) && !peer.awaits_main_channel();
         if peer.awaits_main_channel() {
-            peer.phase = Phase::SnapshotDelivered { since: now };
+            peer.phase = ReplicaPhase::SnapshotDelivered { since: now };
         } else if served || (eof && !peer.profile.uses_sync) {
-            peer.phase = Phase::Loading { position: cut };
+            peer.phase = ReplicaPhase::Loading { position: cut };
         } else {
-            peer.phase = Phase::Online;
-            out.push(MasterAction::Stream { peer: id, from: cut });
+            peer.phase = ReplicaPhase::Online;
+            out.push(MasterAction::SendStream { peer: peer_id, from: cut });
         }
         self.end_transfer(now, out);
         if served {
-            self.close(now, id, CloseReason::SnapshotSent, out);
+            self.close(now, peer_id, CloseReason::SnapshotSent, out);
         }
     }
 
@@ -692,7 +695,7 @@ impl Master {
         self.start_due_snapshot(now, out);
     }
 
-    fn on_failed(&mut self, now: Instant, transfer: TransferId, out: &mut Vec<MasterAction>) {
+    fn on_transfer_failed(&mut self, now: Instant, transfer: TransferId, out: &mut Vec<MasterAction>) {
         let broken: Vec<PeerId> =
             self.peers.iter().filter(|(_, peer)| peer.is_in_transfer(transfer)).map(|(id, _)| *id).collect();
         for peer in broken {
@@ -700,45 +703,51 @@ impl Master {
         }
     }
 
-    fn on_acknowledged(&mut self, now: Instant, id: PeerId, offset: ReplOffset, out: &mut Vec<MasterAction>) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+    fn on_acknowledged(
+        &mut self,
+        now: Instant,
+        peer_id: PeerId,
+        offset: ReplOffset,
+        out: &mut Vec<MasterAction>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         peer.last_heard = now;
-        peer.acknowledged = peer.acknowledged.max(Some(offset));
+        peer.acknowledged_offset = peer.acknowledged_offset.max(Some(offset));
         match peer.phase {
-            Phase::Loading { position: cut } => {
-                peer.phase = Phase::Online;
-                out.push(MasterAction::Stream { peer: id, from: cut });
+            ReplicaPhase::Loading { position: cut } => {
+                peer.phase = ReplicaPhase::Online;
+                out.push(MasterAction::SendStream { peer: peer_id, from: cut });
             }
-            Phase::AwaitsMainChannel => peer.phase = Phase::Online,
-            Phase::WaitsForSnapshot { .. }
-            | Phase::Sending { .. }
-            | Phase::SnapshotDelivered { .. }
-            | Phase::Online => {}
+            ReplicaPhase::AwaitsMainChannel => peer.phase = ReplicaPhase::Online,
+            ReplicaPhase::WaitsForSnapshot { .. }
+            | ReplicaPhase::Sending { .. }
+            | ReplicaPhase::SnapshotDelivered { .. }
+            | ReplicaPhase::Online => {}
         }
     }
 
-    fn on_pending(&mut self, now: Instant, id: PeerId, bytes: u64, out: &mut Vec<MasterAction>) {
+    fn on_pending_bytes(&mut self, now: Instant, peer_id: PeerId, bytes: u64, out: &mut Vec<MasterAction>) {
         let limit = self.config.effective_output_limit();
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         peer.pending_bytes = bytes;
-        if limit.is_exceeded(now, bytes, &mut peer.over_soft_since) {
+        if limit.is_exceeded(now, bytes, &mut peer.over_soft_limit_since) {
             self.throttle.on_replica_closed(now);
-            self.close(now, id, CloseReason::TooFarBehind, out);
+            self.close(now, peer_id, CloseReason::TooFarBehind, out);
         }
     }
 
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
         self.start_due_snapshot(now, out);
-        if self.master && now >= self.next_ping() && !self.peers.is_empty() {
+        if self.is_master && now >= self.next_ping() && !self.peers.is_empty() {
             self.last_ping = now;
-            out.push(MasterAction::Ping);
+            out.push(MasterAction::AppendPing);
         }
         if now >= self.next_pending_check && !self.peers.is_empty() {
             self.next_pending_check = now + CHECK_PERIOD;
             self.check_replicas(now, out);
         }
         let ttl = self.config.backlog_ttl;
-        if self.master
+        if self.is_master
             && !ttl.is_zero()
             && self.without_replicas_since.is_some_and(|since| now >= since + ttl)
         {
@@ -782,7 +791,7 @@ impl Master {
             out.push(MasterAction::CancelSnapshot { transfer });
         }
         self.end_transfer(now, out);
-        if let Some(other) = gone.needs_transfer() {
+        if let Some(other) = gone.dependent_connection() {
             self.close(now, other, CloseReason::OtherChannelLost, out);
         }
         if self.peers.is_empty() {

@@ -6,11 +6,11 @@
 //! | | the process | the driver |
 //! | --- | --- | --- |
 //! | 1 | receives PSYNC or SYNC: [`MasterDriverEvent::PsyncReceived`] | checks the log and adds a cursor under the same lock |
-//! | 2 | [`MasterDriverAction::Snapshot`]: takes a snapshot and records the log's position with [`SnapshotPosition::record`] | |
+//! | 2 | [`MasterDriverAction::TakeSnapshot`]: takes a snapshot and records the log's position with [`SnapshotPosition::record`] | |
 //! | 3 | [`MasterDriverEvent::SnapshotTaken`] | sends the position and announces the snapshot |
-//! | | for a snapshot on disk: [`MasterDriverEvent::Written`] | lists the replicas to send the file to: [`MasterDriverAction::SendFile`] |
-//! | 4 | [`MasterDriverAction::SendSnapshot`] or [`MasterDriverAction::SendFile`]: sends the snapshot; [`MasterDriverEvent::Sent`] | |
-//! | 5 | [`MasterDriverAction::Stream`]: sends the log from the cursor on, until the connection closes | |
+//! | | for a snapshot on disk: [`MasterDriverEvent::SnapshotWritten`] | lists the replicas to send the file to: [`MasterDriverAction::SendFile`] |
+//! | 4 | [`MasterDriverAction::SendSnapshot`] or [`MasterDriverAction::SendFile`]: sends the snapshot; [`MasterDriverEvent::SnapshotSent`] | |
+//! | 5 | [`MasterDriverAction::SendStream`]: sends the log from the cursor on, until the connection closes | |
 //!
 //! Invariants: a replica that gets the stream has had its cursor since its position was determined, so the log retains
 //! every byte that the replica still needs. A cursor is removed together with its replica, for whatever reason the
@@ -26,15 +26,15 @@ use clock::Instant;
 use slot_routing::ReplOffset;
 
 use crate::id::ReplId;
-use crate::log::{CursorId, FullSyncReason, Log, Position};
+use crate::log::{CursorId, FullSyncReason, Log, ReplPosition};
 use crate::master::{self, CloseReason, Master, MasterAction, MasterConfig, PeerId, TransferId};
-use crate::psync::{PeerProfile, PsyncRequest, ReplconfError, SLOT_STATES, SnapshotFormat};
+use crate::psync::{PeerProfile, PsyncRequest, ReplconfError, SLOT_STATES_PREFIX, SnapshotFormat};
 
 /// Interval of checking the pending bytes while a replica is behind. It is short because an output buffer limit can be
 /// exceeded within a second.
-const PENDING_PERIOD: Duration = Duration::from_millis(100);
+const PENDING_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
-const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+const PING_COMMAND: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// Exclusive access to a log that is shared with other threads.
 pub trait LogLock {
@@ -51,10 +51,10 @@ impl LogLock for Log {
 /// The position at which a snapshot was taken, with the cursors of the replicas that get it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotPosition {
-    /// The id from [`MasterDriverAction::Snapshot`].
+    /// The id from [`MasterDriverAction::TakeSnapshot`].
     pub transfer: TransferId,
     /// The log position at which the snapshot was taken.
-    pub position: Position,
+    pub position: ReplPosition,
     /// The database selected in the stream at the snapshot's position; `None` if the stream starts with a SELECT.
     pub db: Option<u16>,
     /// The cursors at the snapshot's position, one for each replica that gets the snapshot.
@@ -91,9 +91,9 @@ pub enum MasterDriverEvent {
     /// A snapshot was taken at this position.
     SnapshotTaken(SnapshotPosition),
     /// The whole snapshot has been written to its file.
-    Written(TransferId),
+    SnapshotWritten(TransferId),
     /// The whole snapshot has been sent to this replica.
-    Sent(PeerId),
+    SnapshotSent(PeerId),
     /// The snapshot could not be taken or sent.
     TransferFailed(TransferId),
     /// A replica sent REPLCONF ACK over its stream connection.
@@ -103,10 +103,10 @@ pub enum MasterDriverEvent {
         /// The offset up to which it has applied the stream.
         offset: ReplOffset,
         /// The offset up to which the replica's append-only file is on disk; `None` if the replica has no such file.
-        synced: Option<ReplOffset>,
+        synced_offset: Option<ReplOffset>,
     },
     /// The replica sent something other than an acknowledgement, which shows that it is alive.
-    Alive(PeerId),
+    ReplicaAlive(PeerId),
     /// The connection of this replica closed.
     Closed(PeerId),
     /// This node became a master; its replicas stay connected.
@@ -135,15 +135,15 @@ pub enum PsyncAnswer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterDriverAction {
     /// Count the answer to PSYNC in the statistics.
-    SendPsyncAnswer(PeerId, PsyncAnswer),
+    CountPsyncAnswer(PeerId, PsyncAnswer),
     /// Take a snapshot for these replicas, then send [`MasterDriverEvent::SnapshotTaken`].
-    Snapshot {
+    TakeSnapshot {
         /// The id under which the process reports the progress of the snapshot.
         transfer: TransferId,
         /// The replicas that wait for this snapshot.
         peers: Vec<PeerId>,
         /// Whether to stream the snapshot directly with an end mark, instead of writing a file first.
-        eof: bool,
+        with_end_mark: bool,
         /// The RDB format and the parts that the replicas requested.
         format: SnapshotFormat,
     },
@@ -152,7 +152,7 @@ pub enum MasterDriverAction {
     /// Send these bytes to the replica.
     Send(PeerId, Vec<u8>),
     /// Send `+CONTINUE` with the state of migrating slots ([`continue_line`]).
-    Continue {
+    SendContinue {
         /// The replica that can continue.
         peer: PeerId,
         /// The replication id under which the stream continues.
@@ -162,15 +162,15 @@ pub enum MasterDriverAction {
     SendSnapshot(PeerId),
     /// Send the snapshot file, preceded by its length.
     SendFile {
-        /// The id from [`MasterDriverAction::Snapshot`].
+        /// The id from [`MasterDriverAction::TakeSnapshot`].
         transfer: TransferId,
         /// The replicas that get the file.
         peers: Vec<PeerId>,
     },
     /// Send the log from the cursor on, until the connection closes.
-    Stream(PeerId, CursorId),
+    SendStream(PeerId, CursorId),
     /// Append these bytes to the log. They concern only the replicas and change no data.
-    Append(&'static [u8]),
+    AppendToLog(&'static [u8]),
     /// Close the connection. The process reports no [`MasterDriverEvent::Closed`] for it.
     Close(PeerId, CloseReason),
     /// Close the log, which has had no reader for `repl-backlog-ttl`.
@@ -180,7 +180,7 @@ pub enum MasterDriverAction {
 /// Formats the reply `+CONTINUE` for a replica that supports the state of migrating slots.
 #[must_use]
 pub fn continue_line(id: ReplId, slot_states: &str) -> Vec<u8> {
-    format!("+CONTINUE {id} {SLOT_STATES}{slot_states}\r\n").into_bytes()
+    format!("+CONTINUE {id} {SLOT_STATES_PREFIX}{slot_states}\r\n").into_bytes()
 }
 
 /// When the pending bytes must be checked next. Both conditions must be satisfied.
@@ -197,8 +197,8 @@ pub struct NextPendingCheck {
 pub struct MasterDriver {
     master: Master,
     /// The cursor of each replica, if it has one.
-    peers: BTreeMap<PeerId, Option<CursorId>>,
-    last_check: PendingCheck,
+    peer_cursors: BTreeMap<PeerId, Option<CursorId>>,
+    last_pending_check: PendingCheck,
 }
 
 /// The result of the last check of pending bytes.
@@ -216,7 +216,11 @@ impl MasterDriver {
     #[must_use]
     pub fn new(config: MasterConfig, now: Instant) -> Self {
         let last_check = PendingCheck { checked_at: now, caught_up_at: None, is_throttling: false };
-        Self { master: Master::new(config, true, now), peers: BTreeMap::new(), last_check }
+        Self {
+            master: Master::new(config, true, now),
+            peer_cursors: BTreeMap::new(),
+            last_pending_check: last_check,
+        }
     }
 
     /// Returns the state machine, for queries about its replicas.
@@ -240,9 +244,10 @@ impl MasterDriver {
     /// writers.
     #[must_use]
     pub fn next_pending_check(&self) -> Option<NextPendingCheck> {
-        let PendingCheck { checked_at: at, caught_up_at: all_had, is_throttling: slowed } = self.last_check;
-        (!self.peers.is_empty() || slowed)
-            .then_some(NextPendingCheck { log_end: all_had, earliest_check: at + PENDING_PERIOD })
+        let PendingCheck { checked_at: at, caught_up_at: all_had, is_throttling: slowed } =
+            self.last_pending_check;
+        (!self.peer_cursors.is_empty() || slowed)
+            .then_some(NextPendingCheck { log_end: all_had, earliest_check: at + PENDING_CHECK_PERIOD })
     }
 
     /// Returns why a replica needs a full synchronisation, if it must use a second connection for the snapshot
@@ -256,7 +261,7 @@ impl MasterDriver {
         if !self.master.needs_rdb_channel(profile) {
             return None;
         }
-        log.with_log(|log| log.resume(&request.id, request.first_byte)).err()
+        log.with_log(|log| log.resume_offset(&request.id, request.first_byte)).err()
     }
 
     /// Marks a connection as the stream connection of the replica that gets its snapshot over `rdb`.
@@ -275,54 +280,59 @@ impl MasterDriver {
     pub fn handle(
         &mut self,
         now: Instant,
-        input: MasterDriverEvent,
+        event: MasterDriverEvent,
         log: &mut impl LogLock,
         out: &mut Vec<MasterDriverAction>,
     ) {
-        match input {
+        match event {
             MasterDriverEvent::Deadline => self.feed_master(now, master::MasterEvent::Deadline, log, out),
             MasterDriverEvent::PsyncReceived { peer, profile, request } => {
                 let resume = self.choose_sync_mode(peer, request.as_ref(), log, out);
                 // A dual-channel replica acknowledges over its main connection.
                 let sync = request.is_none() && !profile.rdb_channel;
                 let profile = PeerProfile { uses_sync: sync, ..profile };
-                self.feed_master(now, master::MasterEvent::Joined { peer, profile, resume }, log, out);
-            }
-            MasterDriverEvent::SnapshotTaken(cut) => self.on_snapshot_position(now, cut, log, out),
-            MasterDriverEvent::Written(transfer) => {
-                self.feed_master(now, master::MasterEvent::Written { transfer }, log, out);
-            }
-            MasterDriverEvent::Sent(peer) => {
-                self.feed_master(now, master::MasterEvent::Sent { peer }, log, out);
-            }
-            MasterDriverEvent::TransferFailed(transfer) => {
-                self.feed_master(now, master::MasterEvent::TransferFailed { transfer }, log, out);
-            }
-            MasterDriverEvent::Acknowledged { peer, offset, synced } => {
                 self.feed_master(
                     now,
-                    master::MasterEvent::Acknowledged { peer, offset, synced_offsets: synced },
+                    master::MasterEvent::Joined { peer, profile, resume_position: resume },
                     log,
                     out,
                 );
             }
-            MasterDriverEvent::Alive(peer) => {
-                self.feed_master(now, master::MasterEvent::Alive { peer }, log, out);
+            MasterDriverEvent::SnapshotTaken(cut) => self.on_snapshot_taken(now, cut, log, out),
+            MasterDriverEvent::SnapshotWritten(transfer) => {
+                self.feed_master(now, master::MasterEvent::SnapshotWritten { transfer }, log, out);
+            }
+            MasterDriverEvent::SnapshotSent(peer) => {
+                self.feed_master(now, master::MasterEvent::SnapshotSent { peer }, log, out);
+            }
+            MasterDriverEvent::TransferFailed(transfer) => {
+                self.feed_master(now, master::MasterEvent::TransferFailed { transfer }, log, out);
+            }
+            MasterDriverEvent::Acknowledged { peer, offset, synced_offset: synced } => {
+                self.feed_master(
+                    now,
+                    master::MasterEvent::Acknowledged { peer, offset, synced_offset: synced },
+                    log,
+                    out,
+                );
+            }
+            MasterDriverEvent::ReplicaAlive(peer) => {
+                self.feed_master(now, master::MasterEvent::ReplicaAlive { peer }, log, out);
             }
             MasterDriverEvent::Closed(peer) => {
                 self.feed_master(now, master::MasterEvent::Closed { peer }, log, out);
                 // A dual-channel replica stays registered until its main channel requests the stream.
-                if !self.master.has_replicas(peer) {
+                if !self.master.has_replica(peer) {
                     self.remove_cursor(peer, log);
                 }
             }
             MasterDriverEvent::Promoted => {
-                self.feed_master(now, master::MasterEvent::RoleChanged { master: true }, log, out);
+                self.feed_master(now, master::MasterEvent::RoleChanged { is_master: true }, log, out);
                 // Replicas reconnect and learn the new id.
                 self.feed_master(now, master::MasterEvent::HistoryReplaced, log, out);
             }
             MasterDriverEvent::Demoted => {
-                self.feed_master(now, master::MasterEvent::RoleChanged { master: false }, log, out);
+                self.feed_master(now, master::MasterEvent::RoleChanged { is_master: false }, log, out);
             }
             MasterDriverEvent::HistoryReplaced => {
                 self.feed_master(now, master::MasterEvent::HistoryReplaced, log, out);
@@ -342,16 +352,17 @@ impl MasterDriver {
             let pending = |(peer, cursor): (&PeerId, &Option<CursorId>)| {
                 log.unread_bytes((*cursor)?).ok().map(|bytes| (*peer, bytes))
             };
-            let pending: Vec<_> = self.peers.iter().filter_map(pending).collect();
+            let pending: Vec<_> = self.peer_cursors.iter().filter_map(pending).collect();
             (pending, log.position().offset)
         });
-        let all_have = pending.len() == self.peers.len() && pending.iter().all(|(_, bytes)| *bytes == 0);
+        let all_have =
+            pending.len() == self.peer_cursors.len() && pending.iter().all(|(_, bytes)| *bytes == 0);
         for (peer, bytes) in pending {
             self.feed_master(now, master::MasterEvent::PendingBytes { peer, bytes }, log, out);
         }
         let delay = self.master.write_delay(now);
         let slowed = !delay.is_zero();
-        self.last_check = PendingCheck {
+        self.last_pending_check = PendingCheck {
             checked_at: now,
             caught_up_at: Some(end).filter(|_| all_have && !slowed),
             is_throttling: slowed,
@@ -367,14 +378,14 @@ impl MasterDriver {
         request: Option<&PsyncRequest>,
         log: &mut impl LogLock,
         out: &mut Vec<MasterDriverAction>,
-    ) -> Option<Position> {
-        self.last_check.caught_up_at = None;
+    ) -> Option<ReplPosition> {
+        self.last_pending_check.caught_up_at = None;
         let place = request.map(|request| {
             log.with_log(|log| {
-                let from = log.resume(&request.id, request.first_byte)?;
-                let Position { id, offset: end } = log.position();
+                let from = log.resume_offset(&request.id, request.first_byte)?;
+                let ReplPosition { id, offset: end } = log.position();
                 let missing = end.0.saturating_sub(from.0);
-                Ok((Position { id, offset: from }, log.add_cursor(from), missing))
+                Ok((ReplPosition { id, offset: from }, log.add_cursor(from), missing))
             })
         });
         let (resume, cursor, answer) = match place {
@@ -385,23 +396,23 @@ impl MasterDriver {
             Some(Err(refusal)) => (None, None, PsyncAnswer::Full(Some(refusal))),
             None => (None, None, PsyncAnswer::Full(None)),
         };
-        self.peers.insert(peer, cursor);
-        out.push(MasterDriverAction::SendPsyncAnswer(peer, answer));
+        self.peer_cursors.insert(peer, cursor);
+        out.push(MasterDriverAction::CountPsyncAnswer(peer, answer));
         resume
     }
 
     /// Assigns the cursors at the snapshot's position to the replicas that are still connected.
-    fn on_snapshot_position(
+    fn on_snapshot_taken(
         &mut self,
         now: Instant,
-        cut: SnapshotPosition,
+        snapshot: SnapshotPosition,
         log: &mut impl LogLock,
         out: &mut Vec<MasterDriverAction>,
     ) {
-        self.last_check.caught_up_at = None;
-        let SnapshotPosition { transfer, position, db, cursors } = cut;
+        self.last_pending_check.caught_up_at = None;
+        let SnapshotPosition { transfer, position, db, cursors } = snapshot;
         for (peer, cursor) in cursors {
-            match self.peers.get_mut(&peer) {
+            match self.peer_cursors.get_mut(&peer) {
                 Some(place) => *place = Some(cursor),
                 None => log.with_log(|log| log.remove_cursor(cursor)),
             }
@@ -412,12 +423,12 @@ impl MasterDriver {
     fn feed_master(
         &mut self,
         now: Instant,
-        input: master::MasterEvent,
+        event: master::MasterEvent,
         log: &mut impl LogLock,
         out: &mut Vec<MasterDriverAction>,
     ) {
         let mut actions = Vec::new();
-        self.master.handle(now, input, &mut actions);
+        self.master.handle(now, event, &mut actions);
         for action in actions {
             out.extend(self.perform(action, log));
         }
@@ -426,15 +437,15 @@ impl MasterDriver {
     fn perform(&mut self, action: MasterAction, log: &mut impl LogLock) -> Option<MasterDriverAction> {
         let line = |peer, line: String| Some(MasterDriverAction::Send(peer, line.into_bytes()));
         match action {
-            MasterAction::Snapshot { transfer, peers, eof, format: form } => {
-                Some(MasterDriverAction::Snapshot { transfer, peers, eof, format: form })
+            MasterAction::TakeSnapshot { transfer, peers, with_end_mark: eof, format: form } => {
+                Some(MasterDriverAction::TakeSnapshot { transfer, peers, with_end_mark: eof, format: form })
             }
             // The cursors of the replicas that requested the snapshot retain the log from its position on. If these
             // cursors were dropped for being too slow, the joining replica would be too slow as well.
-            MasterAction::KeepLog { peer, from } => {
+            MasterAction::RetainLog { peer, from } => {
                 let cursor = log.with_log(|log| log.add_cursor(from));
-                self.last_check.caught_up_at = None;
-                self.peers.insert(peer, Some(cursor));
+                self.last_pending_check.caught_up_at = None;
+                self.peer_cursors.insert(peer, Some(cursor));
                 None
             }
             MasterAction::SendSnapshot { peer } => Some(MasterDriverAction::SendSnapshot(peer)),
@@ -442,31 +453,33 @@ impl MasterDriver {
                 Some(MasterDriverAction::SendFile { transfer, peers })
             }
             MasterAction::CancelSnapshot { transfer } => Some(MasterDriverAction::CancelSnapshot(transfer)),
-            MasterAction::FullResync { peer, position: Position { id, offset } } => {
+            MasterAction::SendFullResync { peer, position: ReplPosition { id, offset } } => {
                 line(peer, format!("+FULLRESYNC {id} {offset}\r\n"))
             }
-            MasterAction::Continue { peer, id: Some(id), with_slot_states: true } => {
-                Some(MasterDriverAction::Continue { peer, id })
+            MasterAction::SendContinue { peer, id: Some(id), with_slot_states: true } => {
+                Some(MasterDriverAction::SendContinue { peer, id })
             }
-            MasterAction::Continue { peer, id: Some(id), .. } => line(peer, format!("+CONTINUE {id}\r\n")),
-            MasterAction::Continue { peer, id: None, .. } => line(peer, "+CONTINUE\r\n".to_owned()),
-            MasterAction::Stream { peer, .. } => {
-                let cursor = self.peers.get(&peer).copied().flatten();
+            MasterAction::SendContinue { peer, id: Some(id), .. } => {
+                line(peer, format!("+CONTINUE {id}\r\n"))
+            }
+            MasterAction::SendContinue { peer, id: None, .. } => line(peer, "+CONTINUE\r\n".to_owned()),
+            MasterAction::SendStream { peer, .. } => {
+                let cursor = self.peer_cursors.get(&peer).copied().flatten();
                 let cursor = cursor.expect("a replica has its cursor since it asked or since the cut");
-                Some(MasterDriverAction::Stream(peer, cursor))
+                Some(MasterDriverAction::SendStream(peer, cursor))
             }
-            MasterAction::EndOffset { peer, position: Position { id, offset }, db } => {
+            MasterAction::SendEndOffset { peer, position: ReplPosition { id, offset }, db } => {
                 let db = db.map_or(-1, i32::from);
                 line(peer, format!("$ENDOFF:{offset} {id} {db} {}\r\n", peer.0))
             }
             MasterAction::RemoveCursor { peer } => {
-                if let Some(cursor) = self.peers.get_mut(&peer).and_then(Option::take) {
+                if let Some(cursor) = self.peer_cursors.get_mut(&peer).and_then(Option::take) {
                     log.with_log(|log| log.remove_cursor(cursor));
                 }
                 None
             }
             MasterAction::SendEmptyLine { peer } => line(peer, "\n".to_owned()),
-            MasterAction::Ping => Some(MasterDriverAction::Append(PING)),
+            MasterAction::AppendPing => Some(MasterDriverAction::AppendToLog(PING_COMMAND)),
             MasterAction::Close { peer, reason } => {
                 self.remove_cursor(peer, log);
                 Some(MasterDriverAction::Close(peer, reason))
@@ -476,7 +489,7 @@ impl MasterDriver {
     }
 
     fn remove_cursor(&mut self, peer: PeerId, log: &mut impl LogLock) {
-        if let Some(Some(cursor)) = self.peers.remove(&peer) {
+        if let Some(Some(cursor)) = self.peer_cursors.remove(&peer) {
             log.with_log(|log| log.remove_cursor(cursor));
         }
     }

@@ -21,7 +21,7 @@ fn id(byte: u8) -> ReplId {
 }
 
 /// Index of the main connection.
-const MAIN: usize = 0;
+const MAIN_CHANNEL: usize = 0;
 const RDB_CHANNEL: usize = 1;
 
 /// The master and its simulated process, which accepts one connection of each kind at a time.
@@ -29,12 +29,12 @@ struct MasterSide {
     driver: MasterDriver,
     log: Log,
     dataset: Vec<u64>,
-    connection: [Option<ServedReplica>; 2],
-    connections: u64,
+    served_replicas: [Option<ServedReplica>; 2],
+    connection_count: u64,
     full_syncs: u32,
     partial_syncs: u32,
     /// Delay of the second half of a snapshot in milliseconds.
-    rest_of_snapshot: u64,
+    snapshot_rest_delay: u64,
 }
 
 struct ServedReplica {
@@ -42,7 +42,7 @@ struct ServedReplica {
     profile: PeerProfile,
     parser: Parser,
     input: Vec<u8>,
-    streams: Option<CursorId>,
+    stream_cursor: Option<CursorId>,
     /// The snapshot for the connected replica; `None` until it is taken.
     snapshot: Option<Vec<u8>>,
     /// The second half of the snapshot, and the time at which it must be sent.
@@ -64,17 +64,17 @@ impl MasterSide {
             backlog_ttl: Duration::from_secs(3600),
             max_lag: Duration::from_secs(10),
             output_limit: OutputLimit { hard: 1 << 20, soft: 0, soft_duration: Duration::ZERO },
-            backlog: 0,
+            backlog_size: 0,
         };
         Self {
             driver: MasterDriver::new(config, Instant::ORIGIN),
             log: Log::new(id(0), backlog),
             dataset: Vec::new(),
-            connection: [None, None],
-            connections: 0,
+            served_replicas: [None, None],
+            connection_count: 0,
             full_syncs: 0,
             partial_syncs: 0,
-            rest_of_snapshot: 30,
+            snapshot_rest_delay: 30,
         }
     }
 
@@ -86,13 +86,13 @@ impl MasterSide {
     }
 
     fn accept(&mut self, channel: usize) {
-        self.connections += 1;
-        self.connection[channel] = Some(ServedReplica {
-            peer: PeerId(self.connections),
+        self.connection_count += 1;
+        self.served_replicas[channel] = Some(ServedReplica {
+            peer: PeerId(self.connection_count),
             profile: PeerProfile::default(),
             parser: Parser::new(),
             input: Vec::new(),
-            streams: None,
+            stream_cursor: None,
             snapshot: None,
             unsent_snapshot: None,
             output: Vec::new(),
@@ -100,41 +100,44 @@ impl MasterSide {
     }
 
     fn served_replica(&mut self, peer: PeerId) -> &mut ServedReplica {
-        let mut all = self.connection.iter_mut().flatten();
+        let mut all = self.served_replicas.iter_mut().flatten();
         all.find(|served_replica| served_replica.peer == peer).expect("it is still there")
     }
 
     fn disconnect(&mut self, now: Instant, channel: usize) {
-        if let Some(gone) = self.connection[channel].take() {
+        if let Some(gone) = self.served_replicas[channel].take() {
             self.handle_event(now, MasterDriverEvent::Closed(gone.peer));
         }
     }
 
     fn receive(&mut self, now: Instant, channel: usize, bytes: &[u8]) {
-        let Some(served_replica) = &mut self.connection[channel] else { return };
+        let Some(served_replica) = &mut self.served_replicas[channel] else { return };
         served_replica.input.extend_from_slice(bytes);
         let mut batch = Batch::default();
         let mut input = std::mem::take(&mut served_replica.input);
         let parsed = served_replica.parser.parse(&mut input, &mut batch, &ParseLimits::default());
         assert_eq!(parsed.error, None);
         for index in 0..batch.len() {
-            self.request(now, channel, batch.args(index, &input));
+            self.handle_request(now, channel, batch.args(index, &input));
         }
-        if let Some(served_replica) = &mut self.connection[channel] {
-            served_replica.input = input.split_off(parsed.consumed);
+        if let Some(served_replica) = &mut self.served_replicas[channel] {
+            served_replica.input = input.split_off(parsed.consumed_bytes);
         }
     }
 
-    fn request(&mut self, now: Instant, channel: usize, args: Args<'_>) {
-        let Some(served_replica) = &mut self.connection[channel] else { return };
+    fn handle_request(&mut self, now: Instant, channel: usize, args: Args<'_>) {
+        let Some(served_replica) = &mut self.served_replicas[channel] else { return };
         let peer = served_replica.peer;
         match &args[0] {
             b"PING" => served_replica.output.extend_from_slice(b"+PONG\r\n"),
-            b"REPLCONF" => match served_replica.profile.replconf(args).unwrap() {
+            b"REPLCONF" => match served_replica.profile.apply_replconf(args).unwrap() {
                 ReplconfAction::Ack(offset) => {
-                    self.handle_event(now, MasterDriverEvent::Acknowledged { peer, offset, synced: None });
+                    self.handle_event(
+                        now,
+                        MasterDriverEvent::Acknowledged { peer, offset, synced_offset: None },
+                    );
                 }
-                ReplconfAction::SnapshotOver(rdb) => {
+                ReplconfAction::UseSnapshotConnection(rdb) => {
                     let answer = match self.driver.link_channels(&mut served_replica.profile, rdb) {
                         Ok(()) => "+OK\r\n".to_owned(),
                         Err(error) => format!("-{error}\r\n"),
@@ -162,19 +165,19 @@ impl MasterSide {
         }
     }
 
-    fn handle_event(&mut self, now: Instant, input: MasterDriverEvent) {
+    fn handle_event(&mut self, now: Instant, event: MasterDriverEvent) {
         let mut out = Vec::new();
-        self.driver.handle(now, input, &mut self.log, &mut out);
+        self.driver.handle(now, event, &mut self.log, &mut out);
         for order in out {
             self.perform(now, order);
         }
     }
 
-    fn perform(&mut self, now: Instant, order: MasterDriverAction) {
-        match order {
-            MasterDriverAction::SendPsyncAnswer(_, PsyncAnswer::Partial { .. }) => self.partial_syncs += 1,
-            MasterDriverAction::SendPsyncAnswer(_, PsyncAnswer::Full(_)) => self.full_syncs += 1,
-            MasterDriverAction::Snapshot { transfer, peers, .. } => {
+    fn perform(&mut self, now: Instant, action: MasterDriverAction) {
+        match action {
+            MasterDriverAction::CountPsyncAnswer(_, PsyncAnswer::Partial { .. }) => self.partial_syncs += 1,
+            MasterDriverAction::CountPsyncAnswer(_, PsyncAnswer::Full(_)) => self.full_syncs += 1,
+            MasterDriverAction::TakeSnapshot { transfer, peers, .. } => {
                 self.log.open(id(1));
                 let cut = SnapshotPosition::record(&mut self.log, transfer, &peers, None);
                 let mut snapshot = format!("$EOF:{}\r\n", String::from_utf8_lossy(END_MARK)).into_bytes();
@@ -190,20 +193,22 @@ impl MasterSide {
             MasterDriverAction::Send(peer, bytes) => {
                 self.served_replica(peer).output.extend_from_slice(&bytes);
             }
-            MasterDriverAction::Continue { peer, id } => {
+            MasterDriverAction::SendContinue { peer, id } => {
                 self.served_replica(peer).output.extend(master_driver::continue_line(id, ""));
             }
             MasterDriverAction::SendSnapshot(peer) => self.send_snapshot(now, peer),
             MasterDriverAction::SendFile { .. } => panic!("all read snapshots with an end mark"),
-            MasterDriverAction::Stream(peer, cursor) => self.served_replica(peer).streams = Some(cursor),
-            MasterDriverAction::Append(bytes) => drop(self.log.append_control(bytes)),
+            MasterDriverAction::SendStream(peer, cursor) => {
+                self.served_replica(peer).stream_cursor = Some(cursor);
+            }
+            MasterDriverAction::AppendToLog(bytes) => drop(self.log.append_control(bytes)),
             MasterDriverAction::Close(peer, _) => {
                 let is = |served_replica: &Option<ServedReplica>| {
                     served_replica.as_ref().is_some_and(|served_replica| served_replica.peer == peer)
                 };
                 // The replica may disconnect once it has received its snapshot.
-                if let Some(channel) = self.connection.iter().position(is) {
-                    self.connection[channel] = None;
+                if let Some(channel) = self.served_replicas.iter().position(is) {
+                    self.served_replicas[channel] = None;
                 }
             }
             MasterDriverAction::CloseLog => self.log.close(),
@@ -213,7 +218,7 @@ impl MasterSide {
 
     /// Sends half of the snapshot now and schedules the rest.
     fn send_snapshot(&mut self, now: Instant, peer: PeerId) {
-        let second_half = Duration::from_millis(self.rest_of_snapshot);
+        let second_half = Duration::from_millis(self.snapshot_rest_delay);
         let served_replica = self.served_replica(peer);
         let mut snapshot = served_replica.snapshot.take().unwrap();
         let rest = snapshot.split_off(snapshot.len() / 2);
@@ -222,8 +227,8 @@ impl MasterSide {
     }
 
     /// Sends the rest of a snapshot if it is due. Returns the replica that received it.
-    fn send_rest(&mut self, now: Instant, channel: usize) -> Option<PeerId> {
-        let served_replica = self.connection[channel].as_mut()?;
+    fn send_due_rest(&mut self, now: Instant, channel: usize) -> Option<PeerId> {
+        let served_replica = self.served_replicas[channel].as_mut()?;
         let (_, rest) = served_replica.unsent_snapshot.take_if(|(at, _)| *at <= now)?;
         served_replica.output.extend_from_slice(&rest);
         Some(served_replica.peer)
@@ -231,8 +236,8 @@ impl MasterSide {
 
     /// Removes and returns the bytes to send over this connection now.
     fn take_output(&mut self, channel: usize) -> Vec<u8> {
-        let Some(served_replica) = &mut self.connection[channel] else { return Vec::new() };
-        if let Some(cursor) = served_replica.streams {
+        let Some(served_replica) = &mut self.served_replicas[channel] else { return Vec::new() };
+        if let Some(cursor) = served_replica.stream_cursor {
             self.log.read(cursor, 1000, &mut served_replica.output).unwrap();
         }
         std::mem::take(&mut served_replica.output)
@@ -255,11 +260,11 @@ impl ReplicaSide {
         let config = replica::ReplicaConfig {
             listening_port: 1,
             announce_ip: None,
-            node: None,
+            node_id: None,
             user: None,
             password: None,
             timeout: Duration::from_secs(20),
-            failover: false,
+            requests_takeover: false,
             dual_channel,
             buffer_limit: 0,
         };
@@ -274,32 +279,32 @@ impl ReplicaSide {
         }
     }
 
-    fn handle_event(&mut self, now: Instant, input: replica::ReplicaEvent) {
+    fn handle_event(&mut self, now: Instant, event: replica::ReplicaEvent) {
         use replica::ReplicaAction;
         let mut out = Vec::new();
-        self.link_state_machine.handle(now, input, &mut out);
+        self.link_state_machine.handle(now, event, &mut out);
         for action in out {
             match action {
                 ReplicaAction::Connect | ReplicaAction::RdbChannel(RdbChannelAction::Connect) => {
                     self.wants_connection
-                        [if action == ReplicaAction::Connect { MAIN } else { RDB_CHANNEL }] = true;
+                        [if action == ReplicaAction::Connect { MAIN_CHANNEL } else { RDB_CHANNEL }] = true;
                 }
                 ReplicaAction::Close(_) => self.connected = [false; 2],
                 ReplicaAction::RdbChannel(RdbChannelAction::Close) => self.connected[RDB_CHANNEL] = false,
-                ReplicaAction::Send(bytes) => self.output[MAIN].extend_from_slice(&bytes),
+                ReplicaAction::Send(bytes) => self.output[MAIN_CHANNEL].extend_from_slice(&bytes),
                 ReplicaAction::RdbChannel(RdbChannelAction::Send(bytes)) => {
                     self.output[RDB_CHANNEL].extend_from_slice(&bytes);
                 }
                 ReplicaAction::BeginTransfer { .. } => self.snapshot.clear(),
-                ReplicaAction::Snapshot(bytes) => self.snapshot.extend_from_slice(&bytes),
-                ReplicaAction::Load { .. } => {
+                ReplicaAction::SnapshotBytes(bytes) => self.snapshot.extend_from_slice(&bytes),
+                ReplicaAction::LoadSnapshot { .. } => {
                     let text = String::from_utf8(std::mem::take(&mut self.snapshot)).unwrap();
                     self.dataset = text.split_whitespace().map(|number| number.parse().unwrap()).collect();
                     self.stream.clear();
                     self.handle_event(now, replica::ReplicaEvent::Loaded);
                 }
                 ReplicaAction::Resume { .. } | ReplicaAction::LinkUp => {}
-                ReplicaAction::Stream(bytes) => self.apply(now, &bytes),
+                ReplicaAction::StreamBytes(bytes) => self.apply(now, &bytes),
             }
         }
     }
@@ -316,40 +321,40 @@ impl ReplicaSide {
                 self.dataset.push(resp::parse_i64(&args[1]).unwrap() as u64);
             }
         }
-        self.stream = stream.split_off(parsed.consumed);
-        self.handle_event(now, replica::ReplicaEvent::Applied { bytes: parsed.consumed as u64 });
+        self.stream = stream.split_off(parsed.consumed_bytes);
+        self.handle_event(now, replica::ReplicaEvent::Applied { bytes: parsed.consumed_bytes as u64 });
     }
 
     fn disconnect(&mut self, now: Instant, channel: usize) {
         self.output[channel].clear();
-        if channel == MAIN {
+        if channel == MAIN_CHANNEL {
             // Drop an incomplete command; the master will send it again.
             self.stream.clear();
         }
         if std::mem::take(&mut self.connected[channel]) {
-            self.handle_event(now, closed(channel));
+            self.handle_event(now, closed_event(channel));
         }
     }
 }
 
-fn connected(channel: usize) -> replica::ReplicaEvent {
-    if channel == MAIN {
+fn connected_event(channel: usize) -> replica::ReplicaEvent {
+    if channel == MAIN_CHANNEL {
         replica::ReplicaEvent::Connected
     } else {
         replica::ReplicaEvent::RdbChannel(RdbChannelEvent::Connected)
     }
 }
 
-fn received(channel: usize, bytes: Vec<u8>) -> replica::ReplicaEvent {
-    if channel == MAIN {
+fn received_event(channel: usize, bytes: Vec<u8>) -> replica::ReplicaEvent {
+    if channel == MAIN_CHANNEL {
         replica::ReplicaEvent::Received(bytes)
     } else {
         replica::ReplicaEvent::RdbChannel(RdbChannelEvent::Received(bytes))
     }
 }
 
-fn closed(channel: usize) -> replica::ReplicaEvent {
-    if channel == MAIN {
+fn closed_event(channel: usize) -> replica::ReplicaEvent {
+    if channel == MAIN_CHANNEL {
         replica::ReplicaEvent::Closed
     } else {
         replica::ReplicaEvent::RdbChannel(RdbChannelEvent::Closed)
@@ -385,7 +390,7 @@ impl Pair {
     }
 
     fn cut_link(&mut self) {
-        self.cut_channel(MAIN);
+        self.cut_channel(MAIN_CHANNEL);
         self.cut_channel(RDB_CHANNEL);
     }
 
@@ -407,7 +412,7 @@ impl Pair {
         if self.replica.link_state_machine.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.replica.handle_event(now, replica::ReplicaEvent::Deadline);
         }
-        for channel in [MAIN, RDB_CHANNEL] {
+        for channel in [MAIN_CHANNEL, RDB_CHANNEL] {
             self.advance_channel(now, channel);
         }
     }
@@ -418,11 +423,11 @@ impl Pair {
                 self.cut_channel(channel);
                 self.master.accept(channel);
                 self.replica.connected[channel] = true;
-                self.replica.handle_event(now, connected(channel));
-            } else if channel == MAIN {
+                self.replica.handle_event(now, connected_event(channel));
+            } else if channel == MAIN_CHANNEL {
                 self.replica.handle_event(now, replica::ReplicaEvent::ConnectFailed { refused: true });
             } else {
-                self.replica.handle_event(now, closed(RDB_CHANNEL));
+                self.replica.handle_event(now, closed_event(RDB_CHANNEL));
             }
         }
         while self.to_master[channel].front().is_some_and(|(at, _)| *at <= self.now) {
@@ -431,13 +436,13 @@ impl Pair {
         }
         while self.to_replica[channel].front().is_some_and(|(at, _)| *at <= self.now) {
             let (_, bytes) = self.to_replica[channel].pop_front().unwrap();
-            self.replica.handle_event(now, received(channel, bytes));
+            self.replica.handle_event(now, received_event(channel, bytes));
         }
         let out = std::mem::take(&mut self.replica.output[channel]);
         if !out.is_empty() {
             self.to_master[channel].push_back((self.now + LATENCY, out));
         }
-        let sent = self.master.send_rest(now, channel);
+        let sent = self.master.send_due_rest(now, channel);
         let out = self.master.take_output(channel);
         // Split the bytes, so that lines and commands arrive in two chunks.
         let (first, second) = out.split_at(out.len() / 3);
@@ -445,11 +450,11 @@ impl Pair {
             self.to_replica[channel].push_back((self.now + LATENCY, piece.to_vec()));
         }
         if let Some(peer) = sent {
-            self.master.handle_event(now, MasterDriverEvent::Sent(peer));
+            self.master.handle_event(now, MasterDriverEvent::SnapshotSent(peer));
         }
         // Bytes sent before a side closed the connection still arrive.
         let arrived = self.to_replica[channel].is_empty() && self.to_master[channel].is_empty();
-        if arrived && self.replica.connected[channel] != self.master.connection[channel].is_some() {
+        if arrived && self.replica.connected[channel] != self.master.served_replicas[channel].is_some() {
             self.cut_channel(channel);
         }
     }
@@ -533,8 +538,8 @@ fn both_sides_detect_a_silent_link() {
     // All packets are lost for 30 seconds, and neither side is notified.
     for _ in 0..30_000 {
         pair.advance();
-        pair.to_master[MAIN].clear();
-        pair.to_replica[MAIN].clear();
+        pair.to_master[MAIN_CHANNEL].clear();
+        pair.to_replica[MAIN_CHANNEL].clear();
     }
     pair.cut_link();
     pair.master.write(5);
@@ -543,20 +548,20 @@ fn both_sides_detect_a_silent_link() {
 }
 
 #[test]
-fn dual_channel_stream_arrives_beside_the_snapshot() {
+fn dual_channel_stream_arrives_during_the_snapshot() {
     let mut pair = Pair::with_config(100, true);
     for number in 0..200 {
         pair.master.write(number);
     }
     pair.run_for(235);
-    assert!(pair.master.connection.iter().all(Option::is_some));
+    assert!(pair.master.served_replicas.iter().all(Option::is_some));
     assert_eq!(pair.master.driver.master().peers().len(), 2);
     for number in 200..400 {
         pair.master.write(number);
     }
     pair.run_for(10);
     assert!(pair.replica.link_state_machine.buffered_bytes() > 1000, "it waits here");
-    let cursor = pair.master.connection[MAIN].as_ref().unwrap().streams.unwrap();
+    let cursor = pair.master.served_replicas[MAIN_CHANNEL].as_ref().unwrap().stream_cursor.unwrap();
     assert_eq!(pair.master.log.unread_bytes(cursor), Ok(0), "and not there");
     pair.run_for(2000);
     pair.assert_converged();
@@ -566,10 +571,10 @@ fn dual_channel_stream_arrives_beside_the_snapshot() {
 /// Regression test: a small snapshot over a slow network failed for ever, because the master forgot the replica when
 /// the replica closed its RDB channel before its main channel had requested the stream.
 #[test]
-fn snapshot_that_arrives_before_the_main_channel_asks_is_enough() {
+fn snapshot_completed_before_the_main_channel_psync_is_used() {
     for second_half in 0..8 {
         let mut pair = Pair::with_config(100, true);
-        pair.master.rest_of_snapshot = second_half;
+        pair.master.snapshot_rest_delay = second_half;
         pair.master.write(1);
         pair.run_for(500);
         pair.master.write(2);
@@ -580,7 +585,7 @@ fn snapshot_that_arrives_before_the_main_channel_asks_is_enough() {
 
 #[test]
 fn losing_either_channel_at_any_moment_is_recovered() {
-    for channel in [MAIN, RDB_CHANNEL] {
+    for channel in [MAIN_CHANNEL, RDB_CHANNEL] {
         for moment in 0..280 {
             let mut pair = Pair::with_config(1000, true);
             pair.master.write(1);

@@ -8,13 +8,13 @@ use slot_routing::{NodeId, ReplOffset};
 use crate::master::PeerId;
 
 /// Prefix of the list of migrating slots in a `+CONTINUE` reply.
-pub(crate) const SLOT_STATES: &str = "slot-states=";
+pub(crate) const SLOT_STATES_PREFIX: &str = "slot-states=";
 
 /// The capabilities of a replica: announced by `REPLCONF capa`, or implied by its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
     /// The replica accepts a snapshot of unknown length that ends with a mark.
-    pub has_eof: bool,
+    pub end_mark: bool,
     /// The replica accepts a `+CONTINUE` that changes the replication id.
     pub psync2: bool,
     /// The replica can load the RDB format of Valkey 9 and later.
@@ -57,8 +57,8 @@ pub struct SnapshotFormat {
 
 impl SnapshotContents {
     /// Parses the value of `rdb-filter-only`: the list of parts to include, separated by spaces.
-    fn parse(words: &[u8]) -> Result<Self, ReplconfError> {
-        let words = split_words(&String::from_utf8_lossy(words)).ok_or(ReplconfError::UnbalancedQuotes)?;
+    fn parse(value: &[u8]) -> Result<Self, ReplconfError> {
+        let words = split_words(&String::from_utf8_lossy(value)).ok_or(ReplconfError::UnbalancedQuotes)?;
         let mut contents = Self { data: false, functions: false };
         for word in words {
             if !word.eq_ignore_ascii_case("functions") {
@@ -78,7 +78,7 @@ pub struct PeerProfile {
     /// The replica's address for clients, if it differs from the address from which the replica connects.
     pub ip_address: Option<String>,
     /// The replica's cluster node id. A replica that announces its id takes over when the stream names it as successor.
-    pub node: Option<NodeId>,
+    pub node_id: Option<NodeId>,
     /// The protocol features that the replica supports.
     pub capabilities: Capabilities,
     /// Whether the client only wants the snapshot and no stream (`redis-cli --rdb`).
@@ -106,7 +106,7 @@ pub enum ReplconfAction {
     GetAck,
     /// The snapshot of this replica is sent over the given connection, if that exists: see
     /// [`Master::awaits_main_channel`](crate::Master::awaits_main_channel).
-    SnapshotOver(PeerId),
+    UseSnapshotConnection(PeerId),
 }
 
 /// An invalid REPLCONF. Its `Display` text is the error reply.
@@ -127,7 +127,7 @@ pub enum ReplconfError {
     /// The value of `rdb-filter-only` names an unsupported part.
     UnknownContents(String),
     /// `set-cluster-node-id` is not a node id.
-    UnknownNode(Vec<u8>),
+    InvalidNodeId(Vec<u8>),
     /// The option is unknown.
     Unrecognized(Vec<u8>),
 }
@@ -144,7 +144,7 @@ impl fmt::Display for ReplconfError {
             }
             Self::UnbalancedQuotes => f.write_str("ERR Missing rdb-filter-only values"),
             Self::UnknownContents(word) => write!(f, "ERR Unsupported rdb-filter-only option: {word}"),
-            Self::UnknownNode(name) => write!(f, "ERR Unknown node {}", String::from_utf8_lossy(name)),
+            Self::InvalidNodeId(name) => write!(f, "ERR Unknown node {}", String::from_utf8_lossy(name)),
             Self::Unrecognized(option) => {
                 write!(f, "ERR Unrecognized REPLCONF option: {}", String::from_utf8_lossy(option))
             }
@@ -159,14 +159,14 @@ const VALKEY_WITH_OWN_RDB_FORMAT: i64 = 9;
 /// The first major version of Valkey that replicates the state of migrating slots.
 const VALKEY_WITH_SLOT_STATE_REPLICATION: i64 = 8;
 /// The maximum length of a host name (RFC 1035).
-const MAX_ADDRESS: usize = 255;
+const MAX_ADDRESS_LEN: usize = 255;
 
 impl PeerProfile {
     /// Applies a REPLCONF command. `args` starts with the command name.
     ///
     /// # Errors
     /// An option or its value is invalid. The options before it have been applied.
-    pub fn replconf(&mut self, args: Args<'_>) -> Result<ReplconfAction, ReplconfError> {
+    pub fn apply_replconf(&mut self, args: Args<'_>) -> Result<ReplconfAction, ReplconfError> {
         if args.len().is_multiple_of(2) {
             return Err(ReplconfError::Syntax);
         }
@@ -175,11 +175,11 @@ impl PeerProfile {
             let (option, value) = (&args[pair], &args[pair + 1]);
             match option.to_ascii_lowercase().as_slice() {
                 b"listening-port" => self.listening_port = parse_number(value)?,
-                b"ip-address" if value.len() > MAX_ADDRESS => return Err(ReplconfError::AddressTooLong),
+                b"ip-address" if value.len() > MAX_ADDRESS_LEN => return Err(ReplconfError::AddressTooLong),
                 b"ip-address" => self.ip_address = Some(String::from_utf8_lossy(value).into_owned()),
                 b"set-cluster-node-id" => match NodeId::from_bytes(value) {
-                    Ok(id) => self.node = Some(id),
-                    Err(_) => return Err(ReplconfError::UnknownNode(value.to_vec())),
+                    Ok(id) => self.node_id = Some(id),
+                    Err(_) => return Err(ReplconfError::InvalidNodeId(value.to_vec())),
                 },
                 b"capa" => self.add_capability(value),
                 b"ack" => {
@@ -194,7 +194,9 @@ impl PeerProfile {
                 b"rdb-only" => self.is_rdb_only = parse_bool(value)?,
                 b"rdb-filter-only" => self.contents = SnapshotContents::parse(value)?,
                 b"rdb-channel" => self.rdb_channel = parse_bool(value)?,
-                b"set-rdb-client-id" => asked = ReplconfAction::SnapshotOver(PeerId(parse_number(value)?)),
+                b"set-rdb-client-id" => {
+                    asked = ReplconfAction::UseSnapshotConnection(PeerId(parse_number(value)?));
+                }
                 // Valkey and Redoubt send this option; Redis does not.
                 b"version" => {
                     let major = value.split(|byte| *byte == b'.').next().and_then(parse_i64);
@@ -213,7 +215,7 @@ impl PeerProfile {
     /// mark, because an old client would take a partial snapshot for a complete one.
     #[must_use]
     pub fn is_servable(&self) -> bool {
-        self.contents == SnapshotContents::default() || self.capabilities.has_eof
+        self.contents == SnapshotContents::default() || self.capabilities.end_mark
     }
 
     /// Returns the format and contents of a snapshot for this replica.
@@ -225,7 +227,7 @@ impl PeerProfile {
     /// Records a capability. Unknown capabilities belong to later versions and are ignored.
     fn add_capability(&mut self, name: &[u8]) {
         if name.eq_ignore_ascii_case(b"eof") {
-            self.capabilities.has_eof = true;
+            self.capabilities.end_mark = true;
         } else if name.eq_ignore_ascii_case(b"psync2") {
             self.capabilities.psync2 = true;
         } else if name.eq_ignore_ascii_case(b"dual-channel") {
@@ -286,7 +288,7 @@ mod tests {
     fn apply_replconf(line: &str) -> (Result<ReplconfAction, ReplconfError>, PeerProfile) {
         let request: Request = line.split(' ').collect();
         let mut profile = PeerProfile::default();
-        (profile.replconf(request.args()), profile)
+        (profile.apply_replconf(request.args()), profile)
     }
 
     #[test]
@@ -297,13 +299,16 @@ mod tests {
         let expected = PeerProfile {
             listening_port: 6380,
             ip_address: Some("10.0.0.1".into()),
-            capabilities: Capabilities { has_eof: true, psync2: true, ..Capabilities::default() },
+            capabilities: Capabilities { end_mark: true, psync2: true, ..Capabilities::default() },
             ..PeerProfile::default()
         };
         assert_eq!(profile, expected);
         let id = "a".repeat(40);
         let (reply, profile) = apply_replconf(&format!("REPLCONF set-cluster-node-id {id}"));
-        assert_eq!((reply, profile.node), (Ok(ReplconfAction::Ok), NodeId::from_bytes(id.as_bytes()).ok()));
+        assert_eq!(
+            (reply, profile.node_id),
+            (Ok(ReplconfAction::Ok), NodeId::from_bytes(id.as_bytes()).ok())
+        );
 
         let table = [
             ("REPLCONF ACK 17", Ok(ReplconfAction::Ack(ReplOffset(17)))),
@@ -316,12 +321,12 @@ mod tests {
             ("REPLCONF rdb-filter-only \"functions", Err(ReplconfError::UnbalancedQuotes)),
             ("REPLCONF rdb-only 2", Err(ReplconfError::NotBoolean)),
             ("REPLCONF rdb-channel x", Err(ReplconfError::NotInteger)),
-            ("REPLCONF set-rdb-client-id 7", Ok(ReplconfAction::SnapshotOver(PeerId(7)))),
+            ("REPLCONF set-rdb-client-id 7", Ok(ReplconfAction::UseSnapshotConnection(PeerId(7)))),
             ("REPLCONF set-rdb-client-id x", Err(ReplconfError::NotInteger)),
             ("REPLCONF capa", Err(ReplconfError::Syntax)),
             ("REPLCONF listening-port 70000", Err(ReplconfError::NotInteger)),
             ("REPLCONF ACK -3", Err(ReplconfError::NotInteger)),
-            ("REPLCONF set-cluster-node-id abc", Err(ReplconfError::UnknownNode(b"abc".to_vec()))),
+            ("REPLCONF set-cluster-node-id abc", Err(ReplconfError::InvalidNodeId(b"abc".to_vec()))),
             ("REPLCONF what 1", Err(ReplconfError::Unrecognized(b"what".to_vec()))),
         ];
         for (line, expected) in table {
@@ -354,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn active_times_of_consumers_are_sent_to_readers_only() {
+    fn active_times_of_consumers_are_sent_only_to_replicas_that_can_load_them() {
         let format = |line: &str| apply_replconf(line).1.snapshot_format();
         let redis = format("REPLCONF capa eof capa psync2");
         assert_eq!((redis.valkey_format, redis.active_times), (false, false));

@@ -3,9 +3,9 @@
 //! The link connects, performs the handshake (PING, AUTH, REPLCONF), requests a partial synchronisation (PSYNC),
 //! receives a snapshot if the master refuses that, and then passes on the master's stream. The replica acknowledges the
 //! applied offset every second, detects timeouts, and reconnects: at once after a link that had worked broke, every
-//! [`REFUSED_RETRY`] while the master's host refuses connections because its process restarts, and every
-//! [`FAILED_RETRY`] after other failures. Full synchronisations are expensive for the master. After two in a row
-//! without a lasting link, the replica waits for [`FAILED_RETRY`] before the next one; each synchronisation that fails
+//! [`REFUSED_RETRY_DELAY`] while the master's host refuses connections because its process restarts, and every
+//! [`FAILED_RETRY_DELAY`] after other failures. Full synchronisations are expensive for the master. After two in a row
+//! without a lasting link, the replica waits for [`FAILED_RETRY_DELAY`] before the next one; each synchronisation that fails
 //! on an unreadable snapshot or stream doubles that delay.
 //!
 //! Invariant: the position always matches the data. Only [`ReplicaEvent::Applied`] advances it. The position is unset
@@ -27,20 +27,20 @@ use clock::Instant;
 use slot_routing::{NodeId, ReplOffset};
 
 use crate::id::ReplId;
-use crate::log::Position;
-use dual::Dual;
+use crate::log::ReplPosition;
+use dual::DualChannelSync;
 use link::{Handshake, HandshakeStep};
 use stream_buffer::StreamBuffer;
 use transfer::Transfer;
 
 /// Delay before retrying a connection that the master's host refused.
-pub const REFUSED_RETRY: Duration = Duration::from_millis(100);
+pub const REFUSED_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Delay before retrying after any other failure, as in Redis.
-pub const FAILED_RETRY: Duration = Duration::from_secs(1);
+pub const FAILED_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Delay before reconnecting after a link that had worked broke.
-pub const LOST_RETRY: Duration = Duration::from_millis(20);
+pub const LOST_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// How long a link must be up to count as lasting.
-pub const LASTING_LINK: Duration = Duration::from_secs(5);
+pub const LASTING_LINK_DURATION: Duration = Duration::from_secs(5);
 /// Interval of acknowledgements, and of the empty lines sent while a snapshot is loaded.
 const ACK_PERIOD: Duration = Duration::from_secs(1);
 
@@ -53,7 +53,7 @@ pub struct ReplicaConfig {
     /// connection.
     pub announce_ip: Option<String>,
     /// The node id to announce in cluster mode; `None` without cluster mode.
-    pub node: Option<NodeId>,
+    pub node_id: Option<NodeId>,
     /// `masteruser`: the user to authenticate as; `None` means the default user.
     pub user: Option<Vec<u8>>,
     /// `masterauth`: the password; without it no AUTH is sent.
@@ -61,7 +61,7 @@ pub struct ReplicaConfig {
     /// `repl-timeout`: the link is closed after receiving nothing for this long.
     pub timeout: Duration,
     /// Whether the new master is a former replica of this node, which must be asked to take over (FAILOVER).
-    pub failover: bool,
+    pub requests_takeover: bool,
     /// `dual-channel-replication-enabled`: the snapshot may come over a second connection, concurrently with the
     /// stream.
     pub dual_channel: bool,
@@ -143,17 +143,17 @@ pub enum ReplicaAction {
     /// The transfer of a snapshot starts. The current data stays until the snapshot is complete.
     BeginTransfer {
         /// The position in the master's history at which the snapshot was taken.
-        position: Position,
+        position: ReplPosition,
         /// The length in bytes; `None` if the snapshot ends with a mark.
         len: Option<u64>,
     },
     /// The next bytes of the snapshot.
-    Snapshot(Vec<u8>),
+    SnapshotBytes(Vec<u8>),
     /// The snapshot is complete: replace the data with it, adopt its position, and report the result. During the load,
     /// read from the master only while [`Replica::should_read`] is true.
-    Load {
+    LoadSnapshot {
         /// The position of the snapshot, to be adopted together with its data.
-        position: Position,
+        position: ReplPosition,
     },
     /// The master accepted a partial synchronisation.
     Resume {
@@ -165,7 +165,7 @@ pub enum ReplicaAction {
     /// The link is up; the stream follows.
     LinkUp,
     /// The next bytes of the stream: apply the commands, append them to the log, and report [`ReplicaEvent::Applied`].
-    Stream(Vec<u8>),
+    StreamBytes(Vec<u8>),
 }
 
 /// Why the replica closed the link to its master.
@@ -218,18 +218,18 @@ impl LinkState {
 }
 
 #[derive(Debug)]
-enum State {
+enum LinkPhase {
     Idle {
         retry_at: Instant,
     },
     Connecting,
     Handshake(Handshake),
-    Transfer(Transfer),
-    Dual(Dual),
+    TransferringSnapshot(Transfer),
+    DualChannel(DualChannelSync),
     Loading {
-        position: Position,
+        position: ReplPosition,
         /// The position before the load started, to be restored if the snapshot is rejected.
-        position_before_load: Option<Position>,
+        position_before_load: Option<ReplPosition>,
         buffered: StreamBuffer,
         next_keepalive: Instant,
         stream: StreamDuringLoad,
@@ -240,7 +240,7 @@ enum State {
         next_ack: Instant,
         lasting_at: Instant,
         buffered: StreamBuffer,
-        lost: bool,
+        is_link_lost: bool,
     },
 }
 
@@ -248,7 +248,7 @@ enum State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamDuringLoad {
     /// The connection is not read, because the master sends nothing until it knows that the snapshot is loaded.
-    NotRead,
+    Unread,
     Buffered,
     /// The link broke; the bytes received before are still applied.
     Lost,
@@ -259,9 +259,9 @@ enum StreamDuringLoad {
 #[derive(Debug)]
 pub struct Replica {
     config: ReplicaConfig,
-    state: State,
+    state: LinkPhase,
     /// The position that the data has reached; `None` if the data belongs to no history.
-    position: Option<Position>,
+    position: Option<ReplPosition>,
     /// The offset up to which the append-only file is on disk; `None` without such a file.
     fsynced_offset: Option<ReplOffset>,
     last_heard: Instant,
@@ -281,10 +281,10 @@ pub struct Replica {
 impl Replica {
     /// Creates the state machine for data that has reached `position`. It connects at the first deadline.
     #[must_use]
-    pub fn new(config: ReplicaConfig, position: Option<Position>, now: Instant) -> Self {
+    pub fn new(config: ReplicaConfig, position: Option<ReplPosition>, now: Instant) -> Self {
         Self {
             config,
-            state: State::Idle { retry_at: now },
+            state: LinkPhase::Idle { retry_at: now },
             position,
             fsynced_offset: None,
             last_heard: now,
@@ -298,8 +298,8 @@ impl Replica {
     }
 
     /// Sets the position of the data before the first connection.
-    pub fn set_initial_position(&mut self, position: Option<Position>) {
-        assert!(matches!(self.state, State::Idle { .. }), "the data is told before it is asked for");
+    pub fn set_initial_position(&mut self, position: Option<ReplPosition>) {
+        assert!(matches!(self.state, LinkPhase::Idle { .. }), "the data is told before it is asked for");
         self.position = position;
     }
 
@@ -310,7 +310,7 @@ impl Replica {
 
     /// Returns the position that the data has reached; `None` if the data belongs to no history.
     #[must_use]
-    pub fn position(&self) -> Option<Position> {
+    pub fn position(&self) -> Option<ReplPosition> {
         self.position
     }
 
@@ -318,12 +318,14 @@ impl Replica {
     #[must_use]
     pub fn link_state(&self) -> LinkState {
         match &self.state {
-            State::Idle { .. } => LinkState::Connect,
-            State::Connecting => LinkState::Connecting,
-            State::Handshake(_) => LinkState::Handshake,
-            State::Dual(dual) if !dual.has_snapshot_started() => LinkState::Handshake,
-            State::Dual(_) | State::Transfer(_) | State::Loading { .. } => LinkState::Sync,
-            State::Streaming { .. } => LinkState::Connected,
+            LinkPhase::Idle { .. } => LinkState::Connect,
+            LinkPhase::Connecting => LinkState::Connecting,
+            LinkPhase::Handshake(_) => LinkState::Handshake,
+            LinkPhase::DualChannel(dual) if !dual.has_snapshot_started() => LinkState::Handshake,
+            LinkPhase::DualChannel(_) | LinkPhase::TransferringSnapshot(_) | LinkPhase::Loading { .. } => {
+                LinkState::Sync
+            }
+            LinkPhase::Streaming { .. } => LinkState::Connected,
         }
     }
 
@@ -355,11 +357,11 @@ impl Replica {
     #[must_use]
     pub fn transfer_progress(&self) -> Option<(Option<u64>, u64)> {
         match &self.state {
-            State::Transfer(transfer) => Some((transfer.len(), self.received_bytes)),
-            State::Dual(dual) if dual.has_snapshot_started() => {
+            LinkPhase::TransferringSnapshot(transfer) => Some((transfer.len(), self.received_bytes)),
+            LinkPhase::DualChannel(dual) if dual.has_snapshot_started() => {
                 Some((dual.transfer_progress().and_then(Transfer::len), self.received_bytes))
             }
-            State::Loading { .. } => Some((Some(self.received_bytes), self.received_bytes)),
+            LinkPhase::Loading { .. } => Some((Some(self.received_bytes), self.received_bytes)),
             _ => None,
         }
     }
@@ -368,9 +370,14 @@ impl Replica {
     #[must_use]
     pub fn buffered_bytes(&self) -> u64 {
         match &self.state {
-            State::Dual(dual) => dual.buffered_bytes(),
-            State::Loading { buffered: held, .. } | State::Streaming { buffered: held, .. } => held.bytes(),
-            State::Idle { .. } | State::Connecting | State::Handshake(_) | State::Transfer(_) => 0,
+            LinkPhase::DualChannel(dual) => dual.buffered_bytes(),
+            LinkPhase::Loading { buffered: held, .. } | LinkPhase::Streaming { buffered: held, .. } => {
+                held.buffered_bytes()
+            }
+            LinkPhase::Idle { .. }
+            | LinkPhase::Connecting
+            | LinkPhase::Handshake(_)
+            | LinkPhase::TransferringSnapshot(_) => 0,
         }
     }
 
@@ -379,15 +386,15 @@ impl Replica {
     pub fn should_read(&self) -> bool {
         let limit = self.config.buffer_limit;
         match &self.state {
-            State::Dual(_) | State::Loading { stream: StreamDuringLoad::Buffered, .. } => {
+            LinkPhase::DualChannel(_) | LinkPhase::Loading { stream: StreamDuringLoad::Buffered, .. } => {
                 limit == 0 || self.buffered_bytes() < limit
             }
-            State::Loading { .. } => false,
-            State::Idle { .. }
-            | State::Connecting
-            | State::Handshake(_)
-            | State::Transfer(_)
-            | State::Streaming { .. } => true,
+            LinkPhase::Loading { .. } => false,
+            LinkPhase::Idle { .. }
+            | LinkPhase::Connecting
+            | LinkPhase::Handshake(_)
+            | LinkPhase::TransferringSnapshot(_)
+            | LinkPhase::Streaming { .. } => true,
         }
     }
 
@@ -401,21 +408,24 @@ impl Replica {
     pub fn next_deadline(&self) -> Option<Instant> {
         let silence = self.last_heard + self.config.timeout;
         Some(match &self.state {
-            State::Idle { retry_at } => *retry_at,
-            State::Connecting | State::Handshake(_) | State::Transfer(_) | State::Dual(_) => silence,
+            LinkPhase::Idle { retry_at } => *retry_at,
+            LinkPhase::Connecting
+            | LinkPhase::Handshake(_)
+            | LinkPhase::TransferringSnapshot(_)
+            | LinkPhase::DualChannel(_) => silence,
             // The connection is not read while the snapshot is loaded, so only keepalives are due.
-            State::Loading { next_keepalive: next_sign, .. } => *next_sign,
-            State::Streaming { next_ack, .. } => (*next_ack).min(silence),
+            LinkPhase::Loading { next_keepalive: next_sign, .. } => *next_sign,
+            LinkPhase::Streaming { next_ack, .. } => (*next_ack).min(silence),
         })
     }
 
     /// Handles an event and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Instant, input: ReplicaEvent, out: &mut Vec<ReplicaAction>) {
-        match input {
+    pub fn handle(&mut self, now: Instant, event: ReplicaEvent, out: &mut Vec<ReplicaAction>) {
+        match event {
             ReplicaEvent::Deadline => self.on_deadline(now, out),
             ReplicaEvent::Connected => self.on_connected(now, out),
             ReplicaEvent::ConnectFailed { refused } => {
-                self.schedule_reconnect(now, if refused { REFUSED_RETRY } else { FAILED_RETRY });
+                self.schedule_reconnect(now, if refused { REFUSED_RETRY_DELAY } else { FAILED_RETRY_DELAY });
             }
             ReplicaEvent::Closed => self.on_closed(now, out),
             ReplicaEvent::RdbChannel(input) => self.on_rdb_channel(now, input, out),
@@ -436,13 +446,13 @@ impl Replica {
                 self.apply_buffered(now, out);
             }
             ReplicaEvent::LoadRejected => {
-                if let State::Loading { position_before_load: before, .. } = self.state {
+                if let LinkPhase::Loading { position_before_load: before, .. } = self.state {
                     self.position = before;
                 }
                 self.failed_full_syncs += 1;
                 self.close_link(now, LinkError::LoadFailed, out);
             }
-            ReplicaEvent::AckRequested => self.acknowledge(out),
+            ReplicaEvent::AckRequested => self.send_acknowledgement(out),
             ReplicaEvent::InvalidStream(what) => {
                 self.position = None;
                 self.failed_full_syncs += 1;
@@ -454,14 +464,14 @@ impl Replica {
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         let silent = now >= self.last_heard + self.config.timeout;
         match &mut self.state {
-            State::Idle { retry_at } => {
+            LinkPhase::Idle { retry_at } => {
                 if now >= *retry_at {
-                    self.state = State::Connecting;
+                    self.state = LinkPhase::Connecting;
                     self.last_heard = now;
                     out.push(ReplicaAction::Connect);
                 }
             }
-            State::Loading { next_keepalive: next_sign, .. } => {
+            LinkPhase::Loading { next_keepalive: next_sign, .. } => {
                 if now >= *next_sign {
                     *next_sign = now + ACK_PERIOD;
                     self.last_heard = now;
@@ -470,57 +480,60 @@ impl Replica {
                 }
             }
             _ if silent => self.close_link(now, LinkError::TimedOut, out),
-            State::Streaming { next_ack, lasting_at: lasts_at, .. } => {
+            LinkPhase::Streaming { next_ack, lasting_at: lasts_at, .. } => {
                 if now >= *lasts_at {
                     (self.consecutive_full_syncs, self.failed_full_syncs) = (0, 0);
                 }
                 if now >= *next_ack {
                     *next_ack = now + ACK_PERIOD;
-                    self.acknowledge(out);
+                    self.send_acknowledgement(out);
                 }
             }
-            State::Connecting | State::Handshake(_) | State::Transfer(_) | State::Dual(_) => {}
+            LinkPhase::Connecting
+            | LinkPhase::Handshake(_)
+            | LinkPhase::TransferringSnapshot(_)
+            | LinkPhase::DualChannel(_) => {}
         }
     }
 
     fn on_connected(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         self.last_heard = now;
         let mut hello = Vec::new();
-        self.state = State::Handshake(Handshake::start(&mut hello));
+        self.state = LinkPhase::Handshake(Handshake::start(&mut hello));
         out.push(ReplicaAction::Send(hello));
     }
 
     fn on_closed(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
-        if let State::Loading { stream, .. } = &mut self.state {
+        if let LinkPhase::Loading { stream, .. } = &mut self.state {
             // The replica has received the whole snapshot, so the load continues and the link is re-established
             // afterwards.
             *stream = StreamDuringLoad::Lost;
             return;
         }
-        if matches!(self.state, State::Dual(_)) {
+        if matches!(self.state, LinkPhase::DualChannel(_)) {
             out.push(ReplicaAction::RdbChannel(RdbChannelAction::Close));
         }
-        let worked = matches!(self.state, State::Streaming { .. });
-        self.schedule_reconnect(now, if worked { LOST_RETRY } else { FAILED_RETRY });
+        let worked = matches!(self.state, LinkPhase::Streaming { .. });
+        self.schedule_reconnect(now, if worked { LOST_RETRY_DELAY } else { FAILED_RETRY_DELAY });
     }
 
     fn on_received(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
         match &mut self.state {
             // Drop late data of a closed connection.
-            State::Idle { .. } | State::Connecting => {}
-            State::Handshake(_) => self.on_handshake(now, &bytes, out),
-            State::Transfer(_) => self.on_transfer(now, bytes, out),
-            State::Loading { buffered: held, .. } => held.push(&bytes),
-            State::Dual(dual) => {
+            LinkPhase::Idle { .. } | LinkPhase::Connecting => {}
+            LinkPhase::Handshake(_) => self.on_handshake_bytes(now, &bytes, out),
+            LinkPhase::TransferringSnapshot(_) => self.on_snapshot_bytes(now, bytes, out),
+            LinkPhase::Loading { buffered: held, .. } => held.push(&bytes),
+            LinkPhase::DualChannel(dual) => {
                 let outcome = dual.on_main_received(&bytes, out);
                 self.continue_dual_channel(now, outcome, out);
             }
-            State::Streaming { .. } => out.push(ReplicaAction::Stream(bytes)),
+            LinkPhase::Streaming { .. } => out.push(ReplicaAction::StreamBytes(bytes)),
         }
     }
 
-    fn on_handshake(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<ReplicaAction>) {
-        let State::Handshake(handshake) = &mut self.state else { return };
+    fn on_handshake_bytes(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<ReplicaAction>) {
+        let LinkPhase::Handshake(handshake) = &mut self.state else { return };
         let mut send = Vec::new();
         let step = handshake.advance(bytes, &self.config, self.position, &mut send);
         if !send.is_empty() {
@@ -530,13 +543,13 @@ impl Replica {
         match step {
             HandshakeStep::Incomplete => {}
             HandshakeStep::Failed(reason) => self.close_link(now, reason, out),
-            HandshakeStep::TwoChannels => self.state = State::Dual(Dual::start(out)),
-            HandshakeStep::Full { position, remaining: rest } => {
+            HandshakeStep::DualChannel => self.state = LinkPhase::DualChannel(DualChannelSync::start(out)),
+            HandshakeStep::FullResync { position, remaining: rest } => {
                 self.received_bytes = 0;
                 self.consecutive_full_syncs += 1;
-                self.state = State::Transfer(Transfer::new(position));
+                self.state = LinkPhase::TransferringSnapshot(Transfer::new(position));
                 if !rest.is_empty() {
-                    self.on_transfer(now, rest, out);
+                    self.on_snapshot_bytes(now, rest, out);
                 }
             }
             HandshakeStep::Continue { id, slot_states, remaining: rest } => {
@@ -545,13 +558,13 @@ impl Replica {
                 out.push(ReplicaAction::Resume { id: position.id, slot_states });
                 let mut held = StreamBuffer::default();
                 held.push(&rest);
-                self.stream(now, held, false, out);
+                self.start_streaming(now, held, false, out);
             }
         }
     }
 
-    fn on_transfer(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
-        let State::Transfer(transfer) = &mut self.state else { return };
+    fn on_snapshot_bytes(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
+        let LinkPhase::TransferringSnapshot(transfer) = &mut self.state else { return };
         let before = out.len();
         let outcome = transfer.advance(bytes, out);
         self.received_bytes += count_snapshot_bytes(&out[before..]);
@@ -561,36 +574,36 @@ impl Replica {
                 let position = transfer.position();
                 let mut held = StreamBuffer::default();
                 held.push(&rest);
-                self.load(now, position, held, StreamDuringLoad::NotRead, out);
+                self.start_load(now, position, held, StreamDuringLoad::Unread, out);
             }
             Err(reason) => self.close_link(now, reason, out),
         }
     }
 
-    fn load(
+    fn start_load(
         &mut self,
         now: Instant,
-        position: Position,
-        held: StreamBuffer,
+        position: ReplPosition,
+        buffered: StreamBuffer,
         stream: StreamDuringLoad,
         out: &mut Vec<ReplicaAction>,
     ) {
         // From now on the data is an incomplete mix, so it has no position.
         let before = self.position.take();
-        self.state = State::Loading {
+        self.state = LinkPhase::Loading {
             position,
             position_before_load: before,
-            buffered: held,
+            buffered,
             next_keepalive: now + ACK_PERIOD,
             stream,
         };
-        out.push(ReplicaAction::Load { position });
+        out.push(ReplicaAction::LoadSnapshot { position });
     }
 
-    fn on_rdb_channel(&mut self, now: Instant, input: RdbChannelEvent, out: &mut Vec<ReplicaAction>) {
+    fn on_rdb_channel(&mut self, now: Instant, event: RdbChannelEvent, out: &mut Vec<ReplicaAction>) {
         // Drop late data of a closed connection.
-        let State::Dual(dual) = &mut self.state else { return };
-        let outcome = match input {
+        let LinkPhase::DualChannel(dual) = &mut self.state else { return };
+        let outcome = match event {
             RdbChannelEvent::Connected => {
                 dual.on_rdb_connected(&self.config, out);
                 Ok(())
@@ -615,15 +628,15 @@ impl Replica {
     fn continue_dual_channel(
         &mut self,
         now: Instant,
-        outcome: Result<(), LinkError>,
+        result: Result<(), LinkError>,
         out: &mut Vec<ReplicaAction>,
     ) {
-        let State::Dual(dual) = &mut self.state else { return };
-        match outcome {
+        let LinkPhase::DualChannel(dual) = &mut self.state else { return };
+        match result {
             Err(reason) => self.close_link(now, reason, out),
             Ok(()) => {
                 if let Some((position, held)) = dual.take_complete() {
-                    self.load(now, position, held, StreamDuringLoad::Buffered, out);
+                    self.start_load(now, position, held, StreamDuringLoad::Buffered, out);
                 }
             }
         }
@@ -632,20 +645,26 @@ impl Replica {
     fn on_loaded(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         self.last_heard = now;
         match &mut self.state {
-            State::Loading { position, buffered: held, stream, .. } => {
+            LinkPhase::Loading { position, buffered: held, stream, .. } => {
                 self.position = Some(*position);
                 let (held, lost) = (std::mem::take(held), *stream == StreamDuringLoad::Lost);
-                self.stream(now, held, lost, out);
+                self.start_streaming(now, held, lost, out);
                 // This acknowledgement makes the master start the stream.
-                self.acknowledge(out);
+                self.send_acknowledgement(out);
             }
             state => panic!("a snapshot was loaded that nobody asked for, in {state:?}"),
         }
     }
 
-    fn stream(&mut self, now: Instant, held: StreamBuffer, lost: bool, out: &mut Vec<ReplicaAction>) {
-        let (next_ack, lasts_at) = (now + ACK_PERIOD, now + LASTING_LINK);
-        self.state = State::Streaming { next_ack, lasting_at: lasts_at, buffered: held, lost };
+    fn start_streaming(
+        &mut self,
+        now: Instant,
+        buffered: StreamBuffer,
+        is_link_lost: bool,
+        out: &mut Vec<ReplicaAction>,
+    ) {
+        let (next_ack, lasts_at) = (now + ACK_PERIOD, now + LASTING_LINK_DURATION);
+        self.state = LinkPhase::Streaming { next_ack, lasting_at: lasts_at, buffered, is_link_lost };
         self.was_ever_up = true;
         self.down_since = None;
         out.push(ReplicaAction::LinkUp);
@@ -654,23 +673,26 @@ impl Replica {
 
     /// Passes on the next buffered chunk after the previous one was applied. Needs no deadline in between.
     fn apply_buffered(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
-        let State::Streaming { next_ack, buffered: held, lost, .. } = &mut self.state else { return };
+        let LinkPhase::Streaming { next_ack, buffered: held, is_link_lost: lost, .. } = &mut self.state
+        else {
+            return;
+        };
         let lost = *lost;
         match held.pop() {
             Some(piece) => {
-                out.push(ReplicaAction::Stream(piece));
+                out.push(ReplicaAction::StreamBytes(piece));
                 if now >= *next_ack {
                     *next_ack = now + ACK_PERIOD;
-                    self.acknowledge(out);
+                    self.send_acknowledgement(out);
                 }
             }
-            None if lost => self.schedule_reconnect(now, LOST_RETRY),
+            None if lost => self.schedule_reconnect(now, LOST_RETRY_DELAY),
             None => {}
         }
     }
 
-    fn acknowledge(&self, out: &mut Vec<ReplicaAction>) {
-        if let (State::Streaming { .. }, Some(position)) = (&self.state, self.position) {
+    fn send_acknowledgement(&self, out: &mut Vec<ReplicaAction>) {
+        if let (LinkPhase::Streaming { .. }, Some(position)) = (&self.state, self.position) {
             let ReplOffset(offset) = position.offset;
             let mut ack = Vec::new();
             let offset = offset.to_string();
@@ -686,7 +708,7 @@ impl Replica {
     }
 
     fn close_link(&mut self, now: Instant, reason: LinkError, out: &mut Vec<ReplicaAction>) {
-        let retry = if reason == LinkError::TimedOut { LOST_RETRY } else { FAILED_RETRY };
+        let retry = if reason == LinkError::TimedOut { LOST_RETRY_DELAY } else { FAILED_RETRY_DELAY };
         out.push(ReplicaAction::Close(reason));
         self.schedule_reconnect(now, retry);
     }
@@ -694,9 +716,9 @@ impl Replica {
     fn schedule_reconnect(&mut self, now: Instant, retry: Duration) {
         let least = match (self.consecutive_full_syncs, self.failed_full_syncs) {
             (0 | 1, 0) => Duration::ZERO,
-            (_, spoiled) => FAILED_RETRY * (1 << spoiled.saturating_sub(1).min(4)),
+            (_, spoiled) => FAILED_RETRY_DELAY * (1 << spoiled.saturating_sub(1).min(4)),
         };
-        self.state = State::Idle { retry_at: now + retry.max(least) };
+        self.state = LinkPhase::Idle { retry_at: now + retry.max(least) };
         self.down_since.get_or_insert(now);
     }
 }
@@ -704,7 +726,7 @@ impl Replica {
 /// Returns the total size of the snapshot bytes in these actions.
 fn count_snapshot_bytes(actions: &[ReplicaAction]) -> u64 {
     let len = |action: &ReplicaAction| {
-        if let ReplicaAction::Snapshot(bytes) = action { bytes.len() as u64 } else { 0 }
+        if let ReplicaAction::SnapshotBytes(bytes) = action { bytes.len() as u64 } else { 0 }
     };
     actions.iter().map(len).sum()
 }

@@ -7,8 +7,8 @@
 //! | | the process | the driver |
 //! | --- | --- | --- |
 //! | 1 | learns its master, calls [`ReplicaDriver::follow`] | starts a new stream in the log; new writes are refused |
-//! | 2 | publishes the role; sends [`ReplicaDriverEvent::Drained`] once running writes have finished | records the position of the data |
-//! | 3 | sends [`ReplicaDriverEvent::Link`] for events of the connections, the snapshot and the stream | returns [`ReplicaDriverAction::LinkAction`] |
+//! | 2 | publishes the role; sends [`ReplicaDriverEvent::WritesDrained`] once running writes have finished | records the position of the data |
+//! | 3 | sends [`ReplicaDriverEvent::LinkEvent`] for events of the connections, the snapshot and the stream | returns [`ReplicaDriverAction::LinkAction`] |
 //! | 4 | is promoted, calls [`ReplicaDriver::promote`] | gives the history a new id; later data of the stream is dropped |
 //!
 //! Invariants: a node follows one master at a time. Late events of an earlier master (an applied batch, a loaded
@@ -22,7 +22,7 @@ use clock::Instant;
 use slot_routing::ReplOffset;
 
 use crate::id::ReplId;
-use crate::log::{Log, StreamSuperseded};
+use crate::log::{Log, StreamSupersededError};
 use crate::master_driver::LogLock;
 use crate::replica::{self, LinkState, Replica, ReplicaAction, ReplicaConfig};
 use crate::write_authority::StreamEpoch;
@@ -31,9 +31,9 @@ use crate::write_authority::StreamEpoch;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaDriverEvent {
     /// Every write admitted before the stream started is in the log, and no snapshot is being loaded.
-    Drained,
+    WritesDrained,
     /// An event of the connections to the master, the snapshot or the stream.
-    Link(replica::ReplicaEvent),
+    LinkEvent(replica::ReplicaEvent),
 }
 
 /// An action for the process to perform.
@@ -179,7 +179,7 @@ impl<M: PartialEq> ReplicaDriver<M> {
     }
 
     /// Starts to follow `master` and returns the new stream. The caller then publishes the role and sends
-    /// [`ReplicaDriverEvent::Drained`] once running writes have finished. Returns `None` if this node already follows
+    /// [`ReplicaDriverEvent::WritesDrained`] once running writes have finished. Returns `None` if this node already follows
     /// `master`.
     pub fn follow(
         &mut self,
@@ -206,10 +206,10 @@ impl<M: PartialEq> ReplicaDriver<M> {
 
     /// Makes this node a master whose history continues under the replication id `new_id`. Must not be called while a
     /// batch of the stream is being applied. Returns false if the node already was a master.
-    pub fn promote(&mut self, name: ReplId, log: &mut impl LogLock) -> bool {
+    pub fn promote(&mut self, new_id: ReplId, log: &mut impl LogLock) -> bool {
         let was_replica = self.followed_master.take().is_some();
         if was_replica {
-            log.with_log(|log| log.promote(name));
+            log.with_log(|log| log.promote(new_id));
         }
         was_replica
     }
@@ -225,8 +225,10 @@ impl<M: PartialEq> ReplicaDriver<M> {
         let current = self.followed_master.as_mut().filter(|upstream| upstream.stream == stream);
         match (current, input) {
             (None, _) => out.push(ReplicaDriverAction::StreamSuperseded),
-            (Some(upstream), ReplicaDriverEvent::Drained) => upstream.start_link(log, out),
-            (Some(upstream), ReplicaDriverEvent::Link(input)) => upstream.on_link(now, input, log, out),
+            (Some(upstream), ReplicaDriverEvent::WritesDrained) => upstream.start_link(log, out),
+            (Some(upstream), ReplicaDriverEvent::LinkEvent(input)) => {
+                upstream.on_link_event(now, input, log, out);
+            }
         }
     }
 }
@@ -243,18 +245,18 @@ impl<M> Upstream<M> {
                 self.replica.set_initial_position(position);
                 self.pending_work = PendingWork::None;
             }
-            Err(StreamSuperseded) => out.push(ReplicaDriverAction::StreamSuperseded),
+            Err(StreamSupersededError) => out.push(ReplicaDriverAction::StreamSuperseded),
         }
     }
 
-    fn on_link(
+    fn on_link_event(
         &mut self,
         now: Instant,
-        input: replica::ReplicaEvent,
+        event: replica::ReplicaEvent,
         log: &mut impl LogLock,
         out: &mut Vec<ReplicaDriverAction>,
     ) {
-        match &input {
+        match &event {
             replica::ReplicaEvent::Applied { .. }
             | replica::ReplicaEvent::InvalidStream(_)
             | replica::ReplicaEvent::Closed => {
@@ -264,11 +266,11 @@ impl<M> Upstream<M> {
             _ => {}
         }
         let mut actions = Vec::new();
-        self.replica.handle(now, input, &mut actions);
+        self.replica.handle(now, event, &mut actions);
         for action in actions {
             match &action {
-                ReplicaAction::Stream(_) => self.pending_work = PendingWork::ApplyBatch,
-                ReplicaAction::Load { .. } => out.push(ReplicaDriverAction::HistoryReplaced),
+                ReplicaAction::StreamBytes(_) => self.pending_work = PendingWork::ApplyBatch,
+                ReplicaAction::LoadSnapshot { .. } => out.push(ReplicaDriverAction::HistoryReplaced),
                 ReplicaAction::Resume { id, .. } => {
                     let renamed = log.with_log(|log| {
                         let renamed = log.position().id != *id;

@@ -48,8 +48,8 @@ pub struct PausedLog {
 /// An event of the shutdown. Events that do not belong to the current state are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownEvent {
-    /// Every write admitted before [`ShutdownAction::HoldWrites`] is in the log.
-    WritesHeld(PausedLog),
+    /// Every write admitted before [`ShutdownAction::PauseWrites`] is in the log.
+    WritesPaused(PausedLog),
     /// The number of replicas that have the whole log.
     InSync(usize),
     /// The time of [`ShutdownSequence::next_deadline`] has come; an early event is harmless.
@@ -65,8 +65,8 @@ pub enum ShutdownEvent {
 /// An action for the driver. Actions are performed in the order in which they are returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownAction {
-    /// Pause client writes, then send [`ShutdownEvent::WritesHeld`].
-    HoldWrites,
+    /// Pause client writes, then send [`ShutdownEvent::WritesPaused`].
+    PauseWrites,
     /// Report [`ShutdownEvent::InSync`] whenever a replica acknowledges the log.
     AwaitReplicas {
         /// The offset that the replicas must acknowledge.
@@ -101,8 +101,8 @@ pub enum CancelReason {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Holding,
+enum ShutdownPhase {
+    PausingWrites,
     Waiting { deadline: Instant, in_sync: usize, total: usize },
     HandingOver { deadline: Instant },
     Saving,
@@ -113,52 +113,52 @@ enum State {
 #[derive(Debug)]
 pub struct ShutdownSequence {
     options: ShutdownOptions,
-    state: State,
+    state: ShutdownPhase,
 }
 
 impl ShutdownSequence {
     /// Starts a shutdown. The first action pauses writes.
     #[must_use]
-    pub fn new(plan: ShutdownOptions, out: &mut Vec<ShutdownAction>) -> Self {
-        out.push(ShutdownAction::HoldWrites);
-        Self { options: plan, state: State::Holding }
+    pub fn new(options: ShutdownOptions, out: &mut Vec<ShutdownAction>) -> Self {
+        out.push(ShutdownAction::PauseWrites);
+        Self { options, state: ShutdownPhase::PausingWrites }
     }
 
-    fn begin_waiting(&mut self, now: Instant, held: PausedLog, out: &mut Vec<ShutdownAction>) {
-        let PausedLog { log_end: end, replicas: of, in_sync, replica_timeout: longest } = held;
+    fn begin_waiting(&mut self, now: Instant, log: PausedLog, out: &mut Vec<ShutdownAction>) {
+        let PausedLog { log_end: end, replicas: of, in_sync, replica_timeout: longest } = log;
         if of == 0 {
             self.save(out);
         } else if self.options.skips_replicas || longest.is_zero() {
-            self.hands_over(now, out);
+            self.hand_over(now, out);
         } else if in_sync >= of {
             self.end_waiting(now, in_sync, of, out);
         } else {
-            self.state = State::Waiting { deadline: now + longest, in_sync, total: of };
+            self.state = ShutdownPhase::Waiting { deadline: now + longest, in_sync, total: of };
             out.push(ShutdownAction::AwaitReplicas { log_end: end, replicas: of });
         }
     }
 
-    fn end_waiting(&mut self, now: Instant, in_sync: usize, of: usize, out: &mut Vec<ShutdownAction>) {
-        out.push(ShutdownAction::LogInSync { in_sync, total: of });
-        self.hands_over(now, out);
+    fn end_waiting(&mut self, now: Instant, in_sync: usize, total: usize, out: &mut Vec<ShutdownAction>) {
+        out.push(ShutdownAction::LogInSync { in_sync, total });
+        self.hand_over(now, out);
     }
 
-    fn hands_over(&mut self, now: Instant, out: &mut Vec<ShutdownAction>) {
+    fn hand_over(&mut self, now: Instant, out: &mut Vec<ShutdownAction>) {
         if !self.options.hands_over {
             return self.save(out);
         }
-        self.state = State::HandingOver { deadline: now + HANDOVER_TIMEOUT };
+        self.state = ShutdownPhase::HandingOver { deadline: now + HANDOVER_TIMEOUT };
         out.push(ShutdownAction::HandOver);
     }
 
     fn save(&mut self, out: &mut Vec<ShutdownAction>) {
-        self.state = State::Saving;
+        self.state = ShutdownPhase::Saving;
         out.push(ShutdownAction::Save);
     }
 
-    fn finish(&mut self, how: ShutdownAction, out: &mut Vec<ShutdownAction>) {
-        self.state = State::Finished;
-        out.push(how);
+    fn finish(&mut self, last_action: ShutdownAction, out: &mut Vec<ShutdownAction>) {
+        self.state = ShutdownPhase::Finished;
+        out.push(last_action);
     }
 }
 
@@ -167,28 +167,30 @@ impl Driver for ShutdownSequence {
     type Actions = Vec<ShutdownAction>;
 
     /// Handles an event and appends the resulting actions to `out`.
-    fn handle(&mut self, now: Instant, input: ShutdownEvent, out: &mut Vec<ShutdownAction>) {
-        match (self.state, input) {
-            (State::Holding, ShutdownEvent::WritesHeld(held)) => self.begin_waiting(now, held, out),
-            (State::Waiting { deadline: until, total: of, .. }, ShutdownEvent::InSync(in_sync)) => {
-                self.state = State::Waiting { deadline: until, in_sync, total: of };
+    fn handle(&mut self, now: Instant, event: ShutdownEvent, out: &mut Vec<ShutdownAction>) {
+        match (self.state, event) {
+            (ShutdownPhase::PausingWrites, ShutdownEvent::WritesPaused(held)) => {
+                self.begin_waiting(now, held, out);
+            }
+            (ShutdownPhase::Waiting { deadline: until, total: of, .. }, ShutdownEvent::InSync(in_sync)) => {
+                self.state = ShutdownPhase::Waiting { deadline: until, in_sync, total: of };
                 if in_sync >= of {
                     self.end_waiting(now, in_sync, of, out);
                 }
             }
-            (State::Waiting { deadline: until, in_sync, total: of }, ShutdownEvent::Deadline)
+            (ShutdownPhase::Waiting { deadline: until, in_sync, total: of }, ShutdownEvent::Deadline)
                 if now >= until =>
             {
                 self.end_waiting(now, in_sync, of, out);
             }
-            (State::HandingOver { .. }, ShutdownEvent::HandedOver) => self.save(out),
-            (State::HandingOver { deadline: until }, ShutdownEvent::Deadline) if now >= until => {
+            (ShutdownPhase::HandingOver { .. }, ShutdownEvent::HandedOver) => self.save(out),
+            (ShutdownPhase::HandingOver { deadline: until }, ShutdownEvent::Deadline) if now >= until => {
                 self.save(out);
             }
-            (State::Waiting { .. }, ShutdownEvent::Aborted) => {
+            (ShutdownPhase::Waiting { .. }, ShutdownEvent::Aborted) => {
                 self.finish(ShutdownAction::Cancel(CancelReason::Aborted), out);
             }
-            (State::Saving, ShutdownEvent::Saved(saved)) => {
+            (ShutdownPhase::Saving, ShutdownEvent::Saved(saved)) => {
                 let stops = saved || self.options.ignores_save_errors;
                 self.finish(
                     if stops { ShutdownAction::Exit } else { ShutdownAction::Cancel(CancelReason::NotSaved) },
@@ -197,7 +199,7 @@ impl Driver for ShutdownSequence {
             }
             (
                 _,
-                ShutdownEvent::WritesHeld(_)
+                ShutdownEvent::WritesPaused(_)
                 | ShutdownEvent::InSync(_)
                 | ShutdownEvent::Deadline
                 | ShutdownEvent::Aborted
@@ -211,8 +213,9 @@ impl Driver for ShutdownSequence {
     /// that wait for replicas and that hand over have a timeout.
     fn next_deadline(&self) -> Option<Instant> {
         match self.state {
-            State::Waiting { deadline: until, .. } | State::HandingOver { deadline: until } => Some(until),
-            State::Holding | State::Saving | State::Finished => None,
+            ShutdownPhase::Waiting { deadline: until, .. }
+            | ShutdownPhase::HandingOver { deadline: until } => Some(until),
+            ShutdownPhase::PausingWrites | ShutdownPhase::Saving | ShutdownPhase::Finished => None,
         }
     }
 }
@@ -221,7 +224,7 @@ impl Driver for ShutdownSequence {
 mod tests {
     use super::*;
 
-    const WRITES_HELD: PausedLog = PausedLog {
+    const WRITES_PAUSED: PausedLog = PausedLog {
         log_end: ReplOffset(70),
         replicas: 2,
         in_sync: 0,
@@ -235,13 +238,13 @@ mod tests {
     }
 
     /// Returns the actions of a shutdown with these events, each with its time in seconds.
-    fn actions_after(plan: ShutdownOptions, inputs: &[(u64, ShutdownEvent)]) -> Vec<ShutdownAction> {
+    fn actions_after(options: ShutdownOptions, timed_events: &[(u64, ShutdownEvent)]) -> Vec<ShutdownAction> {
         let mut out = Vec::new();
-        let mut stop = ShutdownSequence::new(plan, &mut out);
-        for (second, input) in inputs {
+        let mut stop = ShutdownSequence::new(options, &mut out);
+        for (second, input) in timed_events {
             stop.handle(Instant::from_millis(second * 1000), *input, &mut out);
         }
-        assert_eq!(out.remove(0), ShutdownAction::HoldWrites);
+        assert_eq!(out.remove(0), ShutdownAction::PauseWrites);
         out
     }
 
@@ -249,23 +252,26 @@ mod tests {
     fn shutdown_waits_for_replicas_unless_there_are_none_or_no_time() {
         let save = vec![ShutdownAction::Save];
         let plan = ShutdownOptions::default();
-        let held = |held| [(0, ShutdownEvent::WritesHeld(held))];
-        assert_eq!(actions_after(plan, &held(WRITES_HELD)), [AWAITS_REPLICAS]);
-        assert_eq!(actions_after(plan, &held(PausedLog { replicas: 0, ..WRITES_HELD })), save);
+        let held = |held| [(0, ShutdownEvent::WritesPaused(held))];
+        assert_eq!(actions_after(plan, &held(WRITES_PAUSED)), [AWAITS_REPLICAS]);
+        assert_eq!(actions_after(plan, &held(PausedLog { replicas: 0, ..WRITES_PAUSED })), save);
         assert_eq!(
-            actions_after(plan, &held(PausedLog { replica_timeout: Duration::ZERO, ..WRITES_HELD })),
+            actions_after(plan, &held(PausedLog { replica_timeout: Duration::ZERO, ..WRITES_PAUSED })),
             save
         );
-        assert_eq!(actions_after(ShutdownOptions { skips_replicas: true, ..plan }, &held(WRITES_HELD)), save);
         assert_eq!(
-            actions_after(plan, &held(PausedLog { in_sync: 2, ..WRITES_HELD })),
+            actions_after(ShutdownOptions { skips_replicas: true, ..plan }, &held(WRITES_PAUSED)),
+            save
+        );
+        assert_eq!(
+            actions_after(plan, &held(PausedLog { in_sync: 2, ..WRITES_PAUSED })),
             [logged_in_sync(2), ShutdownAction::Save]
         );
     }
 
     #[test]
     fn wait_ends_with_the_last_replica_or_the_timeout() {
-        let begin = (0, ShutdownEvent::WritesHeld(WRITES_HELD));
+        let begin = (0, ShutdownEvent::WritesPaused(WRITES_PAUSED));
         let table = [
             (vec![(1, ShutdownEvent::InSync(1)), (9, ShutdownEvent::Deadline)], vec![AWAITS_REPLICAS]),
             (
@@ -289,7 +295,7 @@ mod tests {
     #[test]
     fn data_is_saved_after_the_handover_or_its_timeout() {
         let plan = ShutdownOptions { hands_over: true, ..ShutdownOptions::default() };
-        let begin = (0, ShutdownEvent::WritesHeld(WRITES_HELD));
+        let begin = (0, ShutdownEvent::WritesPaused(WRITES_PAUSED));
         let asked = [AWAITS_REPLICAS, logged_in_sync(2), ShutdownAction::HandOver];
         for ends in [(3, ShutdownEvent::HandedOver), (3, ShutdownEvent::Deadline)] {
             let inputs = [
@@ -303,8 +309,8 @@ mod tests {
             assert_eq!(actions_after(plan, &inputs), expected, "{ends:?}");
             assert_eq!(actions_after(plan, &inputs[..4]), asked, "a handover cannot be aborted");
         }
-        let nobody = PausedLog { replicas: 0, ..WRITES_HELD };
-        assert_eq!(actions_after(plan, &[(0, ShutdownEvent::WritesHeld(nobody))]), [ShutdownAction::Save]);
+        let nobody = PausedLog { replicas: 0, ..WRITES_PAUSED };
+        assert_eq!(actions_after(plan, &[(0, ShutdownEvent::WritesPaused(nobody))]), [ShutdownAction::Save]);
         assert_eq!(
             actions_after(ShutdownOptions { skips_replicas: true, ..plan }, &[begin]),
             [ShutdownAction::HandOver]
@@ -313,7 +319,7 @@ mod tests {
 
     #[test]
     fn shutdown_can_be_aborted_until_the_save_starts() {
-        let begin = (0, ShutdownEvent::WritesHeld(WRITES_HELD));
+        let begin = (0, ShutdownEvent::WritesPaused(WRITES_PAUSED));
         let over = ShutdownAction::Cancel(CancelReason::Aborted);
         assert_eq!(
             actions_after(ShutdownOptions::default(), &[begin, (1, ShutdownEvent::Aborted)]),
@@ -344,7 +350,7 @@ mod tests {
             (false, true, ShutdownAction::Exit),
             (false, false, ShutdownAction::Cancel(CancelReason::NotSaved)),
         ] {
-            let inputs = [(0, ShutdownEvent::WritesHeld(WRITES_HELD)), (1, ShutdownEvent::Saved(saved))];
+            let inputs = [(0, ShutdownEvent::WritesPaused(WRITES_PAUSED)), (1, ShutdownEvent::Saved(saved))];
             let plan =
                 ShutdownOptions { skips_replicas: true, ignores_save_errors: force, hands_over: false };
             assert_eq!(actions_after(plan, &inputs), [ShutdownAction::Save, end], "{saved} {force}");

@@ -16,7 +16,7 @@ pub enum RequiredCopies {
     /// The log must be synced to disk in append-only files (WAITAOF).
     Synced {
         /// Whether the file of this node must be synced as well.
-        local: bool,
+        requires_local_file: bool,
         /// The number of replicas whose files must be synced.
         replicas: usize,
     },
@@ -25,30 +25,30 @@ pub enum RequiredCopies {
 impl RequiredCopies {
     /// Returns whether the append-only file of this node is required.
     #[must_use]
-    pub fn is_for_disk(self) -> bool {
-        matches!(self, Self::Synced { local: true, .. })
+    pub fn requires_local_disk(self) -> bool {
+        matches!(self, Self::Synced { requires_local_file: true, .. })
     }
 }
 
 /// How much of the log is on disk in the append-only file of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnDisk {
+pub enum DiskProgress {
     /// This node has no append-only file.
     #[default]
-    AppendOnlyOff,
+    Disabled,
     /// Nothing is on disk yet, because the file's first base has not been written.
-    NotYet,
+    NothingSynced,
     /// Everything before this offset is on disk.
-    UpTo(ReplOffset),
+    SyncedUpTo(ReplOffset),
 }
 
-impl OnDisk {
+impl DiskProgress {
     /// Returns the offset up to which the log is on disk; `None` if nothing is.
     #[must_use]
-    pub fn end(self) -> Option<ReplOffset> {
+    pub fn end_offset(self) -> Option<ReplOffset> {
         match self {
-            Self::AppendOnlyOff | Self::NotYet => None,
-            Self::UpTo(offset) => Some(offset),
+            Self::Disabled | Self::NothingSynced => None,
+            Self::SyncedUpTo(offset) => Some(offset),
         }
     }
 }
@@ -57,25 +57,25 @@ impl OnDisk {
 #[derive(Debug, Default)]
 pub struct LogProgress {
     /// How much of the log is on the disk of this node.
-    pub local: OnDisk,
+    pub local_file: DiskProgress,
     /// The offsets that the replicas have acknowledged, in any order.
-    pub acknowledged: Vec<ReplOffset>,
+    pub acknowledged_offsets: Vec<ReplOffset>,
     /// The offsets up to which the replicas' append-only files are on disk, in any order.
-    pub synced: Vec<ReplOffset>,
+    pub synced_offsets: Vec<ReplOffset>,
 }
 
 /// The number of copies of the log up to some offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyCount {
     /// Whether this node has the required log on disk.
-    pub local: bool,
+    pub is_on_local_disk: bool,
     /// The number of replicas that have the required log in memory, or on disk if that was required.
     pub replicas: usize,
 }
 
 /// The append-only file of this node is required but disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AppendOnlyOff;
+pub struct AppendOnlyOffError;
 
 impl LogProgress {
     /// Counts the copies of the log before `offset`.
@@ -85,34 +85,44 @@ impl LogProgress {
     pub fn count_copies(
         &self,
         offset: ReplOffset,
-        wanted: RequiredCopies,
-    ) -> Result<CopyCount, AppendOnlyOff> {
-        let replicas = match wanted {
-            RequiredCopies::Acknowledged { .. } => &self.acknowledged,
-            RequiredCopies::Synced { .. } if wanted.is_for_disk() && self.local == OnDisk::AppendOnlyOff => {
-                return Err(AppendOnlyOff);
+        required: RequiredCopies,
+    ) -> Result<CopyCount, AppendOnlyOffError> {
+        let replicas = match required {
+            RequiredCopies::Acknowledged { .. } => &self.acknowledged_offsets,
+            RequiredCopies::Synced { .. }
+                if required.requires_local_disk() && self.local_file == DiskProgress::Disabled =>
+            {
+                return Err(AppendOnlyOffError);
             }
-            RequiredCopies::Synced { .. } => &self.synced,
+            RequiredCopies::Synced { .. } => &self.synced_offsets,
         };
         let has_it = |upto: &ReplOffset| *upto >= offset;
         let replicas = replicas.iter().filter(|upto| has_it(upto)).count();
-        Ok(CopyCount { local: self.local.end().is_some_and(|upto| has_it(&upto)), replicas })
+        Ok(CopyCount {
+            is_on_local_disk: self.local_file.end_offset().is_some_and(|upto| has_it(&upto)),
+            replicas,
+        })
     }
 
     /// Returns the largest offset that any copy has reached, so that waiters for later offsets can be skipped.
     fn max_offset(&self) -> ReplOffset {
-        self.acknowledged.iter().copied().chain(self.local.end()).max().unwrap_or_default()
+        self.acknowledged_offsets
+            .iter()
+            .copied()
+            .chain(self.local_file.end_offset())
+            .max()
+            .unwrap_or_default()
     }
 }
 
 impl CopyCount {
     /// Returns whether there are at least the `required` copies.
     #[must_use]
-    pub fn satisfies(self, wanted: RequiredCopies) -> bool {
-        match wanted {
+    pub fn satisfies(self, required: RequiredCopies) -> bool {
+        match required {
             RequiredCopies::Acknowledged { replicas: by } => self.replicas >= by,
-            RequiredCopies::Synced { local: here, replicas: at } => {
-                self.replicas >= at && (self.local || !here)
+            RequiredCopies::Synced { requires_local_file: here, replicas: at } => {
+                self.replicas >= at && (self.is_on_local_disk || !here)
             }
         }
     }
@@ -134,15 +144,15 @@ impl<T> Default for Waiters<T> {
 
 impl<T: Ord + Clone> Waiters<T> {
     /// Adds a waiter that requires copies of the log up to `offset`.
-    pub fn add(&mut self, token: T, offset: ReplOffset, wanted: RequiredCopies) {
-        self.waiters.insert((offset, token), wanted);
-        self.disk_waiters += usize::from(wanted.is_for_disk());
+    pub fn add(&mut self, token: T, offset: ReplOffset, required: RequiredCopies) {
+        self.waiters.insert((offset, token), required);
+        self.disk_waiters += usize::from(required.requires_local_disk());
     }
 
     /// Removes a waiter whose timeout expired or whose client has disconnected.
     pub fn remove(&mut self, token: T, offset: ReplOffset) {
         let removed = self.waiters.remove(&(offset, token));
-        self.disk_waiters -= usize::from(removed.is_some_and(RequiredCopies::is_for_disk));
+        self.disk_waiters -= usize::from(removed.is_some_and(RequiredCopies::requires_local_disk));
     }
 
     /// Returns whether there are no waiters.
@@ -158,16 +168,16 @@ impl<T: Ord + Clone> Waiters<T> {
     }
 
     /// Removes and returns the waiters whose requirement is satisfied, each with the copies that exist.
-    pub fn release(&mut self, reach: &LogProgress) -> Vec<(T, Result<CopyCount, AppendOnlyOff>)> {
-        let furthest = reach.max_offset();
-        let all_can_end = self.disk_waiters > 0 && reach.local == OnDisk::AppendOnlyOff;
+    pub fn release(&mut self, progress: &LogProgress) -> Vec<(T, Result<CopyCount, AppendOnlyOffError>)> {
+        let furthest = progress.max_offset();
+        let all_can_end = self.disk_waiters > 0 && progress.local_file == DiskProgress::Disabled;
         let mut released = Vec::new();
         for ((offset, token), wanted) in &self.waiters {
             if *offset > furthest && !all_can_end {
                 // No copy has reached this offset, so no copy has reached the later ones.
                 break;
             }
-            let copies = reach.count_copies(*offset, *wanted);
+            let copies = progress.count_copies(*offset, *wanted);
             if copies.is_err() || copies.is_ok_and(|copies| copies.satisfies(*wanted)) {
                 released.push((*offset, token.clone(), copies));
             }
@@ -184,21 +194,22 @@ impl<T: Ord + Clone> Waiters<T> {
 mod tests {
     use super::*;
 
-    fn progress(here: Option<u64>, acknowledged: &[u64], synced: &[u64]) -> LogProgress {
+    fn progress(local: Option<u64>, acknowledged: &[u64], synced: &[u64]) -> LogProgress {
         let offsets = |of: &[u64]| of.iter().map(|offset| ReplOffset(*offset)).collect();
         LogProgress {
-            local: here.map_or(OnDisk::AppendOnlyOff, |upto| OnDisk::UpTo(ReplOffset(upto))),
-            acknowledged: offsets(acknowledged),
-            synced: offsets(synced),
+            local_file: local
+                .map_or(DiskProgress::Disabled, |upto| DiskProgress::SyncedUpTo(ReplOffset(upto))),
+            acknowledged_offsets: offsets(acknowledged),
+            synced_offsets: offsets(synced),
         }
     }
 
     /// Releases waiters and returns each one's reply, which is the number of replicas.
     fn release(
         waiters: &mut Waiters<&'static str>,
-        reach: &LogProgress,
-    ) -> Vec<(&'static str, Result<usize, AppendOnlyOff>)> {
-        let released = waiters.release(reach).into_iter();
+        log_progress: &LogProgress,
+    ) -> Vec<(&'static str, Result<usize, AppendOnlyOffError>)> {
+        let released = waiters.release(log_progress).into_iter();
         released.map(|(token, copies)| (token, copies.map(|copies| copies.replicas))).collect()
     }
 
@@ -224,16 +235,20 @@ mod tests {
         for (token, offset, here, at) in
             [("here", 10, true, 0), ("there", 10, false, 2), ("both", 20, true, 1), ("late", 50, true, 0)]
         {
-            waiters.add(token, ReplOffset(offset), RequiredCopies::Synced { local: here, replicas: at });
+            waiters.add(
+                token,
+                ReplOffset(offset),
+                RequiredCopies::Synced { requires_local_file: here, replicas: at },
+            );
         }
-        let begun = LogProgress { local: OnDisk::NotYet, ..progress(None, &[60, 60], &[]) };
+        let begun = LogProgress { local_file: DiskProgress::NothingSynced, ..progress(None, &[60, 60], &[]) };
         assert_eq!(release(&mut waiters, &begun), []);
         // A copy in memory does not count for a waiter that requires disks.
         assert_eq!(release(&mut waiters, &progress(Some(9), &[60, 60], &[10, 9])), []);
         assert_eq!(release(&mut waiters, &progress(Some(19), &[60, 60], &[20])), [("here", Ok(1))]);
         assert_eq!(release(&mut waiters, &progress(Some(20), &[60], &[20])), [("both", Ok(1))]);
         assert!(waiters.needs_disk());
-        assert_eq!(release(&mut waiters, &progress(None, &[20], &[20])), [("late", Err(AppendOnlyOff))]);
+        assert_eq!(release(&mut waiters, &progress(None, &[20], &[20])), [("late", Err(AppendOnlyOffError))]);
         assert!(!waiters.needs_disk());
         assert_eq!(release(&mut waiters, &progress(None, &[30, 30], &[30, 10])), [("there", Ok(2))]);
         assert!(waiters.is_empty());
@@ -243,13 +258,15 @@ mod tests {
     fn copies_in_memory_and_on_disk_are_counted_separately() {
         let reach = progress(Some(30), &[40, 30, 20], &[30, 10]);
         let count = |offset, wanted| {
-            reach.count_copies(ReplOffset(offset), wanted).map(|copies| (copies.local, copies.replicas))
+            reach
+                .count_copies(ReplOffset(offset), wanted)
+                .map(|copies| (copies.is_on_local_disk, copies.replicas))
         };
         for (offset, wanted, counted) in [
             (30, RequiredCopies::Acknowledged { replicas: 1 }, (true, 2)),
             (31, RequiredCopies::Acknowledged { replicas: 1 }, (false, 1)),
-            (30, RequiredCopies::Synced { local: false, replicas: 1 }, (true, 1)),
-            (10, RequiredCopies::Synced { local: true, replicas: 2 }, (true, 2)),
+            (30, RequiredCopies::Synced { requires_local_file: false, replicas: 1 }, (true, 1)),
+            (10, RequiredCopies::Synced { requires_local_file: true, replicas: 2 }, (true, 2)),
         ] {
             assert_eq!(count(offset, wanted), Ok(counted), "{wanted:?} of {offset}");
         }

@@ -4,10 +4,10 @@
 //! all follow the same four steps:
 //!
 //! 1. *Publish* the new authority where every write checks it while holding the locks of its slots. No write that the
-//!   new authority forbids can start after that.
+//!    new authority forbids can start after that.
 //! 2. *Drain*: lock each slot once. Every write that started earlier has then finished and is in the log.
 //! 3. *Record* the end of the log, which is now final: the PSYNC position of a new replica, the offset that replicas
-//!   must reach, or the bound of the snapshot.
+//!    must reach, or the bound of the snapshot.
 //! 4. *Continue* as a replica, as a master, or exit.
 //!
 //! | | [`demote`] | [`promote`] | pause | shutdown |
@@ -44,14 +44,14 @@ pub enum WriteMode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteAuthority {
     mode: WriteMode,
-    epoch: StreamEpoch,
+    stream_epoch: StreamEpoch,
     is_sealed: bool,
 }
 
 impl Default for WriteAuthority {
     /// A new node starts as a master.
     fn default() -> Self {
-        Self { mode: WriteMode::Master, epoch: StreamEpoch::default(), is_sealed: false }
+        Self { mode: WriteMode::Master, stream_epoch: StreamEpoch::default(), is_sealed: false }
     }
 }
 
@@ -78,31 +78,31 @@ impl WriteAuthority {
     /// Returns whether data of this stream may be applied and logged.
     #[must_use]
     pub fn accepts_stream(&self, stream: StreamEpoch) -> bool {
-        self.mode == WriteMode::Replica && stream == self.epoch && !self.is_sealed
+        self.mode == WriteMode::Replica && stream == self.stream_epoch && !self.is_sealed
     }
 
     /// Returns whether this is the newest stream, even if it is not applied yet because earlier writes are still
     /// running.
     #[must_use]
-    pub fn is_current(&self, stream: StreamEpoch) -> bool {
-        self.mode != WriteMode::Master && stream == self.epoch
+    pub fn is_current_stream(&self, stream: StreamEpoch) -> bool {
+        self.mode != WriteMode::Master && stream == self.stream_epoch
     }
 
     /// Starts to follow a master, or a different master than before. Invalidates older streams and returns the epoch of
     /// the new stream.
     pub fn demote(&mut self) -> StreamEpoch {
-        self.epoch.0 += 1;
+        self.stream_epoch.0 += 1;
         if self.mode == WriteMode::Master {
             self.mode = WriteMode::Demoting;
         }
-        self.epoch
+        self.stream_epoch
     }
 
     /// Allows `stream` to be applied. Must be called once every write that started before [`WriteAuthority::demote`]
     /// has finished, because the end of the log is final from then on. Returns false if a newer stream has replaced
     /// `stream`.
     pub fn admit_stream(&mut self, stream: StreamEpoch) -> bool {
-        let current = self.is_current(stream);
+        let current = self.is_current_stream(stream);
         if current {
             self.mode = WriteMode::Replica;
         }
@@ -115,7 +115,7 @@ impl WriteAuthority {
         if self.mode == WriteMode::Master {
             return false;
         }
-        self.epoch.0 += 1;
+        self.stream_epoch.0 += 1;
         self.mode = WriteMode::Master;
         true
     }
@@ -157,7 +157,7 @@ mod tests {
         assert!(!node.accepts_stream(first), "the node follows another master");
         assert!(node.accepts_stream(second), "a replica has no writes to drain");
         assert!(node.promote());
-        assert!(!node.accepts_stream(second) && !node.is_current(second));
+        assert!(!node.accepts_stream(second) && !node.is_current_stream(second));
         assert!(node.accepts_writes());
         assert!(!node.promote());
     }

@@ -80,7 +80,7 @@ impl Double {
     /// Returns the integer that is printed for this value, or `None` if the value is not integral or too large.
     #[must_use]
     #[inline]
-    pub fn as_integer(self) -> Option<i64> {
+    pub fn to_integer(self) -> Option<i64> {
         let Self(value) = self;
         let whole = value as i64;
         let is_whole = value.abs() <= MAX_INTEGRAL && (whole as f64).to_bits() == value.to_bits();
@@ -99,7 +99,7 @@ const MAX_PADDING_ZEROS: i32 = 7;
 
 impl fmt::Display for Double {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.as_integer() {
+        match self.to_integer() {
             Some(whole) => write!(f, "{whole}"),
             None => ShortestDouble(self.0).fmt(f),
         }
@@ -124,7 +124,7 @@ impl fmt::Display for ShortestDouble {
             return f.write_str(if value.is_sign_negative() { "-0" } else { "0" });
         }
         // The value is `digits` times ten to the `scale`.
-        let Decimal { digits, exponent: scale } = grisu::digits(value.abs());
+        let Decimal { digits, exponent: scale } = grisu::to_decimal(value.abs());
         let digits = digits.to_string();
         let count = digits.len() as i32;
         let exponent = scale + count - 1;
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_print_like_current_servers() {
+    fn doubles_print_like_valkey_and_redis() {
         let table: &[(f64, &str)] = &[
             (0.0, "0"),
             (-0.0, "-0"),

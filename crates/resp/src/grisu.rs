@@ -24,16 +24,16 @@ const HIDDEN_BIT: u64 = 1 << 52;
 const EXPONENT_BIAS: i32 = 1075;
 
 /// Decimal exponent of the first precomputed power of ten.
-const FIRST_POWER: i32 = -348;
+const FIRST_POWER_EXPONENT: i32 = -348;
 const POWER_STEP: u32 = 8;
 const POWER_COUNT: usize = 87;
 /// Allowed binary exponents of a scaled value: its integer part then fits 32 bits.
-const PRODUCT_EXPONENTS: std::ops::RangeInclusive<i32> = -60..=-32;
+const PRODUCT_EXPONENT_RANGE: std::ops::RangeInclusive<i32> = -60..=-32;
 
-static POWERS: [BinaryFloat; POWER_COUNT] = compute_powers();
+static POWERS_OF_TEN: [BinaryFloat; POWER_COUNT] = compute_powers();
 
 /// Returns the decimal digits of a finite positive number.
-pub(crate) fn digits(value: f64) -> Decimal {
+pub(crate) fn to_decimal(value: f64) -> Decimal {
     let value = BinaryFloat::from_f64(value);
     let (lower, upper) = value.boundaries();
     let (power, decimal) = select_power(upper.exponent);
@@ -92,15 +92,15 @@ impl BinaryFloat {
 /// exponent.
 fn select_power(exponent: i32) -> (BinaryFloat, i32) {
     let guess = f64::from(-(exponent + POWER_COUNT as i32)) * std::f64::consts::LOG10_2;
-    let mut index = (guess as i32 - FIRST_POWER) as usize / POWER_STEP as usize;
+    let mut index = (guess as i32 - FIRST_POWER_EXPONENT) as usize / POWER_STEP as usize;
     loop {
-        let product = exponent + POWERS[index].exponent + 64;
-        if product < *PRODUCT_EXPONENTS.start() {
+        let product = exponent + POWERS_OF_TEN[index].exponent + 64;
+        if product < *PRODUCT_EXPONENT_RANGE.start() {
             index += 1;
-        } else if product > *PRODUCT_EXPONENTS.end() {
+        } else if product > *PRODUCT_EXPONENT_RANGE.end() {
             index -= 1;
         } else {
-            return (POWERS[index], FIRST_POWER + index as i32 * POWER_STEP as i32);
+            return (POWERS_OF_TEN[index], FIRST_POWER_EXPONENT + index as i32 * POWER_STEP as i32);
         }
     }
 }
@@ -118,7 +118,7 @@ fn shortest_digits(ceiling: BinaryFloat, mut range: u64, mut target: u64, decima
         whole %= unit;
         let rest = (whole << point) + part;
         if rest <= range {
-            let steps = steps_down(range, rest, unit << point, target);
+            let steps = count_decrements(range, rest, unit << point, target);
             return Decimal { digits: digits - steps, exponent: decimal + places as i32 };
         }
     }
@@ -131,13 +131,13 @@ fn shortest_digits(ceiling: BinaryFloat, mut range: u64, mut target: u64, decima
         digits = digits * 10 + (part >> point);
         part &= one - 1;
         if part < range {
-            return Decimal { digits: digits - steps_down(range, part, one, target), exponent };
+            return Decimal { digits: digits - count_decrements(range, part, one, target), exponent };
         }
     }
 }
 
 /// Returns how many times the last digit can be decremented while the number gets closer to the target.
-fn steps_down(range: u64, mut rest: u64, unit: u64, target: u64) -> u64 {
+fn count_decrements(range: u64, mut rest: u64, unit: u64, target: u64) -> u64 {
     let mut steps = 0;
     while rest < target
         && range - rest >= unit
@@ -152,23 +152,24 @@ fn steps_down(range: u64, mut rest: u64, unit: u64, target: u64) -> u64 {
 /// Computes every eighth power of ten from 1e-348 to 1e340, to 64 bits, at compile time with exact integers.
 const fn compute_powers() -> [BinaryFloat; POWER_COUNT] {
     let mut compute_powers = [BinaryFloat { fraction: 0, exponent: 0 }; POWER_COUNT];
-    let zero = (-FIRST_POWER) as usize;
+    let zero = (-FIRST_POWER_EXPONENT) as usize;
     let mut index = 0;
     // `number` is first 10^n for increasing n, and later 2^`TOP_BIT` * 10^n for decreasing n.
-    let mut number = WideInteger::from_u64();
+    let mut number = WideInteger::one();
     let mut n = 0;
-    while n <= FIRST_POWER + (POWER_COUNT as i32 - 1) * POWER_STEP as i32 {
-        if (n - FIRST_POWER) % POWER_STEP as i32 == 0 {
-            compute_powers[(n - FIRST_POWER) as usize / POWER_STEP as usize] = number.round_to_64_bits(0);
+    while n <= FIRST_POWER_EXPONENT + (POWER_COUNT as i32 - 1) * POWER_STEP as i32 {
+        if (n - FIRST_POWER_EXPONENT) % POWER_STEP as i32 == 0 {
+            compute_powers[(n - FIRST_POWER_EXPONENT) as usize / POWER_STEP as usize] =
+                number.round_to_64_bits(0);
         }
         number.multiply_by_ten();
         n += 1;
     }
-    number = WideInteger::highest_bit();
+    number = WideInteger::two_to_top_bit();
     while index <= zero {
         let n = -(index as i32);
-        if n < 0 && (n - FIRST_POWER) % POWER_STEP as i32 == 0 {
-            compute_powers[(n - FIRST_POWER) as usize / POWER_STEP as usize] =
+        if n < 0 && (n - FIRST_POWER_EXPONENT) % POWER_STEP as i32 == 0 {
+            compute_powers[(n - FIRST_POWER_EXPONENT) as usize / POWER_STEP as usize] =
                 number.round_to_64_bits(-WideInteger::TOP_BIT);
         }
         number.divide_by_ten();
@@ -184,13 +185,13 @@ impl WideInteger {
     /// Binary exponent of the top bit.
     const TOP_BIT: i32 = 2047;
 
-    const fn from_u64() -> Self {
+    const fn one() -> Self {
         let mut limbs = [0; 32];
         limbs[0] = 1;
         Self(limbs)
     }
 
-    const fn highest_bit() -> Self {
+    const fn two_to_top_bit() -> Self {
         let mut limbs = [0; 32];
         limbs[31] = 1 << 63;
         Self(limbs)
@@ -237,10 +238,10 @@ mod tests {
 
     #[test]
     fn powers_are_exact_to_64_bits() {
-        assert_eq!(POWERS[0], BinaryFloat { fraction: 18_054_884_314_459_144_840, exponent: -1220 });
-        assert_eq!(POWERS[44], BinaryFloat { fraction: 0x9C40_0000_0000_0000, exponent: -50 });
-        assert!(POWERS.iter().all(|power| power.fraction >> 63 == 1));
-        assert!(POWERS.windows(2).all(|pair| matches!(pair[1].exponent - pair[0].exponent, 26 | 27)));
+        assert_eq!(POWERS_OF_TEN[0], BinaryFloat { fraction: 18_054_884_314_459_144_840, exponent: -1220 });
+        assert_eq!(POWERS_OF_TEN[44], BinaryFloat { fraction: 0x9C40_0000_0000_0000, exponent: -50 });
+        assert!(POWERS_OF_TEN.iter().all(|power| power.fraction >> 63 == 1));
+        assert!(POWERS_OF_TEN.windows(2).all(|pair| matches!(pair[1].exponent - pair[0].exponent, 26 | 27)));
     }
 
     #[test]
@@ -259,7 +260,7 @@ mod tests {
             (9.031375677884171e-05, 9_031_375_677_884_172, -20),
         ];
         for (value, count, exponent) in table {
-            assert_eq!(digits(*value), Decimal { digits: *count, exponent: *exponent }, "{value:e}");
+            assert_eq!(to_decimal(*value), Decimal { digits: *count, exponent: *exponent }, "{value:e}");
         }
     }
 }

@@ -69,7 +69,7 @@ impl Chunk {
 #[derive(Debug, Default)]
 pub struct ByteQueue {
     /// All chunks except the last one; none of them is empty.
-    closed: VecDeque<Chunk>,
+    closed_chunks: VecDeque<Chunk>,
     /// Number of bytes in `closed_chunks`, including those already sent.
     closed_len: usize,
     closed_memory: usize,
@@ -110,17 +110,17 @@ impl ByteQueue {
     /// Returns the length that [`Self::buffer`] may reach before the queue uses `limit` bytes of memory.
     #[must_use]
     pub fn buffer_limit(&self, limit: usize) -> usize {
-        let sent = if self.closed.is_empty() { self.sent_bytes } else { 0 };
+        let sent = if self.closed_chunks.is_empty() { self.sent_bytes } else { 0 };
         limit.saturating_sub(self.closed_memory).saturating_add(sent)
     }
 
     /// Returns the last chunk, to which output is appended.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
-        if self.closed.is_empty() && self.sent_bytes > 0 {
+        if self.closed_chunks.is_empty() && self.sent_bytes > 0 {
             self.release_sent(MAX_IDLE_BUFFER);
         }
         if self.open_chunk.len() >= MIN_CLOSED_CHUNK {
-            self.close_last();
+            self.close_open_chunk();
         }
         &mut self.open_chunk
     }
@@ -128,7 +128,7 @@ impl ByteQueue {
     /// Puts back the buffer taken out of [`Self::buffer`], to which output may have been appended. If nothing is
     /// pending, any other buffer may be put back instead.
     pub fn restore_buffer(&mut self, mut bytes: Vec<u8>) {
-        shrink(&mut bytes);
+        shrink_if_large(&mut bytes);
         self.open_chunk = bytes;
     }
 
@@ -137,27 +137,27 @@ impl ByteQueue {
         if message.len() < MIN_SHARED_MESSAGE {
             self.buffer().extend_from_slice(&message.0);
         } else {
-            self.close_last();
-            self.push(Chunk::Shared(message.clone()));
+            self.close_open_chunk();
+            self.push_closed(Chunk::Shared(message.clone()));
         }
     }
 
     /// Moves all pending bytes of `other`, which must not have sent any, to the end of this queue.
     pub fn append(&mut self, other: &mut Self) {
         debug_assert_eq!(other.sent_bytes, 0, "a queue that is sent from stays where it is");
-        if !other.closed.is_empty() {
-            self.close_last();
-            other.closed.drain(..).for_each(|piece| self.push(piece));
+        if !other.closed_chunks.is_empty() {
+            self.close_open_chunk();
+            other.closed_chunks.drain(..).for_each(|piece| self.push_closed(piece));
             (other.closed_len, other.closed_memory) = (0, 0);
         }
         self.buffer().extend_from_slice(&other.open_chunk);
-        other.clear_last();
+        other.clear_open_chunk();
     }
 
     /// Moves all pending bytes to `out`.
     pub fn drain_into(&mut self, out: &mut Vec<u8>) {
         while !self.is_empty() {
-            let first = self.first();
+            let first = self.next_bytes();
             out.extend_from_slice(first);
             let len = first.len();
             self.consume(len);
@@ -166,15 +166,15 @@ impl ByteQueue {
 
     /// Returns whether all pending bytes are in one chunk that is not shared.
     #[must_use]
-    pub fn is_short(&self) -> bool {
-        self.closed.is_empty()
+    pub fn is_single_chunk(&self) -> bool {
+        self.closed_chunks.is_empty()
     }
 
     /// Returns the next bytes to send; they are empty only if nothing is pending.
     #[inline]
     #[must_use]
-    pub fn first(&self) -> &[u8] {
-        match self.closed.front() {
+    pub fn next_bytes(&self) -> &[u8] {
+        match self.closed_chunks.front() {
             None => &self.open_chunk[self.sent_bytes..],
             Some(piece) => &piece.bytes()[self.sent_bytes..],
         }
@@ -183,14 +183,14 @@ impl ByteQueue {
     /// Records that `len` bytes of [`Self::first`] have been sent.
     pub fn consume(&mut self, len: usize) {
         self.sent_bytes += len;
-        match self.closed.front() {
+        match self.closed_chunks.front() {
             None if self.sent_bytes == self.open_chunk.len() => {
                 self.sent_bytes = 0;
-                self.clear_last();
+                self.clear_open_chunk();
             }
             Some(piece) if self.sent_bytes == piece.bytes().len() => {
                 self.sent_bytes = 0;
-                self.pop();
+                self.pop_closed();
             }
             _ => self.release_sent(MIN_CLOSED_CHUNK),
         }
@@ -198,10 +198,10 @@ impl ByteQueue {
 
     /// Copies the pending bytes except the first `skip`.
     #[must_use]
-    pub fn copy_from(&self, skip: usize) -> Vec<u8> {
+    pub fn copy_pending(&self, skip: usize) -> Vec<u8> {
         let mut skip = skip + self.sent_bytes;
         let mut copy = Vec::with_capacity((self.closed_len + self.open_chunk.len()).saturating_sub(skip));
-        for bytes in self.closed.iter().map(Chunk::bytes).chain([self.open_chunk.as_slice()]) {
+        for bytes in self.closed_chunks.iter().map(Chunk::bytes).chain([self.open_chunk.as_slice()]) {
             let here = skip.min(bytes.len());
             copy.extend_from_slice(&bytes[here..]);
             skip -= here;
@@ -216,68 +216,68 @@ impl ByteQueue {
         self.open_chunk.truncate(self.open_chunk.len() - of_last);
         surplus -= of_last;
         while surplus > 0
-            && let Some(piece) = self.closed.pop_back()
+            && let Some(piece) = self.closed_chunks.pop_back()
         {
             (self.closed_len, self.closed_memory) =
                 (self.closed_len - piece.bytes().len(), self.closed_memory - piece.memory());
             let kept = piece.bytes().len().saturating_sub(surplus);
             surplus -= piece.bytes().len() - kept;
             if kept > 0 {
-                self.push(Chunk::Owned(piece.bytes()[..kept].to_vec()));
+                self.push_closed(Chunk::Owned(piece.bytes()[..kept].to_vec()));
             }
         }
         if self.is_empty() {
             *self = Self { open_chunk: std::mem::take(&mut self.open_chunk), ..Self::default() };
-            self.clear_last();
+            self.clear_open_chunk();
         }
     }
 
-    fn clear_last(&mut self) {
+    fn clear_open_chunk(&mut self) {
         self.open_chunk.clear();
         if self.open_chunk.capacity() > MAX_IDLE_BUFFER {
             self.open_chunk = Vec::new();
         }
     }
 
-    fn close_last(&mut self) {
+    fn close_open_chunk(&mut self) {
         if !self.open_chunk.is_empty() {
             let mut last = std::mem::take(&mut self.open_chunk);
-            shrink(&mut last);
-            self.push(Chunk::Owned(last));
+            shrink_if_large(&mut last);
+            self.push_closed(Chunk::Owned(last));
         }
     }
 
-    fn push(&mut self, piece: Chunk) {
-        self.closed_len += piece.bytes().len();
-        self.closed_memory += piece.memory();
-        self.closed.push_back(piece);
+    fn push_closed(&mut self, chunk: Chunk) {
+        self.closed_len += chunk.bytes().len();
+        self.closed_memory += chunk.memory();
+        self.closed_chunks.push_back(chunk);
     }
 
-    fn pop(&mut self) {
-        if let Some(piece) = self.closed.pop_front() {
+    fn pop_closed(&mut self) {
+        if let Some(piece) = self.closed_chunks.pop_front() {
             self.closed_len -= piece.bytes().len();
             self.closed_memory -= piece.memory();
         }
-        if self.closed.is_empty() && self.closed.capacity() > 64 {
-            self.closed = VecDeque::new();
+        if self.closed_chunks.is_empty() && self.closed_chunks.capacity() > 64 {
+            self.closed_chunks = VecDeque::new();
         }
     }
 
     /// Removes the sent bytes of the first chunk if there are at least `min_sent` of them and at least as many as
     /// remain unsent. Moving the unsent bytes therefore costs at most one byte per byte sent.
-    fn release_sent(&mut self, from: usize) {
-        let (bytes, is_closed) = match self.closed.front_mut() {
+    fn release_sent(&mut self, min_sent: usize) {
+        let (bytes, is_closed) = match self.closed_chunks.front_mut() {
             None => (&mut self.open_chunk, false),
             Some(Chunk::Owned(bytes)) => (bytes, true),
             Some(Chunk::Shared(_)) => return,
         };
-        if self.sent_bytes < from.max(bytes.len() - self.sent_bytes) {
+        if self.sent_bytes < min_sent.max(bytes.len() - self.sent_bytes) {
             return;
         }
         let (len, memory) = (bytes.len(), bytes.capacity());
         bytes.drain(..self.sent_bytes);
         if bytes.capacity() > MIN_CLOSED_CHUNK {
-            shrink(bytes);
+            shrink_if_large(bytes);
         }
         if is_closed {
             self.closed_len -= len - bytes.len();
@@ -290,12 +290,12 @@ impl ByteQueue {
 /// Returns the bytes that count against the output buffer limit, for a queue with `pending` bytes that uses `memory`
 /// bytes.
 #[must_use]
-pub fn charged_bytes(waiting: usize, memory: usize) -> usize {
-    waiting.max(memory.saturating_sub(MAX_IDLE_BUFFER))
+pub fn charged_bytes(pending: usize, memory: usize) -> usize {
+    pending.max(memory.saturating_sub(MAX_IDLE_BUFFER))
 }
 
 /// Frees the spare capacity if it is large.
-fn shrink(bytes: &mut Vec<u8>) {
+fn shrink_if_large(bytes: &mut Vec<u8>) {
     let spare = bytes.capacity() - bytes.len();
     if spare > MAX_IDLE_BUFFER && spare > bytes.len() / 4 {
         bytes.shrink_to_fit();
@@ -336,7 +336,7 @@ mod tests {
                 queue.buffer().resize(len, b'x');
             }
             while queue.len() > 1_700_000 {
-                let len = queue.first().len().min(4000);
+                let len = queue.next_bytes().len().min(4000);
                 queue.consume(len);
             }
             assert!(queue.memory() < 4_000_000, "{pieces} pieces: {}", queue.memory());
@@ -361,7 +361,7 @@ mod tests {
         Truncate(usize),
     }
 
-    fn steps() -> impl Strategy<Value = Vec<QueueOp>> {
+    fn queue_ops() -> impl Strategy<Value = Vec<QueueOp>> {
         let len = || 0..90_000_usize;
         let step = prop_oneof![
             len().prop_map(QueueOp::Reply),
@@ -376,7 +376,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn queue_matches_a_single_buffer(steps in steps()) {
+        fn queue_matches_a_single_buffer(steps in queue_ops()) {
             let (mut queue, mut twin, mut next) = (ByteQueue::default(), VecDeque::<u8>::new(), 0_u8);
             let mut fresh = |len: usize| -> Vec<u8> {
                 (0..len).map(|_| { next = next.wrapping_add(1); next }).collect()
@@ -404,9 +404,9 @@ mod tests {
                         twin.extend(reply);
                     }
                     QueueOp::Send(most) => {
-                        let first = queue.first().len().min(most);
+                        let first = queue.next_bytes().len().min(most);
                         let sent: Vec<u8> = twin.drain(..first).collect();
-                        prop_assert_eq!(&queue.first()[..first], sent.as_slice());
+                        prop_assert_eq!(&queue.next_bytes()[..first], sent.as_slice());
                         queue.consume(first);
                     }
                     QueueOp::Truncate(len) => {
@@ -415,10 +415,10 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(queue.len(), twin.len());
-                prop_assert_eq!(queue.first().is_empty(), twin.is_empty());
+                prop_assert_eq!(queue.next_bytes().is_empty(), twin.is_empty());
                 prop_assert!(queue.memory() >= queue.len());
                 let skip = twin.len() / 3;
-                prop_assert_eq!(queue.copy_from(skip), twin.iter().skip(skip).copied().collect::<Vec<u8>>());
+                prop_assert_eq!(queue.copy_pending(skip), twin.iter().skip(skip).copied().collect::<Vec<u8>>());
             }
         }
     }

@@ -17,13 +17,13 @@ use memchr::{memchr, memchr2};
 use crate::number::parse_i64;
 
 /// Maximum length of an inline request, a count or a length line: 64 KiB, as in Redis.
-const MAX_LINE: usize = 64 * 1024;
+const MAX_LINE_LEN: usize = 64 * 1024;
 /// Maximum number of arguments of a request before authentication.
 const MAX_ARGS_BEFORE_AUTH: i64 = 10;
-const MAX_BULK_BEFORE_AUTH: i64 = 16 * 1024;
+const MAX_BULK_LEN_BEFORE_AUTH: i64 = 16 * 1024;
 /// Capacity in argument ranges above which the parser frees their memory after a request.
-const MAX_KEPT_SPANS: usize = 1024;
-const MAX_KEPT_BATCH_SPANS: usize = 16 * 1024;
+const MAX_RETAINED_SPANS: usize = 1024;
+const MAX_RETAINED_BATCH_SPANS: usize = 16 * 1024;
 /// Offset and length of an argument in the buffer.
 type ArgSpan = (u32, u32);
 
@@ -33,20 +33,20 @@ pub struct ParseLimits {
     /// Maximum argument length in bytes (`proto-max-bulk-len`).
     pub max_bulk_len: i64,
     /// Whether the client is authenticated or authentication is disabled.
-    pub authenticated: bool,
+    pub is_authenticated: bool,
     /// Whether inline requests are accepted.
     pub allows_inline: bool,
     /// Maximum number of requests that one call parses.
-    pub requests: usize,
+    pub max_requests: usize,
 }
 
 impl Default for ParseLimits {
     fn default() -> Self {
         Self {
             max_bulk_len: 512 * 1024 * 1024,
-            authenticated: true,
+            is_authenticated: true,
             allows_inline: true,
-            requests: usize::MAX,
+            max_requests: usize::MAX,
         }
     }
 }
@@ -173,13 +173,13 @@ impl<'a> Args<'a> {
 
     /// Returns the arguments without the first `count`.
     #[must_use]
-    pub fn from(&self, first: usize) -> Self {
-        Self { buffer: self.buffer, spans: &self.spans[first.min(self.spans.len())..] }
+    pub fn skip(&self, count: usize) -> Self {
+        Self { buffer: self.buffer, spans: &self.spans[count.min(self.spans.len())..] }
     }
 
     /// Returns the first `count` arguments.
     #[must_use]
-    pub fn first(&self, count: usize) -> Self {
+    pub fn prefix(&self, count: usize) -> Self {
         Self { buffer: self.buffer, spans: &self.spans[..count.min(self.spans.len())] }
     }
 
@@ -209,37 +209,37 @@ impl std::fmt::Debug for Args<'_> {
 pub struct Batch {
     spans: Vec<ArgSpan>,
     /// End of each request: the index after its last argument range, and the offset in the buffer after its last byte.
-    ends: Vec<(u32, u32)>,
+    request_ends: Vec<(u32, u32)>,
     /// Original bytes of inline requests that contain quotes, with their offsets.
-    quoted: Vec<(u32, Box<[u8]>)>,
+    original_lines: Vec<(u32, Box<[u8]>)>,
 }
 
 impl Batch {
     /// Returns the number of parsed requests.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.request_ends.len()
     }
 
     /// Returns whether no request was parsed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.request_ends.is_empty()
     }
 
     /// Removes all requests but retains the allocated memory for the next batch.
     pub fn clear(&mut self) {
         self.spans.clear();
-        if self.spans.capacity() > MAX_KEPT_BATCH_SPANS {
+        if self.spans.capacity() > MAX_RETAINED_BATCH_SPANS {
             self.spans = Vec::new();
         }
-        self.ends.clear();
-        self.quoted.clear();
+        self.request_ends.clear();
+        self.original_lines.clear();
     }
 
     /// Removes all requests and frees the memory if they had many arguments.
-    pub fn release_large(&mut self) {
-        if self.spans.capacity() > MAX_KEPT_BATCH_SPANS {
+    pub fn release_large_buffers(&mut self) {
+        if self.spans.capacity() > MAX_RETAINED_BATCH_SPANS {
             self.clear();
         }
     }
@@ -247,7 +247,7 @@ impl Batch {
     /// Restores the original bytes of inline requests in `buffer` from offset `from` on, so that these requests can be
     /// parsed again.
     pub fn restore_inline_requests(&self, from: usize, buffer: &mut [u8]) {
-        for (start, line) in self.quoted.iter().filter(|(start, _)| *start as usize >= from) {
+        for (start, line) in self.original_lines.iter().filter(|(start, _)| *start as usize >= from) {
             buffer[*start as usize..][..line.len()].copy_from_slice(line);
         }
     }
@@ -255,8 +255,8 @@ impl Batch {
     /// Returns the arguments of request `index`; `buffer` is the buffer that was parsed.
     #[must_use]
     pub fn args<'a>(&'a self, index: usize, buffer: &'a [u8]) -> Args<'a> {
-        let start = if index == 0 { 0 } else { self.ends[index - 1].0 as usize };
-        Args { buffer, spans: &self.spans[start..self.ends[index].0 as usize] }
+        let start = if index == 0 { 0 } else { self.request_ends[index - 1].0 as usize };
+        Args { buffer, spans: &self.spans[start..self.request_ends[index].0 as usize] }
     }
 
     /// Iterates over the arguments of each request in `range`.
@@ -265,8 +265,8 @@ impl Batch {
         range: std::ops::Range<usize>,
         buffer: &'a [u8],
     ) -> impl ExactSizeIterator<Item = Args<'a>> {
-        let mut start = if range.start == 0 { 0 } else { self.ends[range.start - 1].0 as usize };
-        self.ends[range].iter().map(move |&(end, _)| {
+        let mut start = if range.start == 0 { 0 } else { self.request_ends[range.start - 1].0 as usize };
+        self.request_ends[range].iter().map(move |&(end, _)| {
             let spans = &self.spans[start..end as usize];
             start = end as usize;
             Args { buffer, spans }
@@ -275,8 +275,8 @@ impl Batch {
 
     /// Returns the number of buffer bytes that the first `count` requests take.
     #[must_use]
-    pub fn consumed(&self, count: usize) -> usize {
-        if count == 0 { 0 } else { self.ends[count - 1].1 as usize }
+    pub fn consumed_bytes(&self, count: usize) -> usize {
+        if count == 0 { 0 } else { self.request_ends[count - 1].1 as usize }
     }
 }
 
@@ -308,7 +308,7 @@ impl Request {
 
     /// Returns the heap memory in bytes.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         self.bytes.capacity() + self.spans.capacity() * size_of::<ArgSpan>()
     }
 
@@ -342,7 +342,7 @@ impl From<Args<'_>> for Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParseProgress {
     /// Number of bytes at the start of the buffer that belong to complete requests.
-    pub consumed: usize,
+    pub consumed_bytes: usize,
     /// The protocol error found after the complete requests, if any.
     pub error: Option<ProtocolError>,
 }
@@ -367,8 +367,8 @@ struct RequestCursor<'a> {
 }
 
 enum ParseStep {
-    Done,
-    NeedMore,
+    Complete,
+    Incomplete,
 }
 
 impl Parser {
@@ -380,7 +380,7 @@ impl Parser {
 
     /// Returns the heap memory in bytes.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         self.spans.capacity() * size_of::<ArgSpan>()
     }
 
@@ -402,7 +402,7 @@ impl Parser {
     pub fn parse(&mut self, buffer: &mut [u8], batch: &mut Batch, limits: &ParseLimits) -> ParseProgress {
         debug_assert!(u32::try_from(buffer.len()).is_ok(), "the query buffer's limit is far below 4 GiB");
         let mut consumed = 0;
-        while consumed < buffer.len() && batch.ends.len() < limits.requests {
+        while consumed < buffer.len() && batch.request_ends.len() < limits.max_requests {
             let first_span = batch.spans.len();
             let step = if self.missing_args.is_some() || buffer[consumed] == b'*' {
                 self.parse_multibulk(buffer, consumed, &mut batch.spans, limits)
@@ -412,18 +412,18 @@ impl Parser {
                 Err(ProtocolError::ExpectedAsterisk(buffer[consumed]))
             };
             match step {
-                Ok((ParseStep::Done, end)) => consumed = end,
-                Ok((ParseStep::NeedMore, _)) => break,
+                Ok((ParseStep::Complete, end)) => consumed = end,
+                Ok((ParseStep::Incomplete, _)) => break,
                 Err(error) => {
                     batch.spans.truncate(first_span);
-                    return ParseProgress { consumed, error: Some(error) };
+                    return ParseProgress { consumed_bytes: consumed, error: Some(error) };
                 }
             }
             if batch.spans.len() > first_span {
-                batch.ends.push((batch.spans.len() as u32, consumed as u32));
+                batch.request_ends.push((batch.spans.len() as u32, consumed as u32));
             }
         }
-        ParseProgress { consumed, error: None }
+        ParseProgress { consumed_bytes: consumed, error: None }
     }
 
     /// Continues the request that starts with the `*` at `start`. Also returns the offset where parsing stopped.
@@ -443,7 +443,7 @@ impl Parser {
             Some(missing) => missing,
             None => match cursor.parse_count(limits)? {
                 Some(count) => count,
-                None => return Ok((ParseStep::NeedMore, start)),
+                None => return Ok((ParseStep::Incomplete, start)),
             },
         };
         while missing > 0 {
@@ -454,22 +454,22 @@ impl Parser {
                 continue;
             }
             match cursor.parse_bulk(limits)? {
-                ParseStep::Done => missing -= 1,
-                ParseStep::NeedMore => {
+                ParseStep::Complete => missing -= 1,
+                ParseStep::Incomplete => {
                     self.missing_args = Some(missing);
                     self.position = cursor.position - start;
                     self.spans
                         .extend(spans.drain(first_span..).map(|(place, len)| (place - start as u32, len)));
-                    return Ok((ParseStep::NeedMore, start));
+                    return Ok((ParseStep::Incomplete, start));
                 }
             }
         }
         self.missing_args = None;
         self.position = 0;
-        if self.spans.capacity() > MAX_KEPT_SPANS {
+        if self.spans.capacity() > MAX_RETAINED_SPANS {
             self.spans = Vec::new();
         }
-        Ok((ParseStep::Done, cursor.position))
+        Ok((ParseStep::Complete, cursor.position))
     }
 }
 
@@ -477,7 +477,7 @@ impl RequestCursor<'_> {
     /// Reads the line with the number of arguments.
     fn parse_count(&mut self, limits: &ParseLimits) -> Result<Option<u32>, ProtocolError> {
         if let Some((count, next)) = parse_short_line(self.buffer, self.start)
-            && limits.authenticated
+            && limits.is_authenticated
         {
             self.position = next;
             return Ok(Some(count as u32));
@@ -489,7 +489,7 @@ impl RequestCursor<'_> {
         let count = count
             .filter(|&count| count <= i64::from(i32::MAX))
             .ok_or(ProtocolError::InvalidMultibulkLength)?;
-        if count > MAX_ARGS_BEFORE_AUTH && !limits.authenticated {
+        if count > MAX_ARGS_BEFORE_AUTH && !limits.is_authenticated {
             return Err(ProtocolError::UnauthenticatedMultibulkLength);
         }
         self.position = next;
@@ -498,30 +498,30 @@ impl RequestCursor<'_> {
 
     /// Reads one argument: `$`, its length, and its bytes.
     fn parse_bulk(&mut self, limits: &ParseLimits) -> Result<ParseStep, ProtocolError> {
-        let Some(&first) = self.buffer.get(self.position) else { return Ok(ParseStep::NeedMore) };
+        let Some(&first) = self.buffer.get(self.position) else { return Ok(ParseStep::Incomplete) };
         if first != b'$' {
             return Err(ProtocolError::ExpectedDollar(first));
         }
         let too_long = ProtocolError::TooBigBulkCountString;
         let Some((length, start)) = parse_number(self.buffer, self.position + 1, too_long)? else {
-            return Ok(ParseStep::NeedMore);
+            return Ok(ParseStep::Incomplete);
         };
         let length = length
             .filter(|length| (0..=limits.max_bulk_len).contains(length))
             .ok_or(ProtocolError::InvalidBulkLength)?;
-        if length > MAX_BULK_BEFORE_AUTH && !limits.authenticated {
+        if length > MAX_BULK_LEN_BEFORE_AUTH && !limits.is_authenticated {
             return Err(ProtocolError::UnauthenticatedBulkLength);
         }
         let length = length as usize;
         if self.buffer.len() < start + length + 2 {
-            return Ok(ParseStep::NeedMore);
+            return Ok(ParseStep::Incomplete);
         }
         if self.buffer[start + length..start + length + 2] != *b"\r\n" {
             return Err(ProtocolError::InvalidCrlf);
         }
         self.spans.push((start as u32, length as u32));
         self.position = start + length + 2;
-        Ok(ParseStep::Done)
+        Ok(ParseStep::Complete)
     }
 }
 
@@ -550,20 +550,20 @@ fn parse_inline(
     // As in Redis, a NUL hides the end of the line. A client that starts another protocol (TLS) therefore gets no
     // reply.
     let Some(end) = memchr2(b'\n', 0, line).filter(|end| line[*end] == b'\n') else {
-        let too_big = line.len() > MAX_LINE;
+        let too_big = line.len() > MAX_LINE_LEN;
         return if too_big {
             Err(ProtocolError::TooBigInlineRequest)
         } else {
-            Ok((ParseStep::NeedMore, start))
+            Ok((ParseStep::Incomplete, start))
         };
     };
     let text_end = if end > 0 && line[end - 1] == b'\r' { end - 1 } else { end };
     let line = &mut line[..text_end];
     if memchr2(b'"', b'\'', line).is_some() {
-        batch.quoted.push((start as u32, (&*line).into()));
+        batch.original_lines.push((start as u32, (&*line).into()));
     }
     inline::split_words(line, start as u32, &mut batch.spans)?;
-    Ok((ParseStep::Done, start + end + 1))
+    Ok((ParseStep::Complete, start + end + 1))
 }
 
 /// Fast path for a count or length line with a number from 1 to 999, as in nearly all requests. Returns the number
@@ -596,10 +596,10 @@ fn parse_short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
 }
 
 /// Returns the start of the line that ends at `end`, if this line consists of `type_byte` and `number`.
-fn find_number_line_before(buffer: &[u8], end: usize, mark: u8, number: usize) -> Option<usize> {
+fn find_number_line_before(buffer: &[u8], end: usize, type_byte: u8, number: usize) -> Option<usize> {
     let digits = buffer[..end].strip_suffix(b"\r\n")?;
     let before = digits.strip_suffix(itoa::Buffer::new().format(number).as_bytes())?;
-    before.strip_suffix(&[mark]).map(<[u8]>::len)
+    before.strip_suffix(&[type_byte]).map(<[u8]>::len)
 }
 
 /// Parses the number on the line that starts at `start`. Once the line is complete, returns the value (`None` if
@@ -619,7 +619,7 @@ fn parse_line(buffer: &[u8], start: usize, too_long: ProtocolError) -> Result<Op
     match memchr(b'\r', rest) {
         Some(end) if end + 1 < rest.len() && rest[end + 1] != b'\n' => Err(ProtocolError::InvalidCrlf),
         Some(end) if end + 1 < rest.len() => Ok(Some(&rest[..end])),
-        None if rest.len() > MAX_LINE => Err(too_long),
+        None if rest.len() > MAX_LINE_LEN => Err(too_long),
         _ => Ok(None),
     }
 }

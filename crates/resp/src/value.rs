@@ -7,8 +7,8 @@ use crate::number::parse_i64;
 /// Maximum nesting depth, so that malicious bytes cannot overflow the stack.
 const MAX_DEPTH: usize = 32;
 /// Maximum length in bytes of a line from a peer, like Redis's limit for a line of a request.
-const MAX_LINE: usize = 64 * 1024;
-const MAX_BULK: i64 = 512 * 1024 * 1024;
+const MAX_LINE_LEN: usize = 64 * 1024;
+const MAX_BULK_LEN: i64 = 512 * 1024 * 1024;
 
 /// A parsed reply.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,9 +77,9 @@ pub enum ValueError {
     /// The reply starts with this unknown type byte.
     UnknownType(u8),
     /// A number, length or count is malformed.
-    BadNumber,
+    InvalidNumber,
     /// A string that must be text is not valid UTF-8.
-    NotText,
+    InvalidUtf8,
     /// A line or string exceeds the maximum length.
     TooLong,
     /// Replies are nested too deeply.
@@ -90,8 +90,8 @@ impl std::fmt::Display for ValueError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::UnknownType(byte) => write!(f, "unknown reply type byte 0x{byte:02x}"),
-            Self::BadNumber => f.write_str("a number in a reply cannot be read"),
-            Self::NotText => f.write_str("a status or error reply is not text"),
+            Self::InvalidNumber => f.write_str("a number in a reply cannot be read"),
+            Self::InvalidUtf8 => f.write_str("a status or error reply is not text"),
             Self::TooLong => f.write_str("a reply is longer than allowed"),
             Self::TooDeep => f.write_str("a reply nests deeper than allowed"),
         }
@@ -129,7 +129,7 @@ impl<'a> ReplyReader<'a> {
             b'-' => Value::Error(parse_text(line)?),
             b':' => Value::Integer(parse_integer(line)?),
             b'_' => Value::Null,
-            b',' => Value::Double(parse_text(line)?.parse().map_err(|_| ValueError::BadNumber)?),
+            b',' => Value::Double(parse_text(line)?.parse().map_err(|_| ValueError::InvalidNumber)?),
             b'#' => Value::Boolean(line == b"t"),
             b'(' => Value::BigNumber(parse_text(line)?),
             b'$' | b'!' | b'=' => return self.read_string(kind, parse_integer(line)?),
@@ -142,7 +142,7 @@ impl<'a> ReplyReader<'a> {
         if len < 0 {
             return Ok(Some(Value::Null));
         }
-        if len > MAX_BULK {
+        if len > MAX_BULK_LEN {
             return Err(ValueError::TooLong);
         }
         let (start, len) = (self.position, len as usize);
@@ -154,7 +154,7 @@ impl<'a> ReplyReader<'a> {
         Ok(Some(match kind {
             b'!' => Value::Error(parse_text(bytes)?),
             b'=' if len >= 4 => Value::Verbatim(parse_text(&bytes[..3])?, bytes[4..].to_vec()),
-            b'=' => return Err(ValueError::NotText),
+            b'=' => return Err(ValueError::InvalidUtf8),
             _ => Value::Bulk(bytes.to_vec()),
         }))
     }
@@ -189,23 +189,23 @@ impl<'a> ReplyReader<'a> {
     /// Returns the rest of the current line, without CR LF; `None` if the line is incomplete.
     fn read_line(&mut self) -> Result<Option<&'a [u8]>, ValueError> {
         let rest = &self.buffer[self.position + 1..];
-        match memmem::find(&rest[..rest.len().min(MAX_LINE + 2)], b"\r\n") {
+        match memmem::find(&rest[..rest.len().min(MAX_LINE_LEN + 2)], b"\r\n") {
             Some(end) => {
                 self.position += 1 + end + 2;
                 Ok(Some(&rest[..end]))
             }
-            None if rest.len() > MAX_LINE => Err(ValueError::TooLong),
+            None if rest.len() > MAX_LINE_LEN => Err(ValueError::TooLong),
             None => Ok(None),
         }
     }
 }
 
 fn parse_text(bytes: &[u8]) -> Result<String, ValueError> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| ValueError::NotText)
+    String::from_utf8(bytes.to_vec()).map_err(|_| ValueError::InvalidUtf8)
 }
 
 fn parse_integer(bytes: &[u8]) -> Result<i64, ValueError> {
-    parse_i64(bytes.strip_prefix(b"+").unwrap_or(bytes)).ok_or(ValueError::BadNumber)
+    parse_i64(bytes.strip_prefix(b"+").unwrap_or(bytes)).ok_or(ValueError::InvalidNumber)
 }
 
 #[cfg(test)]
@@ -247,11 +247,11 @@ mod tests {
     #[test]
     fn malformed_replies_are_rejected() {
         assert_eq!(parse_value(b"?\r\n"), Err(ValueError::UnknownType(b'?')));
-        assert_eq!(parse_value(b":x\r\n"), Err(ValueError::BadNumber));
+        assert_eq!(parse_value(b":x\r\n"), Err(ValueError::InvalidNumber));
         assert_eq!(parse_value(b"$1000000000000\r\n"), Err(ValueError::TooLong));
         assert_eq!(parse_value("*1\r\n".repeat(100).as_bytes()), Err(ValueError::TooDeep));
         assert_eq!(parse_value(b"*9223372036854775807\r\n"), Ok(None), "a promise alone takes no memory");
-        assert_eq!(parse_value(&[b'+'; MAX_LINE + 10]), Err(ValueError::TooLong));
+        assert_eq!(parse_value(&[b'+'; MAX_LINE_LEN + 10]), Err(ValueError::TooLong));
     }
 
     proptest! {

@@ -86,16 +86,16 @@ impl<'a> Writer<'a> {
     /// Appends bytes that are already encoded.
     #[inline(always)]
     pub fn raw(&mut self, bytes: &[u8]) {
-        if bytes.len() <= self.out.capacity() - self.out.len() || self.grow(bytes.len()) {
+        if bytes.len() <= self.out.capacity() - self.out.len() || self.try_reserve(bytes.len()) {
             self.out.extend_from_slice(bytes);
         }
     }
 
     /// Reserves `additional` bytes, unless the output would exceed the limit.
     #[cold]
-    fn grow(&mut self, more: usize) -> bool {
+    fn try_reserve(&mut self, additional: usize) -> bool {
         let len = self.out.len();
-        let needed = len.saturating_add(more);
+        let needed = len.saturating_add(additional);
         self.is_truncated |= needed > self.limit;
         if !self.is_truncated {
             // Include the CR LF that ends a long string, because growing the buffer again for it would copy the string.
@@ -140,12 +140,12 @@ impl<'a> Writer<'a> {
     /// Writes an integer.
     #[inline]
     pub fn integer(&mut self, value: i64) {
-        self.number(b':', value);
+        self.write_number(b':', value);
     }
 
     /// Writes a bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
-        self.number(b'$', bytes.len() as i64);
+        self.write_number(b'$', bytes.len() as i64);
         self.raw(bytes);
         self.crlf();
     }
@@ -174,14 +174,14 @@ impl<'a> Writer<'a> {
 
     /// Starts an array; the caller must write `len` replies next.
     pub fn array(&mut self, len: usize) {
-        self.number(b'*', len as i64);
+        self.write_number(b'*', len as i64);
     }
 
     /// Starts a map; the caller must write `pairs` keys, each followed by its value.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.array(pairs * 2),
-            Protocol::Resp3 => self.number(b'%', pairs as i64),
+            Protocol::Resp3 => self.write_number(b'%', pairs as i64),
         }
     }
 
@@ -189,7 +189,7 @@ impl<'a> Writer<'a> {
     pub fn set(&mut self, len: usize) {
         match self.protocol {
             Protocol::Resp2 => self.array(len),
-            Protocol::Resp3 => self.number(b'~', len as i64),
+            Protocol::Resp3 => self.write_number(b'~', len as i64),
         }
     }
 
@@ -197,7 +197,7 @@ impl<'a> Writer<'a> {
     pub fn push(&mut self, len: usize) {
         match self.protocol {
             Protocol::Resp2 => self.array(len),
-            Protocol::Resp3 => self.number(b'>', len as i64),
+            Protocol::Resp3 => self.write_number(b'>', len as i64),
         }
     }
 
@@ -212,9 +212,9 @@ impl<'a> Writer<'a> {
 
     /// Writes a double in the format of [`Double`].
     pub fn double(&mut self, value: f64) {
-        match (Double(value).as_integer(), self.protocol) {
+        match (Double(value).to_integer(), self.protocol) {
             (Some(whole), Protocol::Resp2) => self.bulk_integer(whole),
-            (Some(whole), Protocol::Resp3) => self.number(b',', whole),
+            (Some(whole), Protocol::Resp3) => self.write_number(b',', whole),
             (None, Protocol::Resp2) => self.bulk(Double(value).to_string().as_bytes()),
             (None, Protocol::Resp3) => {
                 self.raw(b",");
@@ -229,7 +229,7 @@ impl<'a> Writer<'a> {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text),
             Protocol::Resp3 => {
-                self.number(b'=', text.len() as i64 + 4);
+                self.write_number(b'=', text.len() as i64 + 4);
                 self.raw(format);
                 self.raw(b":");
                 self.raw(text);
@@ -239,17 +239,17 @@ impl<'a> Writer<'a> {
     }
 
     #[inline(always)]
-    fn number(&mut self, kind: u8, value: i64) {
+    fn write_number(&mut self, kind: u8, value: i64) {
         // Fast path: most numbers are short, so they are written together with their CR LF.
         let digit = |value: i64| b'0' + (value % 10) as u8;
         match value {
             0..10 => self.raw(&[kind, digit(value), b'\r', b'\n']),
             10..100 => self.raw(&[kind, digit(value / 10), digit(value), b'\r', b'\n']),
-            _ => self.long_number(kind, value),
+            _ => self.write_long_number(kind, value),
         }
     }
 
-    fn long_number(&mut self, kind: u8, value: i64) {
+    fn write_long_number(&mut self, kind: u8, value: i64) {
         let mut digits = itoa::Buffer::new();
         self.raw(&[kind]);
         self.raw(digits.format(value).as_bytes());
@@ -293,9 +293,9 @@ mod tests {
     }
 
     #[test]
-    fn replies_in_both_protocol_versions() {
-        type Case = (&'static str, fn(&mut Writer<'_>), &'static str, &'static str);
-        let table: &[Case] = &[
+    fn replies_are_encoded_for_both_protocol_versions() {
+        type ReplyCase = (&'static str, fn(&mut Writer<'_>), &'static str, &'static str);
+        let table: &[ReplyCase] = &[
             ("ok", |w| w.ok(), "+OK\r\n", "+OK\r\n"),
             ("error", |w| w.error("ERR a\r\nb"), "-ERR a  b\r\n", "-ERR a  b\r\n"),
             ("integer", |w| w.integer(-7), ":-7\r\n", ":-7\r\n"),

@@ -13,7 +13,7 @@ use crate::libraries::{LibraryResult, StepCounter};
 use crate::number::to_integer;
 
 /// Maximum nesting of tables in a reply. Redis's limit is Lua's stack size.
-const MAX_DEPTH: usize = 1000;
+const MAX_REPLY_DEPTH: usize = 1000;
 
 /// Writes a script's value as a reply.
 pub(crate) struct ReplyWriter<'a, 'r, 'w> {
@@ -28,7 +28,7 @@ pub(crate) struct ReplyWriter<'a, 'r, 'w> {
 
 impl ReplyWriter<'_, '_, '_> {
     pub(crate) fn write(&mut self, value: &Value, depth: usize) -> LibraryResult<()> {
-        if depth > MAX_DEPTH {
+        if depth > MAX_REPLY_DEPTH {
             self.write_error(b"ERR reached lua stack limit", false);
             return Ok(());
         }
@@ -48,8 +48,8 @@ impl ReplyWriter<'_, '_, '_> {
         self.steps.step(0, self.reply.len())
     }
 
-    pub(crate) fn write_error(&mut self, text: &[u8], counted: bool) {
-        (self.on_error)(text, counted);
+    pub(crate) fn write_error(&mut self, text: &[u8], is_counted: bool) {
+        (self.on_error)(text, is_counted);
         self.reply.error_bytes(text);
     }
 

@@ -22,14 +22,14 @@ use resp::{Args, Protocol, Request};
 
 use crate::collector::Collector;
 use crate::debugger::Debugger;
-use crate::interpreter::{HookState, LARGE_COMMAND, LuaHost, StopCause, StopReason, stopped_error};
+use crate::interpreter::{HookState, LARGE_REQUEST_BYTES, LuaHost, StopCause, StopReason, stopped_error};
 use crate::libraries::RaisedError;
 use crate::libraries::server::question;
-use crate::number::{is_exact_integer, to_argument};
+use crate::number::{format_argument, is_exact_integer};
 use crate::reply::Reader;
 
 /// Replies of at least this many bytes trigger a due garbage collection before their conversion.
-const LARGE_REPLY: usize = 64 << 10;
+const LARGE_REPLY_BYTES: usize = 64 << 10;
 
 /// The connection between a state of Lua and the server that runs a script.
 pub(crate) struct HostBridge {
@@ -47,7 +47,7 @@ pub(crate) struct HostBridge {
     query_marker: Cell<*const c_void>,
     /// The error that the last call raises. `None` if the call stops the script instead.
     last_error: RefCell<Option<RaisedError>>,
-    panicked: RefCell<Option<Box<dyn Any + Send>>>,
+    panic_payload: RefCell<Option<Box<dyn Any + Send>>>,
 }
 
 impl std::fmt::Debug for HostBridge {
@@ -70,28 +70,28 @@ enum CallResult {
 }
 
 impl HostBridge {
-    pub(crate) fn new(watch: Rc<HookState>) -> Rc<Self> {
+    pub(crate) fn new(hook_state: Rc<HookState>) -> Rc<Self> {
         Rc::new(Self {
             host: Cell::new(None),
             protocol: Cell::new(Protocol::Resp2),
             debugger: RefCell::default(),
-            hook_state: watch,
+            hook_state,
             request: RefCell::default(),
             query_marker: Cell::new(std::ptr::null()),
             last_error: RefCell::default(),
-            panicked: RefCell::default(),
+            panic_payload: RefCell::default(),
         })
     }
 
     /// Creates the Lua function behind `redis.call`. A call whose first argument is `query_marker` is an internal
     /// query, which the function `query_handler` handles.
-    pub(crate) fn function(
+    pub(crate) fn create_call_function(
         self: &Rc<Self>,
         lua: &Lua,
-        mark: &Table,
-        asked: Function,
+        query_marker: &Table,
+        query_handler: Function,
     ) -> mlua::Result<Function> {
-        self.query_marker.set(mark.to_pointer());
+        self.query_marker.set(query_marker.to_pointer());
         let own = self.clone();
         let raise = lua.create_function(move |lua, ()| -> mlua::Result<()> {
             Err(own
@@ -110,7 +110,7 @@ impl HostBridge {
             }
         };
         // SAFETY: `make` consumes the two values on the stack and leaves the closure.
-        unsafe { lua.exec_raw((raise, asked), make) }
+        unsafe { lua.exec_raw((raise, query_handler), make) }
     }
 
     /// Makes `host` available to scripts until `run` returns.
@@ -131,13 +131,13 @@ impl HostBridge {
 
     /// Takes the panic of the server code that ended the last run, if there was one.
     pub(crate) fn take_panic(&self) -> Option<Box<dyn Any + Send>> {
-        self.panicked.take()
+        self.panic_payload.take()
     }
 
     /// Frees the argument buffer if a call made it large.
     pub(crate) fn release_large_request(&self) {
         let mut request = self.request.borrow_mut();
-        if request.bytes() > LARGE_COMMAND {
+        if request.heap_bytes() > LARGE_REQUEST_BYTES {
             *request = Request::new();
         }
     }
@@ -157,7 +157,7 @@ impl HostBridge {
         match catch_unwind(AssertUnwindSafe(|| self.run_request(state))) {
             Ok(answer) => answer,
             Err(panic) => {
-                self.panicked.replace(Some(panic));
+                self.panic_payload.replace(Some(panic));
                 self.hook_state.stop_cause.set(Some(StopCause::Stopped(StopReason::Killed)));
                 CallResult::Raise
             }
@@ -204,7 +204,7 @@ impl HostBridge {
         // SAFETY: the host keeps the reply valid until its next call.
         let bytes = unsafe { &*reply };
         if let Some(debugger) = &*self.debugger.borrow() {
-            debugger.on_call(request.args(), bytes);
+            debugger.print_call(request.args(), bytes);
         }
         match bytes.strip_prefix(b"-") {
             None => CallResult::Value(reply),
@@ -218,7 +218,7 @@ impl HostBridge {
     /// Collects garbage if that is due before a reply of `bytes` is converted. No other part of the bridge is borrowed
     /// during the collection.
     fn collect_before_reply(&self, state: *mut lua_State, bytes: usize) {
-        if bytes < LARGE_REPLY {
+        if bytes < LARGE_REPLY_BYTES {
             return;
         }
         let collector = &self.hook_state.collector;
@@ -226,19 +226,20 @@ impl HostBridge {
         // construction.
         unsafe {
             let used = || (ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0) as usize) << 10;
-            if collector.is_due(used(), bytes) {
+            if collector.is_collection_due(used(), bytes) {
                 ffi::lua_gc(state, ffi::LUA_GCCOLLECT, 0);
-                collector.record_live(used());
+                collector.record_live_bytes(used());
             }
-            collector.publish_used(used() + bytes);
+            collector.publish_used_bytes(used() + bytes);
         }
     }
 
-    fn fail(&self, text: &[u8], raises: bool, counted: bool) -> CallResult {
+    fn fail(&self, text: &[u8], raises: bool, is_counted: bool) -> CallResult {
         if !raises {
-            return CallResult::Error(text, counted);
+            return CallResult::Error(text, is_counted);
         }
-        self.last_error.replace(Some(RaisedError { text: text.to_vec(), table: Some(counted) }));
+        self.last_error
+            .replace(Some(RaisedError { text: text.to_vec(), error_table_counted: Some(is_counted) }));
         CallResult::Raise
     }
 }
@@ -246,12 +247,12 @@ impl HostBridge {
 /// Calls the first stack value with the others and with one table per list in `lists`.
 pub(crate) fn call_with_lists(
     lua: &Lua,
-    what: impl IntoLuaMulti,
+    callee: impl IntoLuaMulti,
     lists: [Args<'_>; 2],
 ) -> mlua::Result<(bool, Value)> {
     // SAFETY: the callee is on the stack and its results replace it. No value with a destructor is live.
     unsafe {
-        lua.exec_raw(what, |state| {
+        lua.exec_raw(callee, |state| {
             ffi::luaL_checkstack(state, 4, std::ptr::null());
             for list in lists {
                 ffi::lua_createtable(state, c_int::try_from(list.len()).unwrap_or(0), 0);
@@ -287,7 +288,7 @@ fn read_request(state: *mut lua_State, first: c_int, request: &mut Request) -> R
                     if is_exact_integer(number) {
                         request.push(itoa::Buffer::new().format(number as i64).as_bytes());
                     } else {
-                        request.push(to_argument(number).as_bytes());
+                        request.push(format_argument(number).as_bytes());
                     }
                 }
                 _ => return Err("ERR Command arguments must be strings or integers"),
@@ -334,7 +335,7 @@ unsafe fn push_value(state: *mut lua_State, reader: &mut Reader<'_>, depth: usiz
     let line = reader.read_line();
     // SAFETY: `lua_checkstack` has reserved the space that a value needs during its construction.
     unsafe {
-        if depth > Reader::MAX_DEPTH || ffi::lua_checkstack(state, 6) == 0 {
+        if depth > Reader::MAX_REPLY_DEPTH || ffi::lua_checkstack(state, 6) == 0 {
             push_text(state, b"reached lua stack limit");
             ffi::lua_error(state);
         }
@@ -423,7 +424,7 @@ unsafe fn push_aggregate(
 }
 
 /// Pushes an error in the form that scripts receive.
-unsafe fn push_error(state: *mut lua_State, text: &[u8], counted: bool) {
+unsafe fn push_error(state: *mut lua_State, text: &[u8], is_counted: bool) {
     // SAFETY: Lua guarantees stack space for the few values of a C function.
     unsafe {
         ffi::lua_createtable(state, 0, 4);
@@ -436,7 +437,7 @@ unsafe fn push_error(state: *mut lua_State, text: &[u8], counted: bool) {
             ffi::lua_concat(state, 2);
         }
         ffi::lua_rawset(state, -3);
-        if counted {
+        if is_counted {
             push_text(state, b"ignore_error_stats_update");
             ffi::lua_pushboolean(state, 1);
             ffi::lua_rawset(state, -3);

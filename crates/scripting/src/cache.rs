@@ -25,12 +25,12 @@ pub struct Scripts {
     /// Number of scripts evicted since the start.
     pub evicted: AtomicU64,
     /// The states of all threads' interpreters.
-    pub(crate) running: Mutex<Vec<Weak<InterpreterState>>>,
+    pub(crate) interpreter_states: Mutex<Vec<Weak<InterpreterState>>>,
     /// The function libraries loaded by FUNCTION LOAD.
     pub functions: Functions,
     releases: Releases,
     /// Whether the server is shutting down, and which scripts the shutdown may stop. All interpreters share this value.
-    pub(crate) server_stops: Arc<AtomicU8>,
+    pub(crate) shutdown_stop_policy: Arc<AtomicU8>,
     /// Memory of all threads' Lua states in bytes.
     pub(crate) lua_bytes: Arc<AtomicUsize>,
 }
@@ -39,7 +39,7 @@ pub struct Scripts {
 struct CacheState {
     by_sha: HashMap<[u8; 40], Arc<Script>>,
     /// Number of cached scripts that may be evicted, that is, those added by EVAL.
-    evictable: usize,
+    evictable_count: usize,
 }
 
 impl Scripts {
@@ -51,24 +51,24 @@ impl Scripts {
 
     /// Adds a script to the cache, or returns the cached script with the same SHA1. `is_pinned` exempts the script from
     /// eviction.
-    pub fn add(&self, script: Arc<Script>, keep: bool) -> Arc<Script> {
+    pub fn add(&self, script: Arc<Script>, is_pinned: bool) -> Arc<Script> {
         let known = &mut *self.state.lock();
         let script = known.by_sha.entry(script.sha).or_insert_with(|| {
-            known.evictable += 1;
+            known.evictable_count += 1;
             script
         });
         let script = script.clone();
-        if keep && !script.is_pinned.swap(true, Ordering::Relaxed) {
-            known.evictable -= 1;
+        if is_pinned && !script.is_pinned.swap(true, Ordering::Relaxed) {
+            known.evictable_count -= 1;
         }
-        if known.evictable > MAX_EVAL_SCRIPTS {
+        if known.evictable_count > MAX_EVAL_SCRIPTS {
             let evictable = known.by_sha.values().filter(|other| !other.is_pinned.load(Ordering::Relaxed));
             let others = evictable.filter(|other| other.sha != script.sha);
             let oldest = others.min_by_key(|other| other.last_used.load(Ordering::Relaxed)).cloned();
             if let Some(oldest) = oldest {
                 oldest.is_live.store(false, Ordering::Release);
                 known.by_sha.remove(&oldest.sha);
-                known.evictable -= 1;
+                known.evictable_count -= 1;
                 self.evicted.fetch_add(1, Ordering::Relaxed);
                 self.releases.record_release(oldest.text.len());
             }
@@ -87,11 +87,11 @@ impl Scripts {
     /// A counter that grows when threads should drop compiled scripts and libraries that clients can no longer call.
     #[must_use]
     #[inline]
-    pub fn announced_releases(&self) -> u64 {
-        self.releases.announced() + self.functions.releases.announced()
+    pub fn announced_release_count(&self) -> u64 {
+        self.releases.announcement_count() + self.functions.releases.announcement_count()
     }
 
-    /// Calls `hook` whenever [`Scripts::announced_releases`] grows, on the thread that caused it. Only the first hook
+    /// Calls `hook` whenever [`Scripts::announced_release_count`] grows, on the thread that caused it. Only the first hook
     /// is used.
     pub fn call_when_released(&self, hook: impl Fn() + Send + Sync + Clone + 'static) {
         self.functions.releases.call_when_announced(Box::new(hook.clone()));
@@ -125,8 +125,8 @@ impl Scripts {
 
     /// The states of all interpreters whose threads are still alive.
     #[must_use]
-    pub fn running(&self) -> Vec<Arc<InterpreterState>> {
-        self.running.lock().iter().filter_map(Weak::upgrade).collect()
+    pub fn interpreter_states(&self) -> Vec<Arc<InterpreterState>> {
+        self.interpreter_states.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }
 

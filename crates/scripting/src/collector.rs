@@ -40,7 +40,7 @@ pub(crate) struct Collector {
     /// Upper bound of the live memory while no script runs, in bytes.
     live_bytes_at_rest: Cell<usize>,
     is_thorough: Cell<bool>,
-    running: Arc<InterpreterState>,
+    interpreter_state: Arc<InterpreterState>,
 }
 
 impl Collector {
@@ -50,39 +50,41 @@ impl Collector {
     /// two thirds of the limit.
     pub(crate) const SHORT_PAUSE_PERCENT: i32 = 150;
 
-    pub(crate) fn new(limit: &Rc<Cell<usize>>, running: &Arc<InterpreterState>) -> Self {
+    pub(crate) fn new(limit: &Rc<Cell<usize>>, interpreter_state: &Arc<InterpreterState>) -> Self {
         Self {
             limit_bytes: limit.clone(),
             live_bytes: Cell::default(),
             live_bytes_at_rest: Cell::default(),
             is_thorough: Cell::default(),
-            running: running.clone(),
+            interpreter_state: interpreter_state.clone(),
         }
     }
 
     /// Makes the state's memory usage visible to other threads.
-    pub(crate) fn publish_used(&self, bytes: usize) {
-        self.running.publish_memory(bytes);
+    pub(crate) fn publish_used_bytes(&self, bytes: usize) {
+        self.interpreter_state.publish_memory(bytes);
     }
 
     /// Whether to switch the script to full collections now that `used_bytes` are in use. True at most once per script.
-    pub(crate) fn switch_to_thorough(&self, used: usize) -> bool {
-        let due = !self.is_thorough.get() && used > self.limit_bytes.get() / 8 && self.running.has_written();
+    pub(crate) fn switch_to_thorough(&self, used_bytes: usize) -> bool {
+        let due = !self.is_thorough.get()
+            && used_bytes > self.limit_bytes.get() / 8
+            && self.interpreter_state.has_written();
         self.is_thorough.set(self.is_thorough.get() || due);
         due
     }
 
     /// Whether to collect garbage before creating a value of `new_bytes`, with `used_bytes` in use.
-    pub(crate) fn is_due(&self, used: usize, bytes: usize) -> bool {
+    pub(crate) fn is_collection_due(&self, used_bytes: usize, new_bytes: usize) -> bool {
         let limit = self.limit_bytes.get();
-        if used.saturating_add(bytes) <= limit / 4 {
+        if used_bytes.saturating_add(new_bytes) <= limit / 4 {
             return false;
         }
-        let live = self.live_bytes.get().min(used);
+        let live = self.live_bytes.get().min(used_bytes);
         self.live_bytes.set(live);
-        let (grown, room) = (used - live, limit.saturating_sub(live));
+        let (grown, room) = (used_bytes - live, limit.saturating_sub(live));
         // A collection takes time proportional to the live memory, so little garbage is not worth it.
-        grown >= limit / 32 && grown.saturating_add(bytes) > room / 2
+        grown >= limit / 32 && grown.saturating_add(new_bytes) > room / 2
     }
 
     /// Whether the live memory was last known to be below half of the limit, so that a failed allocation may be due to
@@ -92,17 +94,17 @@ impl Collector {
     }
 
     /// Records that `live_bytes` are still in use after a full collection.
-    pub(crate) fn record_live(&self, used: usize) {
-        self.live_bytes.set(used);
+    pub(crate) fn record_live_bytes(&self, live_bytes: usize) {
+        self.live_bytes.set(live_bytes);
     }
 
     /// Collects garbage if that is due before creating a value of `bytes`.
     pub(crate) fn collect_if_due(&self, lua: &Lua, bytes: usize) -> mlua::Result<()> {
         let used = lua.used_memory();
-        if self.is_due(used, bytes) {
+        if self.is_collection_due(used, bytes) {
             self.collect(lua)?;
         }
-        self.publish_used(lua.used_memory() + bytes);
+        self.publish_used_bytes(lua.used_memory() + bytes);
         Ok(())
     }
 
@@ -110,8 +112,8 @@ impl Collector {
     pub(crate) fn collect(&self, lua: &Lua) -> mlua::Result<()> {
         lua.gc_collect()?;
         let used = lua.used_memory();
-        self.record_live(used);
-        self.publish_used(used);
+        self.record_live_bytes(used);
+        self.publish_used_bytes(used);
         Ok(())
     }
 
@@ -121,9 +123,9 @@ impl Collector {
             Self::set_thorough(lua, false);
         }
         let used = lua.used_memory();
-        self.publish_used(used);
+        self.publish_used_bytes(used);
         let limit = self.limit_bytes.get();
-        let kept = if self.running.total_memory() > limit / 2 {
+        let kept = if self.interpreter_state.total_memory() > limit / 2 {
             SHARED_COLLECTION_BYTES
         } else {
             FULL_COLLECTION_BYTES
@@ -155,18 +157,18 @@ mod tests {
     #[test]
     fn collection_starts_at_half_of_available_memory() {
         let collector = Collector::new(&Rc::new(Cell::new(64 * MB)), &Arc::default());
-        assert!(!collector.is_due(15 * MB, MB));
-        assert!(!collector.is_due(30 * MB, MB));
-        assert!(collector.is_due(30 * MB, 3 * MB));
-        collector.record_live(24 * MB);
-        assert!(!collector.is_due(42 * MB, MB));
-        assert!(collector.is_due(43 * MB, 2 * MB));
+        assert!(!collector.is_collection_due(15 * MB, MB));
+        assert!(!collector.is_collection_due(30 * MB, MB));
+        assert!(collector.is_collection_due(30 * MB, 3 * MB));
+        collector.record_live_bytes(24 * MB);
+        assert!(!collector.is_collection_due(42 * MB, MB));
+        assert!(collector.is_collection_due(43 * MB, 2 * MB));
         // Lua's own steps have freed more memory than half of the room above the live data.
-        assert!(!collector.is_due(8 * MB, 10 * MB));
-        assert!(collector.is_due(30 * MB, 8 * MB));
+        assert!(!collector.is_collection_due(8 * MB, 10 * MB));
+        assert!(collector.is_collection_due(30 * MB, 8 * MB));
         // The collection freed nothing, and little was allocated after it.
-        collector.record_live(60 * MB);
-        assert!(!collector.is_due(61 * MB, 40 * MB));
-        assert!(collector.is_due(62 * MB, MB + 1));
+        collector.record_live_bytes(60 * MB);
+        assert!(!collector.is_collection_due(61 * MB, 40 * MB));
+        assert!(collector.is_collection_due(62 * MB, MB + 1));
     }
 }

@@ -22,10 +22,10 @@ use crate::running::InterpreterState;
 const CONTEXT_LINES: i64 = 5;
 const MAX_BREAKPOINTS: usize = 64;
 /// Default limit in bytes for printed values, and the minimum that the user may set.
-const MAX_SHOWN: usize = 256;
-const MIN_SHOWN: usize = 60;
+const DEFAULT_MAX_PRINTED_BYTES: usize = 256;
+const LOWEST_MAX_PRINTED_BYTES: usize = 60;
 /// The chunk name of the script in Lua's debug information.
-pub(crate) const SOURCE: &str = "@user_script";
+pub(crate) const SCRIPT_CHUNK_NAME: &str = "@user_script";
 
 const HELP: &str = include_str!("debugger/help.txt");
 
@@ -53,20 +53,20 @@ pub(crate) struct Debugger {
     source: Vec<String>,
     /// The script's global variables.
     environment: Table,
-    running: Arc<InterpreterState>,
+    interpreter_state: Arc<InterpreterState>,
     /// Lines whose first instruction is an inserted call that reports the variables in scope.
     scope_report_lines: HashSet<usize>,
     /// Functions that return the variables in scope, by stack depth of the function to which the scope belongs.
     scopes: RefCell<HashMap<usize, Function>>,
     breakpoints: RefCell<Vec<usize>>,
-    lines: RefCell<Vec<Vec<u8>>>,
-    line: Cell<usize>,
+    output_lines: RefCell<Vec<Vec<u8>>>,
+    current_line: Cell<usize>,
     is_stepping: Cell<bool>,
     /// Whether the script requested a stop (`redis.breakpoint()`).
     stop_requested: Cell<bool>,
     /// The reason for a stop that takes effect after the variables in scope have been reported.
     pending_stop: Cell<Option<&'static str>>,
-    max_shown: Cell<usize>,
+    max_printed_bytes: Cell<usize>,
     hint_shown: Cell<bool>,
     is_disconnected: Cell<bool>,
     /// Whether the debugger's own code is running, which must not be debugged.
@@ -74,7 +74,7 @@ pub(crate) struct Debugger {
 }
 
 /// Instruments a script for debugging. Returns the new text and the lines that start with an inserted call.
-pub(crate) fn prepare(body: &[u8]) -> Option<(Vec<u8>, HashSet<usize>)> {
+pub(crate) fn instrument_for_debugging(body: &[u8]) -> Option<(Vec<u8>, HashSet<usize>)> {
     let shown = scopes::instrument(body).ok()?;
     let mut text = format!("local {} = ... return function(...) ", scopes::SCOPE_HOOK).into_bytes();
     text.extend_from_slice(&shown.text);
@@ -86,9 +86,9 @@ impl Debugger {
     pub(crate) fn new(
         text: &[u8],
         environment: Table,
-        running: Arc<InterpreterState>,
+        interpreter_state: Arc<InterpreterState>,
         console: Box<dyn DebugConsole>,
-        leading: HashSet<usize>,
+        scope_report_lines: HashSet<usize>,
     ) -> Self {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         let source = String::from_utf8_lossy(text).split('\n').map(str::to_owned).collect();
@@ -96,16 +96,16 @@ impl Debugger {
             console: RefCell::new(console),
             source,
             environment,
-            running,
-            scope_report_lines: leading,
+            interpreter_state,
+            scope_report_lines,
             scopes: RefCell::default(),
             breakpoints: RefCell::default(),
-            lines: RefCell::default(),
-            line: Cell::new(0),
+            output_lines: RefCell::default(),
+            current_line: Cell::new(0),
             is_stepping: Cell::new(true),
             stop_requested: Cell::new(false),
             pending_stop: Cell::new(None),
-            max_shown: Cell::new(MAX_SHOWN),
+            max_printed_bytes: Cell::new(DEFAULT_MAX_PRINTED_BYTES),
             hint_shown: Cell::new(false),
             is_disconnected: Cell::new(false),
             is_debugger_running: Cell::new(false),
@@ -117,7 +117,7 @@ impl Debugger {
         if self.is_debugger_running.get() {
             return Ok(());
         }
-        self.line.set(line);
+        self.current_line.set(line);
         // A loop that returns to its first line does not report its scope there, so stop at the next line instead.
         let missed = self.pending_stop.take();
         let reason = if self.stop_requested.take() {
@@ -154,19 +154,19 @@ impl Debugger {
     }
 
     /// `redis.breakpoint()`: stops at the next line.
-    pub(crate) fn break_at_next(&self) {
+    pub(crate) fn stop_at_next_line(&self) {
         self.stop_requested.set(!self.is_disconnected.get());
     }
 
     /// `redis.debug(...)`: prints values.
-    pub(crate) fn write(&self, values: &MultiValue) {
+    pub(crate) fn print_values(&self, values: &MultiValue) {
         let values: Vec<Vec<u8>> = values.iter().map(show::format_value).collect();
-        let begin = format!("<debug> line {}: ", self.line.get());
+        let begin = format!("<debug> line {}: ", self.current_line.get());
         self.print_line([begin.into_bytes(), values.join(&b", "[..])].concat());
     }
 
     /// Prints a command that the script executed, with its reply.
-    pub(crate) fn on_call(&self, request: Args<'_>, reply: &[u8]) {
+    pub(crate) fn print_call(&self, request: Args<'_>, reply: &[u8]) {
         if !self.is_stepping.get() {
             return;
         }
@@ -187,18 +187,18 @@ impl Debugger {
     }
 
     /// Sends the remaining output and the end of the session.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_session(&self) {
         self.print_line("<endsession>");
         self.send();
     }
 
     fn print_line(&self, line: impl AsRef<[u8]>) {
         let shown = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
-        self.lines.borrow_mut().push(line.as_ref().iter().map(shown).collect());
+        self.output_lines.borrow_mut().push(line.as_ref().iter().map(shown).collect());
     }
 
     fn print_shortened(&self, begin: &str, text: &[u8]) {
-        let (mut line, most) = ([begin.as_bytes(), text].concat(), self.max_shown.get());
+        let (mut line, most) = ([begin.as_bytes(), text].concat(), self.max_printed_bytes.get());
         if most == 0 || line.len() <= most {
             return self.print_line(line);
         }
@@ -211,7 +211,7 @@ impl Debugger {
     }
 
     fn send(&self) {
-        let lines = std::mem::take(&mut *self.lines.borrow_mut());
+        let lines = std::mem::take(&mut *self.output_lines.borrow_mut());
         let mut bytes = format!("*{}\r\n", lines.len()).into_bytes();
         for line in lines {
             bytes.extend([b"+", line.as_slice(), b"\r\n"].concat());
@@ -227,11 +227,11 @@ impl Debugger {
     }
 
     fn read_commands(&self, lua: &Lua, reason: &str) -> mlua::Result<()> {
-        self.print_line(format!("* Stopped at {}, stop reason = {reason}", self.line.get()));
-        self.print_source(self.line.get());
+        self.print_line(format!("* Stopped at {}, stop reason = {reason}", self.current_line.get()));
+        self.print_source(self.current_line.get());
         loop {
             self.send();
-            let command = self.console.borrow_mut().receive(&|| self.running.is_stopped());
+            let command = self.console.borrow_mut().receive(&|| self.interpreter_state.is_stopped());
             let Some(command) = command else {
                 // The client has disconnected, so run the script to its end without the debugger.
                 self.is_disconnected.set(true);
@@ -260,20 +260,20 @@ impl Debugger {
             }
             ("c" | "continue", []) => return NextStep::Continue,
             ("a" | "abort", []) => return NextStep::Abort,
-            ("t" | "trace", []) => self.trace(lua),
-            ("max" | "maxlen", [] | [_]) => self.set_max_shown(rest.first().copied()),
+            ("t" | "trace", []) => self.print_stack_trace(lua),
+            ("max" | "maxlen", [] | [_]) => self.set_max_printed_bytes(rest.first().copied()),
             ("b" | "break", []) => self.list_breakpoints(),
             ("b" | "break", [word]) => self.set_breakpoint(word),
             ("e" | "eval", [_, ..]) => self.eval(lua, &rest.join(" ")),
-            ("r" | "redis" | "v" | "valkey" | "server", [_, ..]) => self.call(lua, rest),
+            ("r" | "redis" | "v" | "valkey" | "server", [_, ..]) => self.run_server_command(lua, rest),
 
-            ("p" | "print", [name]) => self.print(lua, name),
-            ("p" | "print", []) => self.print_all(lua),
+            ("p" | "print", [name]) => self.print_variable(lua, name),
+            ("p" | "print", []) => self.print_variables(lua),
             ("l" | "list", [] | [_] | [_, _]) => {
                 let number = |place: usize| rest.get(place).map(|word| leading_number(word));
-                self.list(number(0).unwrap_or(0), number(1).unwrap_or(CONTEXT_LINES));
+                self.list_source(number(0).unwrap_or(0), number(1).unwrap_or(CONTEXT_LINES));
             }
-            ("w" | "whole", []) => self.list(1, 1_000_000),
+            ("w" | "whole", []) => self.list_source(1, 1_000_000),
             _ => self.print_line("<error> Unknown debugger command or wrong number of arguments."),
         }
         NextStep::Wait
@@ -282,7 +282,7 @@ impl Debugger {
     fn print_source(&self, number: usize) {
         let text =
             self.source.get(number.wrapping_sub(1)).map_or("<out of range source code line>", String::as_str);
-        let mark = match (number == self.line.get(), self.breakpoints.borrow().contains(&number)) {
+        let mark = match (number == self.current_line.get(), self.breakpoints.borrow().contains(&number)) {
             (true, true) => "->#",
             (true, false) => "-> ",
             (false, true) => "  #",
@@ -291,8 +291,8 @@ impl Debugger {
         self.print_line(format!("{mark}{number:<3} {text}"));
     }
 
-    fn list(&self, around: i64, context: i64) {
-        let around = if around <= 0 { self.line.get() as i64 } else { around };
+    fn list_source(&self, line: i64, context: i64) {
+        let around = if line <= 0 { self.current_line.get() as i64 } else { line };
         for number in 1..=self.source.len() {
             let away = number as i64 - around;
             if away.saturating_abs() <= context {
@@ -301,14 +301,14 @@ impl Debugger {
         }
     }
 
-    fn set_max_shown(&self, word: Option<&str>) {
+    fn set_max_printed_bytes(&self, word: Option<&str>) {
         let Some(word) = word else {
-            return self.print_line(format!("Current maxlen is {}", self.max_shown.get()));
+            return self.print_line(format!("Current maxlen is {}", self.max_printed_bytes.get()));
         };
         let Ok(most) = word.parse::<usize>() else { return self.print_line("<error> Invalid maxlen value.") };
         self.hint_shown.set(true);
-        self.max_shown.set(if most == 0 { 0 } else { most.max(MIN_SHOWN) });
-        self.print_line(match self.max_shown.get() {
+        self.max_printed_bytes.set(if most == 0 { 0 } else { most.max(LOWEST_MAX_PRINTED_BYTES) });
+        self.print_line(match self.max_printed_bytes.get() {
             0 => "<value> replies are not truncated.".to_owned(),
             most => format!("<value> replies are truncated at {most} bytes."),
         });
@@ -350,15 +350,15 @@ impl Debugger {
             return self.print_line("Wrong line number.");
         }
         self.breakpoints.borrow_mut().push(line);
-        self.list(line as i64, 1);
+        self.list_source(line as i64, 1);
     }
 
     /// Prints the stack of the script's functions, innermost first.
-    fn trace(&self, lua: &Lua) {
+    fn print_stack_trace(&self, lua: &Lua) {
         let mut begin = "In";
         for level in 0.. {
             let found = lua.inspect_stack(level, |debug| {
-                let own = debug.source().source.is_some_and(|source| source == SOURCE);
+                let own = debug.source().source.is_some_and(|source| source == SCRIPT_CHUNK_NAME);
                 let name = debug.names().name.map(|name| name.into_owned());
                 (own, name, debug.current_line())
             });
@@ -389,8 +389,8 @@ impl Debugger {
         }
     }
 
-    /// Executes a command on behalf of the user; [`Debugger::on_call`] prints the reply.
-    fn call(&self, lua: &Lua, words: &[&str]) {
+    /// Executes a command on behalf of the user; [`Debugger::print_call`] prints the reply.
+    fn run_server_command(&self, lua: &Lua, words: &[&str]) {
         let step = self.is_stepping.replace(true);
         let ran = self.environment.get::<Table>("redis").and_then(|redis| {
             let words = words.iter().map(|word| lua.create_string(word).map(Value::String));
@@ -422,7 +422,7 @@ impl Debugger {
         (pairs, own)
     }
 
-    fn print_all(&self, lua: &Lua) {
+    fn print_variables(&self, lua: &Lua) {
         let (pairs, own) = self.variables_in_scope(lua);
         for (name, value) in pairs.iter().take(own) {
             self.print_shortened(&format!("<value> {name} = "), &show::format_value(value));
@@ -432,7 +432,7 @@ impl Debugger {
         }
     }
 
-    fn print(&self, lua: &Lua, name: &str) {
+    fn print_variable(&self, lua: &Lua, name: &str) {
         let (mut pairs, own) = self.variables_in_scope(lua);
         // Search the function's own variables first, then those of the enclosing functions, innermost first.
         let mut outer = pairs.split_off(own.min(pairs.len()));

@@ -82,18 +82,18 @@ impl std::error::Error for FunctionError {}
 /// The libraries of a server.
 #[derive(Debug, Default)]
 pub struct Functions {
-    loaded: RwLock<Loaded>,
+    loaded: RwLock<LoadedLibraries>,
     pub(crate) releases: Releases,
 }
 
 #[derive(Debug, Default, Clone)]
-struct Loaded {
+struct LoadedLibraries {
     libraries: BTreeMap<String, Arc<Library>>,
     /// The library of each function and the function's index in it, by lower-case name.
     functions: HashMap<String, (Arc<Library>, usize)>,
 }
 
-impl Loaded {
+impl LoadedLibraries {
     fn add(&mut self, library: Library, replace: bool) -> Result<(), FunctionError> {
         if let Some(old) = self.libraries.get(&library.name) {
             if !replace {
@@ -158,10 +158,11 @@ impl Functions {
     ///
     /// # Errors
     /// As for [`Functions::add`].
-    pub fn add_all(&self, libraries: Vec<Library>, how: RestorePolicy) -> Result<(), FunctionError> {
+    pub fn add_all(&self, libraries: Vec<Library>, policy: RestorePolicy) -> Result<(), FunctionError> {
         let mut loaded = self.loaded.write();
-        let mut next = if how == RestorePolicy::Flush { Loaded::default() } else { loaded.clone() };
-        libraries.into_iter().try_for_each(|library| next.add(library, how == RestorePolicy::Replace))?;
+        let mut next =
+            if policy == RestorePolicy::Flush { LoadedLibraries::default() } else { loaded.clone() };
+        libraries.into_iter().try_for_each(|library| next.add(library, policy == RestorePolicy::Replace))?;
         let before = std::mem::replace(&mut *loaded, next);
         let is_loaded = |library: &Arc<Library>| {
             loaded.libraries.get(&library.name).is_some_and(|now| Arc::ptr_eq(now, library))
@@ -224,7 +225,7 @@ impl Functions {
 }
 
 /// Parses a library's shebang. Returns its name and the text after it.
-fn metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
+fn parse_metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
     let invalid = || FunctionError::new("Invalid library metadata");
     let shebang = Shebang::parse(code).map_err(|_| invalid())?;
     let Some(shebang) = shebang else { return Err(FunctionError::new("Missing library metadata")) };
@@ -259,13 +260,13 @@ impl Interpreter {
     ///
     /// # Errors
     /// The text is not a valid library or fails.
-    pub fn load_library(&mut self, code: &[u8], hurried: bool) -> Result<Library, FunctionError> {
+    pub fn load_library(&mut self, code: &[u8], has_time_limit: bool) -> Result<Library, FunctionError> {
         static NEXT_LIBRARY_ID: AtomicU64 = AtomicU64::new(1);
-        let (name, _) = metadata(code)?;
+        let (name, _) = parse_metadata(code)?;
         // Discard the compiled form: the library may still be refused because of its name, and this thread may never
         // call it.
-        let (_, registered) = self.run_library_code(code, hurried)?;
-        let functions = describe_all(&registered)?;
+        let (_, registered) = self.run_library_code(code, has_time_limit)?;
+        let functions = functions_from_table(&registered)?;
         if functions.is_empty() {
             return Err(FunctionError::new("No functions registered"));
         }
@@ -301,8 +302,12 @@ impl Interpreter {
     }
 
     /// Runs a library's text in a global environment of its own. Returns the environment and the registered functions.
-    fn run_library_code(&mut self, code: &[u8], hurried: bool) -> Result<(Table, Table), FunctionError> {
-        let (_, body) = metadata(code)?;
+    fn run_library_code(
+        &mut self,
+        code: &[u8],
+        has_time_limit: bool,
+    ) -> Result<(Table, Table), FunctionError> {
+        let (_, body) = parse_metadata(code)?;
         let world: Table =
             self.create_library_environment.call(()).map_err(|error| internal_error(&error))?;
         let environment: Table = world.raw_get("env").map_err(|error| internal_error(&error))?;
@@ -310,7 +315,7 @@ impl Interpreter {
             .compile_text(body, &environment, "@user_function")
             .map_err(|text| FunctionError::new(format!("Error compiling function: {text}")))?;
         let failed = |text: &str| FunctionError::new(format!("Error registering functions: {text}"));
-        match self.run_loading(&world, &chunk, hurried).map_err(|text| failed(&text))? {
+        match self.run_registration_code(&world, &chunk, has_time_limit).map_err(|text| failed(&text))? {
             (true, Value::Table(registered)) => Ok((world, registered)),
             (false, Value::Table(error)) => Err(failed(&String::from_utf8_lossy(&error_text(&error)))),
             (_, _) => Err(FunctionError::new("Error registering functions")),
@@ -321,7 +326,7 @@ impl Interpreter {
     fn cache_library(
         &mut self,
         library: &Arc<Library>,
-        world: &Table,
+        environment: &Table,
         registered: &Table,
     ) -> mlua::Result<()> {
         let by_name = self.empty_table()?;
@@ -329,8 +334,8 @@ impl Interpreter {
             let entry = entry?;
             by_name.raw_set(entry.raw_get::<Value>("name")?, entry.raw_get::<Value>("callback")?)?;
         }
-        world.raw_set("functions", by_name)?;
-        self.libraries.raw_set(library.id, world)?;
+        environment.raw_set("functions", by_name)?;
+        self.libraries.raw_set(library.id, environment)?;
         self.known_libraries.insert(library.id, library.clone());
         Ok(())
     }
@@ -342,7 +347,7 @@ fn internal_error(error: &mlua::Error) -> FunctionError {
 }
 
 /// Converts the table of registered functions to [`Function`] values.
-fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
+fn functions_from_table(registered: &Table) -> Result<Vec<Function>, FunctionError> {
     let mut functions: Vec<Function> = Vec::new();
     let mut names = HashSet::new();
     for entry in registered.sequence_values::<Table>() {
@@ -359,13 +364,13 @@ fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
         if !names.insert(name.clone()) {
             return Err(FunctionError::new("Function already exists in the library"));
         }
-        functions.push(describe(name, &entry).map_err(|error| internal_error(&error))?);
+        functions.push(function_from_entry(name, &entry).map_err(|error| internal_error(&error))?);
     }
     Ok(functions)
 }
 
 /// Converts the registration entry of one function.
-fn describe(name: String, entry: &Table) -> mlua::Result<Function> {
+fn function_from_entry(name: String, entry: &Table) -> mlua::Result<Function> {
     let mut flags = ScriptFlags { declared: true, ..ScriptFlags::default() };
     for flag in entry.raw_get::<Table>("flags")?.sequence_values::<mlua::LuaString>() {
         flags.set_flag(&flag?.as_bytes());

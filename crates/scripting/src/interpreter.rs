@@ -24,28 +24,28 @@ use crate::debugger::{self, DebugConsole, Debugger};
 use crate::functions::Library;
 use crate::libraries::server::question;
 use crate::libraries::{FunctionLimits, JsonSettings, to_number};
-use crate::number::{format_g, to_argument};
+use crate::number::{format_argument, format_g};
 use crate::random::Random;
 use crate::running::InterpreterState;
 use crate::script::Script;
 use crate::{answer, libraries};
 
 /// Maximum memory of one Lua state in bytes. A string value of the default maximum length (512 MB) takes half of it.
-const MAX_MEMORY: usize = 1 << 30;
+const MAX_MEMORY_BYTES: usize = 1 << 30;
 /// Minimum memory limit in bytes, regardless of `maxmemory`: enough to run a script and to read a value.
-const MIN_MEMORY: usize = 16 << 20;
+const MIN_MEMORY_BYTES: usize = 16 << 20;
 /// Number of instructions between two checks whether the script must stop. They take about ten microseconds, or longer
 /// if they copy long strings.
 const INSTRUCTIONS_PER_CHECK: u32 = 10_000;
 /// Argument buffers above this size in bytes are freed when the script ends.
-pub(crate) const LARGE_COMMAND: usize = 64 << 10;
+pub(crate) const LARGE_REQUEST_BYTES: usize = 64 << 10;
 /// Overhead of a string in a Lua table: header, table entry and entry in the string table.
-const STRING_OVERHEAD: usize = 64;
+const STRING_OVERHEAD_BYTES: usize = 64;
 /// Log levels that `redis.log` accepts.
 const LOG_NOTICE: u8 = 2;
 const LOG_WARNING: u8 = 3;
 /// Time limit in milliseconds for the registration code of a library that a client loads, as in Valkey.
-const LOADING_TIMEOUT: u64 = 500;
+const LOADING_TIMEOUT_MILLIS: u64 = 500;
 
 const PRELUDE_SOURCE: &str = include_str!("prelude.lua");
 
@@ -53,7 +53,7 @@ const PRELUDE_SOURCE: &str = include_str!("prelude.lua");
 const STOPPED_ERROR: &str = "the script is stopped";
 
 /// Lua's error text for a refused allocation.
-const OUT_OF_MEMORY: &[u8] = b"not enough memory";
+const OUT_OF_MEMORY_ERROR: &[u8] = b"not enough memory";
 
 /// The reason why a command must stop the script that called it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub enum ReplicationTargets {
 
 impl ReplicationTargets {
     /// Converts the flags of `redis.set_repl`.
-    fn of_flags(flags: i64) -> Self {
+    fn from_flags(flags: i64) -> Self {
         match flags & 3 {
             0 => Self::Nowhere,
             1 => Self::AppendOnlyFile,
@@ -140,7 +140,7 @@ pub enum ScriptFailure {
     /// The script raised an error.
     Error {
         /// The error text, including the position in the script.
-        to_lua_string: Vec<u8>,
+        text: Vec<u8>,
         /// Whether the error statistics already include the error.
         is_counted: bool,
     },
@@ -156,18 +156,18 @@ pub struct Invocation<'a> {
     /// The complete request: EVAL or FCALL with its arguments.
     pub command: Args<'a>,
     /// Number of keys, which start at argument 3. The command must have at least that many arguments.
-    pub keys: usize,
+    pub key_count: usize,
     /// Time in milliseconds after which the script is busy; 0 means never.
-    pub timeout: u64,
+    pub busy_timeout_millis: u64,
 }
 
 impl<'a> Invocation<'a> {
     fn keys(&self) -> Args<'a> {
-        self.command.from(3).first(self.keys)
+        self.command.skip(3).prefix(self.key_count)
     }
 
     fn args(&self) -> Args<'a> {
-        self.command.from(3 + self.keys)
+        self.command.skip(3 + self.key_count)
     }
 }
 
@@ -182,18 +182,18 @@ pub struct ScriptValue {
 /// State that the hook reads to decide whether the script may continue.
 #[derive(Debug)]
 pub(crate) struct HookState {
-    running: Arc<InterpreterState>,
+    interpreter_state: Arc<InterpreterState>,
     nanos: fn() -> u64,
     on_busy: fn(),
     log_line: fn(u8, &str),
     /// The timeout in nanoseconds after which the script is busy; 0 means none.
-    timeout: Cell<u64>,
+    timeout_nanos: Cell<u64>,
     /// The reason to stop the script, or `None` while the script may continue.
     pub(crate) stop_cause: Cell<Option<StopCause>>,
     /// The position in the script at which SCRIPT KILL stopped it.
-    killed_at: RefCell<Option<String>>,
+    kill_position: RefCell<Option<String>>,
     /// Whether the registration code of a library is running; it is stopped at the timeout.
-    loading: Cell<bool>,
+    is_loading: Cell<bool>,
     pub(crate) collector: Rc<Collector>,
     /// The command that called the script.
     command: RefCell<Request>,
@@ -212,10 +212,10 @@ pub struct Interpreter {
     /// The prelude's function that creates the environment of a library.
     pub(crate) create_library_environment: Function,
     load_library: Function,
-    compiled: HashMap<[u8; 40], Arc<Script>>,
+    compiled_scripts: HashMap<[u8; 40], Arc<Script>>,
     /// Compiled scripts by SHA1. They are stored in a Lua table, because there can be more scripts than mlua has
     /// references.
-    functions: Table,
+    compiled_functions: Table,
     /// The last script that ran. Clients mostly run the same script repeatedly, so this saves a lookup.
     last_script: Option<(Arc<Script>, Function)>,
     /// Compiled libraries by id.
@@ -223,15 +223,15 @@ pub struct Interpreter {
     pub(crate) known_libraries: HashMap<u64, Arc<Library>>,
     limits: FunctionLimits,
     /// The memory limit of the state in bytes.
-    memory: Rc<Cell<usize>>,
+    memory_limit: Rc<Cell<usize>>,
     json: JsonSettings,
     hook_state: Rc<HookState>,
 }
 
 /// The memory limit in bytes of one Lua state, for a server with `limit` as `maxmemory`.
 #[must_use]
-pub fn memory_bound(limit: Option<usize>) -> usize {
-    limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(MIN_MEMORY, MAX_MEMORY))
+pub fn lua_memory_limit(limit: Option<usize>) -> usize {
+    limit.map_or(MAX_MEMORY_BYTES, |limit| (limit / 2).clamp(MIN_MEMORY_BYTES, MAX_MEMORY_BYTES))
 }
 
 /// Sets the server's version and name in Lua, and the function that checks whether a script must stop.
@@ -248,7 +248,7 @@ fn set_server_identity(
     native.set("server_name", options.server_name)
 }
 
-fn internal(error: &mlua::Error) -> String {
+fn error_without_trace(error: &mlua::Error) -> String {
     // Keep only the first line, because the other lines are Lua's stack trace.
     let text = error.to_string();
     text.lines().next().unwrap_or_default().to_owned()
@@ -261,8 +261,8 @@ impl Interpreter {
     /// If the sandbox's own code fails.
     #[must_use]
     pub fn new(scripts: &Scripts, options: &InterpreterOptions) -> Self {
-        let running = Arc::new(InterpreterState::new(&scripts.server_stops, &scripts.lua_bytes));
-        let mut all = scripts.running.lock();
+        let running = Arc::new(InterpreterState::new(&scripts.shutdown_stop_policy, &scripts.lua_bytes));
+        let mut all = scripts.interpreter_states.lock();
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&running));
         drop(all);
@@ -271,18 +271,18 @@ impl Interpreter {
 
     fn build(running: Arc<InterpreterState>, options: &InterpreterOptions) -> mlua::Result<Self> {
         let lua = Lua::new_with(StdLib::ALL_SAFE, LuaOptions::default())?;
-        let memory = Rc::new(Cell::new(MAX_MEMORY));
+        let memory = Rc::new(Cell::new(MAX_MEMORY_BYTES));
         let collector = Rc::new(Collector::new(&memory, &running));
         Collector::set_thorough(&lua, false);
         let watch = Rc::new(HookState {
-            running,
+            interpreter_state: running,
             nanos: options.nanos,
             on_busy: options.on_busy,
             log_line: options.log_line,
-            timeout: Cell::new(0),
+            timeout_nanos: Cell::new(0),
             stop_cause: Cell::new(None),
-            killed_at: RefCell::default(),
-            loading: Cell::new(false),
+            kill_position: RefCell::default(),
+            is_loading: Cell::new(false),
             collector: collector.clone(),
             command: RefCell::default(),
         });
@@ -292,7 +292,7 @@ impl Interpreter {
             on_instruction_count(lua, &watched).map(drop)
         })?;
         let random = Rc::new(Random::new((options.nanos)()));
-        let limits = FunctionLimits { check_hook: look, memory: memory.clone(), collector };
+        let limits = FunctionLimits { check_hook: look, memory_limit: memory.clone(), collector };
         let native = libraries::native_libraries(&lua, &random, &json, &limits, options.log_line)?;
         set_server_identity(&native, &lua, &watch, options)?;
         let mark = lua.create_table()?;
@@ -300,8 +300,8 @@ impl Interpreter {
         let bridge = HostBridge::new(watch.clone());
         let own = bridge.clone();
         let asked = lua.create_function(move |lua, args: MultiValue| answer_query(lua, &own, args))?;
-        let call = bridge.function(&lua, &mark, asked)?;
-        let getinfo = lua.create_function(level_info)?;
+        let call = bridge.create_call_function(&lua, &mark, asked)?;
+        let getinfo = lua.create_function(stack_level_info)?;
         let prelude = lua.load(PRELUDE_SOURCE).set_name("=prelude").into_function()?;
         let parts: Table = prelude.call((native, getinfo, options.deprecated_api))?;
         let environment: Table = parts.raw_get("env")?;
@@ -316,13 +316,13 @@ impl Interpreter {
             environment,
             bridge,
             call,
-            compiled: HashMap::new(),
-            functions: lua.create_table()?,
+            compiled_scripts: HashMap::new(),
+            compiled_functions: lua.create_table()?,
             last_script: None,
             libraries: lua.create_table()?,
             known_libraries: HashMap::new(),
             limits,
-            memory,
+            memory_limit: memory,
             lua,
             json,
             hook_state: watch,
@@ -331,8 +331,8 @@ impl Interpreter {
 
     /// The state of this interpreter that other threads can read, for example to kill its script.
     #[must_use]
-    pub fn running(&self) -> &Arc<InterpreterState> {
-        &self.hook_state.running
+    pub fn interpreter_state(&self) -> &Arc<InterpreterState> {
+        &self.hook_state.interpreter_state
     }
 
     /// Returns the script with this SHA1 if this thread has compiled the script and not dropped the compiled form.
@@ -340,7 +340,7 @@ impl Interpreter {
     #[inline]
     pub fn find_compiled(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
         let last = self.last_script.as_ref().filter(|(script, _)| script.sha == *sha);
-        let found = last.map(|(script, _)| script).or_else(|| self.compiled.get(sha));
+        let found = last.map(|(script, _)| script).or_else(|| self.compiled_scripts.get(sha));
         found.filter(|script| script.is_live()).cloned()
     }
 
@@ -352,28 +352,28 @@ impl Interpreter {
         if self.last_script.as_ref().is_some_and(|(last, _)| last.sha == script.sha) {
             return Ok(());
         }
-        let failed = |error: mlua::Error| internal_failure(format!("ERR {}", internal(&error)));
-        if let Some(known) = self.compiled.get(&script.sha) {
-            let function = self.functions.raw_get(to_lua_string(&script.sha)).map_err(failed)?;
+        let failed = |error: mlua::Error| internal_failure(format!("ERR {}", error_without_trace(&error)));
+        if let Some(known) = self.compiled_scripts.get(&script.sha) {
+            let function = self.compiled_functions.raw_get(to_lua_string(&script.sha)).map_err(failed)?;
             self.last_script = Some((known.clone(), function));
             return Ok(());
         }
         let function = self
             .compile_text(script.body(), &self.environment, "@user_script")
             .map_err(ScriptFailure::Syntax)?;
-        self.functions.raw_set(to_lua_string(&script.sha), &function).map_err(failed)?;
-        self.compiled.insert(script.sha, script.clone());
+        self.compiled_functions.raw_set(to_lua_string(&script.sha), &function).map_err(failed)?;
+        self.compiled_scripts.insert(script.sha, script.clone());
         self.last_script = Some((script.clone(), function));
         Ok(())
     }
 
-    /// Drops compiled scripts and libraries that can no longer be called ([`Scripts::announced_releases`]).
+    /// Drops compiled scripts and libraries that can no longer be called ([`Scripts::announced_release_count`]).
     pub fn drop_released(&mut self) {
         if self.last_script.as_ref().is_some_and(|(script, _)| !script.is_live()) {
             self.last_script = None;
         }
-        let functions = &self.functions;
-        for (sha, _) in self.compiled.extract_if(|_, script| !script.is_live()) {
+        let functions = &self.compiled_functions;
+        for (sha, _) in self.compiled_scripts.extract_if(|_, script| !script.is_live()) {
             // Replacing a value by `nil` allocates nothing, so it cannot fail.
             let _ = functions.raw_set(to_lua_string(&sha), Value::Nil);
         }
@@ -394,7 +394,7 @@ impl Interpreter {
         let chunk = chunk.set_environment(environment.clone());
         chunk.into_function().map_err(|error| match error {
             mlua::Error::SyntaxError { message, .. } => message,
-            error => internal(&error),
+            error => error_without_trace(&error),
         })
     }
 
@@ -413,7 +413,7 @@ impl Interpreter {
     ) -> Result<ScriptValue, ScriptFailure> {
         let last = self.last_script.as_ref().filter(|(last, _)| last.sha == script.sha);
         let (_, function) = last.expect("a script is compiled before it runs");
-        self.begin_run(call.timeout, false, call.command);
+        self.begin_run(call.busy_timeout_millis, false, call.command);
         let ran = self.run_with_host(host, function, call);
         self.end_run(ran)
     }
@@ -430,32 +430,32 @@ impl Interpreter {
         host: &mut dyn LuaHost,
         console: Box<dyn DebugConsole>,
     ) -> Result<ScriptValue, ScriptFailure> {
-        let failed = |error: &mlua::Error| internal_failure(format!("ERR {}", internal(error)));
-        let (shown, leading) = debugger::prepare(script.body()).unzip();
-        let running = self.hook_state.running.clone();
+        let failed = |error: &mlua::Error| internal_failure(format!("ERR {}", error_without_trace(error)));
+        let (shown, leading) = debugger::instrument_for_debugging(script.body()).unzip();
+        let running = self.hook_state.interpreter_state.clone();
         let (environment, text) = (self.environment.clone(), &script.text);
         let debugger = Debugger::new(text, environment, running, console, leading.unwrap_or_default());
         let debugger = Rc::new(debugger);
         let compiled = self.compile_debugged(shown.as_deref(), &debugger);
-        let plain = || self.compile_text(script.body(), &self.environment, debugger::SOURCE);
+        let plain = || self.compile_text(script.body(), &self.environment, debugger::SCRIPT_CHUNK_NAME);
         let function = compiled.map_or_else(plain, Ok).map_err(ScriptFailure::Syntax)?;
-        self.begin_run(call.timeout, false, call.command);
+        self.begin_run(call.busy_timeout_millis, false, call.command);
         // Report busy to other clients immediately, because the user may pause the script for any length of time.
-        self.hook_state.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
+        self.hook_state.interpreter_state.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
         (self.hook_state.on_busy)();
         self.bridge.debugger.replace(Some(debugger.clone()));
-        let ran = debugged(&self.lua, &self.hook_state, &debugger)
+        let ran = install_debug_hook(&self.lua, &self.hook_state, &debugger)
             .and_then(|()| self.run_with_host(host, &function, call));
         self.bridge.debugger.replace(None);
         let outcome = self.end_run(ran);
-        debugger.end();
+        debugger.end_session();
         install_hook(&self.lua, &self.hook_state).map_err(|error| failed(&error))?;
         outcome
     }
 
     /// Compiles the instrumented script. Returns `None` if the script could not be instrumented.
-    fn compile_debugged(&self, shown: Option<&[u8]>, debugger: &Rc<Debugger>) -> Option<Function> {
-        let maker = self.compile_text(shown?, &self.environment, debugger::SOURCE).ok()?;
+    fn compile_debugged(&self, instrumented: Option<&[u8]>, debugger: &Rc<Debugger>) -> Option<Function> {
+        let maker = self.compile_text(instrumented?, &self.environment, debugger::SCRIPT_CHUNK_NAME).ok()?;
         let debugger = debugger.clone();
         let hook = self.lua.create_function(move |lua, scope| debugger.on_scope(lua, scope)).ok()?;
         maker.call(hook).ok()
@@ -487,7 +487,7 @@ impl Interpreter {
         host: &mut dyn LuaHost,
     ) -> Result<ScriptValue, ScriptFailure> {
         let number = library.id();
-        self.begin_run(call.timeout, true, call.command);
+        self.begin_run(call.busy_timeout_millis, true, call.command);
         let ran = self.run_guarded(host, || {
             let compiled: Table = self.libraries.raw_get(number)?;
             let functions: Table = compiled.raw_get("functions")?;
@@ -501,21 +501,21 @@ impl Interpreter {
 
     /// Runs the registration code of a library under the memory limit of scripts. With `has_time_limit`, a time limit
     /// applies as well.
-    pub(crate) fn run_loading(
+    pub(crate) fn run_registration_code(
         &self,
-        world: &Table,
+        environment: &Table,
         chunk: &Function,
-        hurried: bool,
+        has_time_limit: bool,
     ) -> Result<(bool, Value), String> {
-        self.begin_run(if hurried { LOADING_TIMEOUT } else { 0 }, true, Args::default());
-        self.hook_state.loading.set(hurried);
-        let ran = self.with_limits(|| self.load_library.call((world, chunk)));
-        self.hook_state.loading.set(false);
+        self.begin_run(if has_time_limit { LOADING_TIMEOUT_MILLIS } else { 0 }, true, Args::default());
+        self.hook_state.is_loading.set(has_time_limit);
+        let ran = self.with_limits(|| self.load_library.call((environment, chunk)));
+        self.hook_state.is_loading.set(false);
         self.end_script();
         match self.take_stop_cause() {
             Some(StopCause::TimedOut) => Err("ERR FUNCTION LOAD timeout".to_owned()),
             Some(StopCause::Stopped(_)) => Err(format!("ERR {STOPPED_ERROR}")),
-            None => ran.map_err(|error| format!("ERR {}", internal(&error))),
+            None => ran.map_err(|error| format!("ERR {}", error_without_trace(&error))),
         }
     }
 
@@ -523,10 +523,10 @@ impl Interpreter {
     fn with_limits<R>(&self, f: impl FnOnce() -> mlua::Result<R>) -> mlua::Result<R> {
         // Add the size of the arguments, which are about to be copied into Lua.
         let words = self.hook_state.command.borrow();
-        let taken = words.bytes() + words.args().len() * STRING_OVERHEAD;
+        let taken = words.heap_bytes() + words.args().len() * STRING_OVERHEAD_BYTES;
         drop(words);
         self.hook_state.collector.collect_if_due(&self.lua, taken)?;
-        self.lua.set_memory_limit(self.memory.get())?;
+        self.lua.set_memory_limit(self.memory_limit.get())?;
         let ran = f();
         self.lua.set_memory_limit(0)?;
         ran
@@ -553,13 +553,13 @@ impl Interpreter {
 
     /// Limits the state's memory to half of `limit` (`maxmemory`). `None` means that `maxmemory` is not set.
     pub fn limit_memory(&self, limit: Option<usize>) {
-        self.memory.set(memory_bound(limit));
+        self.memory_limit.set(lua_memory_limit(limit));
     }
 
     fn begin_run(&self, timeout: u64, is_function: bool, command: Args<'_>) {
         self.bridge.protocol.set(Protocol::Resp2);
-        self.hook_state.timeout.set(timeout.saturating_mul(1_000_000));
-        self.hook_state.running.begin((self.hook_state.nanos)(), is_function);
+        self.hook_state.timeout_nanos.set(timeout.saturating_mul(1_000_000));
+        self.hook_state.interpreter_state.begin((self.hook_state.nanos)(), is_function);
         let mut words = self.hook_state.command.borrow_mut();
         words.clear();
         command.iter().for_each(|word| words.push(word));
@@ -574,42 +574,42 @@ impl Interpreter {
         let ran = self.bridge.with_host_lent(host, || self.with_limits(f));
         if let Some(panic) = self.bridge.take_panic() {
             self.take_stop_cause();
-            self.hook_state.running.end();
+            self.hook_state.interpreter_state.end();
             std::panic::resume_unwind(panic);
         }
         ran
     }
 
     /// Converts the result of a script run. A script that returned a value still counts as running.
-    fn end_run(&mut self, ran: mlua::Result<(bool, Value)>) -> Result<ScriptValue, ScriptFailure> {
+    fn end_run(&mut self, result: mlua::Result<(bool, Value)>) -> Result<ScriptValue, ScriptFailure> {
         *self.json.borrow_mut() = Default::default();
-        let failure = match (self.take_stop_cause(), ran) {
+        let failure = match (self.take_stop_cause(), result) {
             (Some(StopCause::Stopped(StopReason::Restart)), _) => ScriptFailure::Restart,
             (None, Ok((true, value))) => {
                 return Ok(ScriptValue { value, protocol: self.bridge.protocol.get() });
             }
-            (Some(_), _) => self.killed(),
-            (None, Ok((false, Value::String(text)))) if *text.as_bytes() == *OUT_OF_MEMORY => {
-                self.out_of_memory()
+            (Some(_), _) => self.killed_failure(),
+            (None, Ok((false, Value::String(text)))) if *text.as_bytes() == *OUT_OF_MEMORY_ERROR => {
+                self.out_of_memory_failure()
             }
-            (None, Ok((false, error))) => describe(&error),
-            (None, Err(mlua::Error::MemoryError(_))) => self.out_of_memory(),
-            (None, Err(error)) => internal_failure(format!("ERR {}", internal(&error))),
+            (None, Ok((false, error))) => failure_from_error(&error),
+            (None, Err(mlua::Error::MemoryError(_))) => self.out_of_memory_failure(),
+            (None, Err(error)) => internal_failure(format!("ERR {}", error_without_trace(&error))),
         };
         self.end_script();
         Err(failure)
     }
 
-    fn out_of_memory(&self) -> ScriptFailure {
+    fn out_of_memory_failure(&self) -> ScriptFailure {
         match self.hook_state.collector.may_have_missed_garbage() {
             true => ScriptFailure::Memory,
             false => internal_failure("ERR not enough memory".to_owned()),
         }
     }
 
-    fn killed(&self) -> ScriptFailure {
-        let by = if self.hook_state.running.is_function() { "FUNCTION" } else { "SCRIPT" };
-        let place = self.hook_state.killed_at.take();
+    fn killed_failure(&self) -> ScriptFailure {
+        let by = if self.hook_state.interpreter_state.is_function() { "FUNCTION" } else { "SCRIPT" };
+        let place = self.hook_state.kill_position.take();
         let place = place.map(|place| format!(" script: on {place}.")).unwrap_or_default();
         internal_failure(format!("ERR Script killed by user with {by} KILL.{place}"))
     }
@@ -621,18 +621,14 @@ impl Interpreter {
     /// The script was stopped. Nothing is written if the conversion of the value was interrupted.
     pub fn write(
         &mut self,
-        outcome: &ScriptValue,
+        value: &ScriptValue,
         reply: &mut Writer<'_>,
-        told: &mut dyn FnMut(&[u8], bool),
+        on_error: &mut dyn FnMut(&[u8], bool),
     ) -> Result<(), ScriptFailure> {
         let start = reply.len();
-        let mut answer = ReplyWriter {
-            protocol: outcome.protocol,
-            reply,
-            steps: self.limits.step_counter(),
-            on_error: told,
-        };
-        let written = answer.write(&outcome.value, 0);
+        let mut answer =
+            ReplyWriter { protocol: value.protocol, reply, steps: self.limits.step_counter(), on_error };
+        let written = answer.write(&value.value, 0);
         let stopped = self.take_stop_cause().is_some();
         if let Err(complaint) = &written {
             answer.reply.truncate(start);
@@ -641,17 +637,17 @@ impl Interpreter {
                 answer.write_error(&answer::to_one_line(complaint.as_bytes(), true), false);
             }
         }
-        let ended = if stopped { Err(self.killed()) } else { Ok(()) };
+        let ended = if stopped { Err(self.killed_failure()) } else { Ok(()) };
         self.end_script();
         ended
     }
 
     /// Marks the script or library code as ended.
     fn end_script(&self) {
-        self.hook_state.running.end();
-        self.hook_state.killed_at.take();
+        self.hook_state.interpreter_state.end();
+        self.hook_state.kill_position.take();
         let mut words = self.hook_state.command.borrow_mut();
-        if words.bytes() > LARGE_COMMAND {
+        if words.heap_bytes() > LARGE_REQUEST_BYTES {
             *words = Request::new();
         }
         self.bridge.release_large_request();
@@ -664,7 +660,7 @@ impl Interpreter {
 
     /// Memory that the Lua state uses, in bytes.
     #[must_use]
-    pub fn memory(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.lua.used_memory()
     }
 }
@@ -684,7 +680,7 @@ fn answer_query(lua: &Lua, bridge: &HostBridge, mut args: MultiValue) -> mlua::R
             bridge.protocol.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 });
         }
         question::SET_REPLICATION => {
-            let targets = ReplicationTargets::of_flags(argument);
+            let targets = ReplicationTargets::from_flags(argument);
             bridge.with_host(|host| host.set_replication_targets(targets));
         }
         question::IS_PERMITTED => {
@@ -699,12 +695,12 @@ fn answer_query(lua: &Lua, bridge: &HostBridge, mut args: MultiValue) -> mlua::R
         }
         question::BREAKPOINT => {
             let debugger = bridge.debugger.borrow();
-            debugger.as_ref().inspect(|debugger| debugger.break_at_next());
+            debugger.as_ref().inspect(|debugger| debugger.stop_at_next_line());
             return Ok(Ok(Value::Boolean(debugger.is_some())));
         }
         question::DEBUG => {
             if let Some(debugger) = &*bridge.debugger.borrow() {
-                debugger.write(&args);
+                debugger.print_values(&args);
             }
         }
         _ => {}
@@ -718,7 +714,7 @@ fn read_request(args: &MultiValue, request: &mut Request) -> Result<(), &'static
     for arg in args {
         match (arg, to_number(arg)) {
             (Value::String(text), _) => request.push(&text.as_bytes()),
-            (_, Some(number)) => request.push(to_argument(number).as_bytes()),
+            (_, Some(number)) => request.push(format_argument(number).as_bytes()),
             (_, None) => return Err("Command arguments must be strings or integers"),
         }
     }
@@ -729,8 +725,8 @@ fn read_request(args: &MultiValue, request: &mut Request) -> Result<(), &'static
 }
 
 /// Converts `message` to an error text in Lua, which the prelude raises.
-fn query_error(lua: &Lua, complaint: &str) -> mlua::Result<QueryResult> {
-    Ok(Err(complaint.into_lua(lua)?))
+fn query_error(lua: &Lua, message: &str) -> mlua::Result<QueryResult> {
+    Ok(Err(message.into_lua(lua)?))
 }
 
 /// Bytes that mlua converts to a Lua string.
@@ -748,7 +744,7 @@ fn to_lua_string(bytes: &[u8]) -> Either<&str, LuaBytes<'_>> {
 }
 
 /// The fields of `debug.getinfo` for a stack level that the prelude requests.
-fn level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
+fn stack_level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
     let found = lua.inspect_stack(level, |debug| {
         let source = debug.source();
         let text = source.source.map(|source| source.into_owned()).unwrap_or_default();
@@ -763,14 +759,14 @@ fn level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
 }
 
 /// Converts the error that ended a script to the failure for the client.
-fn describe(error: &Value) -> ScriptFailure {
+fn failure_from_error(error: &Value) -> ScriptFailure {
     let Value::Table(table) = error else {
         return match error {
             Value::String(text) => {
                 let text = [b"ERR ", &*answer::to_one_line(&text.as_bytes(), true)].concat();
-                ScriptFailure::Error { to_lua_string: text, is_counted: false }
+                ScriptFailure::Error { text, is_counted: false }
             }
-            Value::Error(error) => internal_failure(format!("ERR {}", internal(error))),
+            Value::Error(error) => internal_failure(format!("ERR {}", error_without_trace(error))),
             _ => internal_failure("ERR execution failure".to_owned()),
         };
     };
@@ -782,12 +778,12 @@ fn describe(error: &Value) -> ScriptFailure {
         let place = [b" script: on ", &*source.as_bytes(), format!(":{line}.").as_bytes()].concat();
         text.extend(answer::to_one_line(&place, true));
     }
-    ScriptFailure::Error { to_lua_string: text, is_counted: counted }
+    ScriptFailure::Error { text, is_counted: counted }
 }
 
 /// A failure caused by the server rather than by the script.
 fn internal_failure(text: String) -> ScriptFailure {
-    ScriptFailure::Error { to_lua_string: text.into_bytes(), is_counted: false }
+    ScriptFailure::Error { text: text.into_bytes(), is_counted: false }
 }
 
 /// The text of an error that is a table, from its field `err`.
@@ -802,29 +798,29 @@ pub(crate) fn error_text(table: &Table) -> Vec<u8> {
 }
 
 /// Installs the hook that checks every `INSTRUCTIONS_PER_CHECK` instructions whether the script may continue.
-fn install_hook(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<()> {
-    let watch = watch.clone();
+fn install_hook(lua: &Lua, hook_state: &Rc<HookState>) -> mlua::Result<()> {
+    let watch = hook_state.clone();
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK), move |lua, _| {
         on_instruction_count(lua, &watch)
     })
 }
 
 /// Installs a hook that fails every further instruction of the stopped script, and returns the same error.
-pub(crate) fn stopped_error(lua: &Lua, watch: &Rc<HookState>) -> mlua::Error {
-    check_stop(lua, watch).err().unwrap_or_else(|| mlua::Error::runtime(STOPPED_ERROR))
+pub(crate) fn stopped_error(lua: &Lua, hook_state: &Rc<HookState>) -> mlua::Error {
+    check_stop(lua, hook_state).err().unwrap_or_else(|| mlua::Error::runtime(STOPPED_ERROR))
 }
 
 /// Stops the script: every further instruction fails.
-fn check_stop(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<()> {
-    let watch = watch.clone();
+fn check_stop(lua: &Lua, hook_state: &Rc<HookState>) -> mlua::Result<()> {
+    let watch = hook_state.clone();
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(1), move |lua, _| {
         on_instruction_count(lua, &watch)
     })
 }
 
 /// Installs the debugger's line hook in addition to the check for a stop.
-fn debugged(lua: &Lua, watch: &Rc<HookState>, debugger: &Rc<Debugger>) -> mlua::Result<()> {
-    let (watch, debugger) = (watch.clone(), debugger.clone());
+fn install_debug_hook(lua: &Lua, hook_state: &Rc<HookState>, debugger: &Rc<Debugger>) -> mlua::Result<()> {
+    let (watch, debugger) = (hook_state.clone(), debugger.clone());
     let triggers = HookTriggers::new().every_line().every_nth_instruction(INSTRUCTIONS_PER_CHECK);
     lua.set_global_hook(triggers, move |lua, debug| {
         if debug.event() != mlua::debug::DebugEvent::Line {
@@ -832,14 +828,14 @@ fn debugged(lua: &Lua, watch: &Rc<HookState>, debugger: &Rc<Debugger>) -> mlua::
         }
         let line = debug.current_line().filter(|_| {
             let source = debug.source().source;
-            source.is_some_and(|source| source == debugger::SOURCE)
+            source.is_some_and(|source| source == debugger::SCRIPT_CHUNK_NAME)
         });
         line.map_or(Ok(()), |line| debugger.on_line(lua, line)).map(|()| VmState::Continue)
     })
 }
 
 /// The script's current position (source and line), skipping other code on the stack.
-fn place_in_script(lua: &Lua) -> Option<String> {
+fn position_in_script(lua: &Lua) -> Option<String> {
     for level in 0.. {
         let found = lua.inspect_stack(level, |debug| {
             let source = debug.source().source.filter(|source| source.starts_with("@user_"));
@@ -854,49 +850,49 @@ fn place_in_script(lua: &Lua) -> Option<String> {
     None
 }
 
-fn on_instruction_count(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<VmState> {
-    watch.collector.collect_if_due(lua, 0)?;
-    if watch.collector.switch_to_thorough(lua.used_memory()) {
+fn on_instruction_count(lua: &Lua, hook_state: &Rc<HookState>) -> mlua::Result<VmState> {
+    hook_state.collector.collect_if_due(lua, 0)?;
+    if hook_state.collector.switch_to_thorough(lua.used_memory()) {
         Collector::set_thorough(lua, true);
     }
-    let running = &watch.running;
-    let timeout = watch.timeout.get();
-    let is_over = || running.elapsed((watch.nanos)()) > timeout;
-    let mut ending = watch.stop_cause.get();
-    if ending.is_none() && (running.is_stopped() || running.delays_shutdown(watch.nanos)) {
+    let running = &hook_state.interpreter_state;
+    let timeout = hook_state.timeout_nanos.get();
+    let is_over = || running.elapsed_nanos((hook_state.nanos)()) > timeout;
+    let mut ending = hook_state.stop_cause.get();
+    if ending.is_none() && (running.is_stopped() || running.delays_shutdown(hook_state.nanos)) {
         ending = Some(StopCause::Stopped(StopReason::Killed));
-        *watch.killed_at.borrow_mut() = place_in_script(lua);
+        *hook_state.kill_position.borrow_mut() = position_in_script(lua);
         let kill = if running.is_function() { "FUNCTION KILL" } else { "SCRIPT KILL" };
-        (watch.log_line)(LOG_NOTICE, &format!("Script killed by user with {kill}."));
-    } else if ending.is_none() && watch.loading.get() && is_over() {
+        (hook_state.log_line)(LOG_NOTICE, &format!("Script killed by user with {kill}."));
+    } else if ending.is_none() && hook_state.is_loading.get() && is_over() {
         ending = Some(StopCause::TimedOut);
     }
     if ending.is_some() {
-        if watch.stop_cause.replace(ending).is_none() {
-            check_stop(lua, watch)?;
+        if hook_state.stop_cause.replace(ending).is_none() {
+            check_stop(lua, hook_state)?;
         }
         return Err(mlua::Error::runtime(STOPPED_ERROR));
     }
     if timeout > 0 && !running.is_busy() && is_over() {
-        report_slow(watch);
-        running.set_busy(watch.command.borrow().args().iter().map(<[u8]>::to_vec).collect());
-        (watch.on_busy)();
+        log_busy_script(hook_state);
+        running.set_busy(hook_state.command.borrow().args().iter().map(<[u8]>::to_vec).collect());
+        (hook_state.on_busy)();
     }
     Ok(VmState::Continue)
 }
 
 /// Logs that a script is busy, in the wording that tools search for.
-fn report_slow(watch: &HookState) {
-    let millis = watch.running.elapsed((watch.nanos)()) / 1_000_000;
-    let kill = if watch.running.is_function() { "FUNCTION KILL" } else { "SCRIPT KILL" };
-    let request = watch.command.borrow();
+fn log_busy_script(hook_state: &HookState) {
+    let millis = hook_state.interpreter_state.elapsed_nanos((hook_state.nanos)()) / 1_000_000;
+    let kill = if hook_state.interpreter_state.is_function() { "FUNCTION KILL" } else { "SCRIPT KILL" };
+    let request = hook_state.command.borrow();
     let (command, word) = (request.args().get(0), request.args().get(1).unwrap_or_default());
     let is_text = command.is_some_and(|command| {
         command.eq_ignore_ascii_case(b"eval") || command.eq_ignore_ascii_case(b"eval_ro")
     });
     let sha = is_text.then(|| crate::script::sha1_hex(word));
     let name = String::from_utf8_lossy(sha.as_ref().map_or(word, |sha| &sha[..]));
-    (watch.log_line)(
+    (hook_state.log_line)(
         LOG_WARNING,
         &format!(
             "Slow script detected: still in execution after {millis} milliseconds. You can try killing the script \

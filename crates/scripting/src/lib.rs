@@ -25,7 +25,7 @@ pub use debugger::DebugConsole;
 pub use functions::{Function, FunctionError, Functions, Library, RestorePolicy};
 pub use interpreter::{
     Interpreter, InterpreterOptions, Invocation, LuaHost, ReplicationTargets, ScriptFailure, ScriptValue,
-    StopReason, memory_bound,
+    StopReason, lua_memory_limit,
 };
 pub use running::{InterpreterState, KillResult};
 pub use script::{Script, ScriptFlags, Shebang, ShebangError, sha1_hex};

@@ -18,12 +18,12 @@ use mlua::{Function, IntoLuaMulti, Lua, MultiValue, Table, Value};
 
 use crate::collector::Collector;
 use crate::random::Random;
-pub(crate) use cjson::SharedOptions as JsonSettings;
+pub(crate) use cjson::SharedJsonOptions as JsonSettings;
 
 /// Maximum length of a string that a single function call creates.
-const MAX_STRING: usize = 512 << 20;
+const MAX_STRING_BYTES: usize = 512 << 20;
 /// Number of steps between two checks whether the script must stop; they take some hundred microseconds.
-const STEPS: usize = 10_000;
+const STEPS_PER_CHECK: usize = 10_000;
 /// Number of bytes of text that count as one step.
 const BYTES_PER_STEP: usize = 64;
 
@@ -33,24 +33,24 @@ pub(crate) struct FunctionLimits {
     /// A Lua function that raises an error if the script must stop.
     pub(crate) check_hook: Function,
     /// The memory limit of the Lua state in bytes.
-    pub(crate) memory: Rc<Cell<usize>>,
+    pub(crate) memory_limit: Rc<Cell<usize>>,
     pub(crate) collector: Rc<Collector>,
 }
 
 impl FunctionLimits {
     /// Maximum length of a string that a function may create now.
     pub(crate) fn max_string_len(&self) -> usize {
-        self.memory.get().min(MAX_STRING)
+        self.memory_limit.get().min(MAX_STRING_BYTES)
     }
 
     pub(crate) fn step_counter(&self) -> StepCounter<'_> {
-        StepCounter { limits: self, steps: 0, is_lifted: None }
+        StepCounter { limits: self, steps: 0, lifted_limit: None }
     }
 
     /// Lifts the allocator's limit while code creates or visits many values. Under that limit mlua would guard each
     /// allocation, which more than doubles the run time. The `StepCounter` passed to the code enforces the limit
     /// instead.
-    pub(crate) fn is_lifted<R>(
+    pub(crate) fn with_limit_lifted<R>(
         &self,
         lua: &Lua,
         run: impl FnOnce(StepCounter<'_>) -> LibraryResult<R>,
@@ -58,33 +58,33 @@ impl FunctionLimits {
         self.collector.collect_if_due(lua, 0)?;
         let bound = lua.set_memory_limit(0)?;
         let lifted = Some((lua, bound)).filter(|_| bound > 0);
-        let made = run(StepCounter { limits: self, steps: 0, is_lifted: lifted });
+        let made = run(StepCounter { limits: self, steps: 0, lifted_limit: lifted });
         lua.set_memory_limit(bound)?;
         made
     }
 }
 
-/// Progress of a long-running function; checks the limits every [`STEPS`] steps.
+/// Progress of a long-running function; checks the limits every [`STEPS_PER_CHECK`] steps.
 #[derive(Debug)]
 pub(crate) struct StepCounter<'a> {
     limits: &'a FunctionLimits,
     steps: usize,
     /// The Lua state whose allocator limit was lifted, and the limit to restore.
-    is_lifted: Option<(&'a Lua, usize)>,
+    lifted_limit: Option<(&'a Lua, usize)>,
 }
 
 impl StepCounter<'_> {
     /// Counts one processed element of `bytes` bytes as steps. `result_len` is the present length of the result.
-    pub(crate) fn step(&mut self, bytes: usize, made: usize) -> LibraryResult<()> {
-        if made > self.limits.max_string_len() {
+    pub(crate) fn step(&mut self, bytes: usize, result_len: usize) -> LibraryResult<()> {
+        if result_len > self.limits.max_string_len() {
             return Err("resulting string too large".into());
         }
         self.steps += 1 + bytes / BYTES_PER_STEP;
-        if self.steps < STEPS {
+        if self.steps < STEPS_PER_CHECK {
             return Ok(());
         }
         self.steps = 0;
-        if self.is_lifted.is_some_and(|(lua, bound)| lua.used_memory() > bound) {
+        if self.lifted_limit.is_some_and(|(lua, bound)| lua.used_memory() > bound) {
             return Err(mlua::Error::MemoryError("not enough memory".to_owned()).into());
         }
         Ok(self.limits.check_hook.call::<()>(())?)
@@ -101,7 +101,7 @@ pub(crate) enum LibraryError {
         /// Number of the argument, counted from 1.
         index: usize,
         function: String,
-        what: String,
+        problem: String,
     },
     /// Lua itself failed, for lack of memory.
     Lua(mlua::Error),
@@ -111,7 +111,7 @@ impl std::fmt::Display for LibraryError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Script(text) => f.write_str(text),
-            Self::Argument { index, function, what } => {
+            Self::Argument { index, function, problem: what } => {
                 write!(f, "bad argument #{index} to '{function}' ({what})")
             }
             Self::Lua(error) => f.write_str(&error_text(error)),
@@ -145,7 +145,7 @@ pub(crate) struct RaisedError {
     pub(crate) text: Vec<u8>,
     /// `Some` if the script receives a table with the text in `err`, like errors of commands; the value says whether
     /// the error statistics include it.
-    pub(crate) table: Option<bool>,
+    pub(crate) error_table_counted: Option<bool>,
 }
 
 impl std::fmt::Display for RaisedError {
@@ -157,7 +157,7 @@ impl std::fmt::Display for RaisedError {
 impl std::error::Error for RaisedError {}
 
 /// The position from which the running function was called, formatted as the prefix of Lua's error texts.
-fn called_at(lua: &Lua) -> String {
+fn caller_position(lua: &Lua) -> String {
     for level in 1.. {
         let place = lua.inspect_stack(level, |debug| {
             let source = debug.source().short_src.map(|source| source.into_owned());
@@ -175,7 +175,7 @@ fn called_at(lua: &Lua) -> String {
 
 /// Whether the running function was called as a method (`text:find()`), directly or through the prelude. Lua then does
 /// not count the object as an argument in error messages.
-fn called_as_method(lua: &Lua) -> bool {
+fn is_called_as_method(lua: &Lua) -> bool {
     for level in 0.. {
         let called = lua.inspect_stack(level, |debug| debug.names().name_what == Some("method"));
         let by_prelude =
@@ -204,7 +204,7 @@ pub(crate) fn error_text(error: &mlua::Error) -> String {
 }
 
 /// Converts an error from Rust to the value that a script receives.
-fn unwrap(lua: &Lua, error: Value) -> mlua::Result<Value> {
+fn error_to_lua(lua: &Lua, error: Value) -> mlua::Result<Value> {
     let Value::Error(error) = error else { return Ok(error) };
     let mut cause = &*error;
     while let mlua::Error::CallbackError { cause: inner, .. } = cause {
@@ -215,31 +215,31 @@ fn unwrap(lua: &Lua, error: Value) -> mlua::Result<Value> {
         let text = text.strip_prefix("runtime error: ").unwrap_or(&text);
         return Ok(Value::String(lua.create_string(text.lines().next().unwrap_or_default())?));
     };
-    match raised.table {
+    match raised.error_table_counted {
         Some(counted) => Ok(Value::Table(crate::reply::error_table(lua, &raised.text, counted)?)),
         None => Ok(Value::String(lua.create_string(&raised.text)?)),
     }
 }
 
 /// Creates a library function.
-pub(crate) fn function<R: IntoLuaMulti>(
+pub(crate) fn create_function<R: IntoLuaMulti>(
     lua: &Lua,
     f: impl Fn(&Lua, &Arguments) -> LibraryResult<R> + 'static,
 ) -> mlua::Result<Function> {
     lua.create_function(move |lua, args: MultiValue| {
         f(lua, &Arguments { args }).map_err(|complaint| match complaint {
-            LibraryError::Argument { index, function, what } => {
-                let index = index - usize::from(called_as_method(lua));
+            LibraryError::Argument { index, function, problem: what } => {
+                let index = index - usize::from(is_called_as_method(lua));
                 let text = match index {
                     0 => format!("calling '{function}' on bad self"),
                     _ => format!("bad argument #{index} to '{function}' ({what})"),
                 };
-                let text = format!("{}{text}", called_at(lua)).into_bytes();
-                mlua::Error::external(RaisedError { text, table: None })
+                let text = format!("{}{text}", caller_position(lua)).into_bytes();
+                mlua::Error::external(RaisedError { text, error_table_counted: None })
             }
             LibraryError::Script(text) => {
-                let text = format!("{}{text}", called_at(lua)).into_bytes();
-                mlua::Error::external(RaisedError { text, table: None })
+                let text = format!("{}{text}", caller_position(lua)).into_bytes();
+                mlua::Error::external(RaisedError { text, error_table_counted: None })
             }
             LibraryError::Lua(error) => error,
         })
@@ -308,8 +308,8 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
 }
 
 /// The error for an invalid argument, in the format of C libraries.
-pub(crate) fn argument_error(index: usize, function: &str, what: &str) -> LibraryError {
-    LibraryError::Argument { index, function: function.to_owned(), what: what.to_owned() }
+pub(crate) fn argument_error(index: usize, function: &str, problem: &str) -> LibraryError {
+    LibraryError::Argument { index, function: function.to_owned(), problem: problem.to_owned() }
 }
 
 /// The table of native functions for the prelude.
@@ -321,18 +321,18 @@ pub(crate) fn native_libraries(
     log: fn(u8, &str),
 ) -> mlua::Result<Table> {
     let native = lua.create_table()?;
-    native.set("bit", bit::library(lua)?)?;
-    native.set("struct", structs::library(lua)?)?;
-    native.set("cmsgpack", cmsgpack::library(lua, limits)?)?;
+    native.set("bit", bit::create_library(lua)?)?;
+    native.set("struct", structs::create_library(lua)?)?;
+    native.set("cmsgpack", cmsgpack::create_library(lua, limits)?)?;
     let (own, bounds) = (json.clone(), limits.clone());
     let new_json = move |lua: &Lua, shared: bool| {
         let settings = if shared { own.clone() } else { JsonSettings::default() };
-        cjson::library(lua, &settings, &bounds)
+        cjson::create_library(lua, &settings, &bounds)
     };
     native.set("new_json", lua.create_function(new_json)?)?;
-    native.set("math", math::library(lua, random)?)?;
+    native.set("math", math::create_library(lua, random)?)?;
     let string = lua.create_table()?;
-    patterns::register(&string, lua, &limits.check_hook)?;
+    patterns::register_functions(&string, lua, &limits.check_hook)?;
     native.set("string", string)?;
     native.set("look", &limits.check_hook)?;
     let bounds = limits.clone();
@@ -341,9 +341,9 @@ pub(crate) fn native_libraries(
         let mut flags = crate::script::ScriptFlags::default();
         Ok(matches!(&name, Value::String(name) if flags.set_flag(&name.as_bytes())))
     };
-    native.set("unwrap", lua.create_function(unwrap)?)?;
+    native.set("unwrap", lua.create_function(error_to_lua)?)?;
     native.set("is_flag", lua.create_function(is_flag)?)?;
-    let api = move |lua: &Lua, current: Function| server::library(lua, &current, log);
+    let api = move |lua: &Lua, current: Function| server::create_library(lua, &current, log);
     native.set("api", lua.create_function(api)?)?;
     Ok(native)
 }

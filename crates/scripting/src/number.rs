@@ -25,7 +25,7 @@ pub(crate) fn format_g(value: f64, precision: usize) -> String {
 
 /// Formats a number as a command argument with the fewest digits that read back as the same number, as in Valkey.
 #[must_use]
-pub(crate) fn to_argument(value: f64) -> String {
+pub(crate) fn format_argument(value: f64) -> String {
     if value.is_nan() {
         return format_g(value, 17);
     }
@@ -35,8 +35,8 @@ pub(crate) fn to_argument(value: f64) -> String {
 
 /// Whether a number is an integer in the range where doubles represent every integer exactly.
 pub(crate) fn is_exact_integer(number: f64) -> bool {
-    const MAX_EXACT: f64 = (1_u64 << 53) as f64;
-    number.abs() < MAX_EXACT && number.trunc() == number
+    const MAX_EXACT_INTEGER: f64 = (1_u64 << 53) as f64;
+    number.abs() < MAX_EXACT_INTEGER && number.trunc() == number
 }
 
 fn trim_trailing_zeros(text: &str) -> &str {
@@ -86,7 +86,7 @@ mod tests {
             (-f64::NAN, "-nan"),
         ];
         for (value, text) in words {
-            assert_eq!(to_argument(*value), *text);
+            assert_eq!(format_argument(*value), *text);
         }
         assert_eq!(to_integer(3.99), 3);
         assert_eq!(to_integer(-3.99), -3);

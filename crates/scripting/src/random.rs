@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 const MASK: u64 = (1 << 48) - 1;
-const FACTOR: u64 = 0x5_DEEC_E66D;
+const MULTIPLIER: u64 = 0x5_DEEC_E66D;
 const ADDEND: u64 = 0xB;
 const SEED_LOW_BITS: u64 = 0x330E;
 
@@ -17,13 +17,13 @@ impl Random {
         Self(Cell::new((seed << 16 | SEED_LOW_BITS) & MASK))
     }
 
-    pub(crate) fn seed(&self, seed: i32) {
+    pub(crate) fn set_seed(&self, seed: i32) {
         self.0.set((u64::from(seed as u32) << 16) + SEED_LOW_BITS);
     }
 
     /// The next number in the range [0, 1).
     pub(crate) fn next_f64(&self) -> f64 {
-        let state = self.0.get().wrapping_mul(FACTOR).wrapping_add(ADDEND) & MASK;
+        let state = self.0.get().wrapping_mul(MULTIPLIER).wrapping_add(ADDEND) & MASK;
         self.0.set(state);
         let bits = (state >> 17) as i64;
         let max = i64::from(i32::MAX);

@@ -6,14 +6,14 @@
 use mlua::{Lua, Result};
 
 /// The table that scripts receive for an error. `is_counted` says whether the error statistics already include it.
-pub(crate) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<mlua::Table> {
+pub(crate) fn error_table(lua: &Lua, text: &[u8], is_counted: bool) -> Result<mlua::Table> {
     let table = lua.create_table_with_capacity(0, 4)?;
     if text.contains(&b' ') {
         table.raw_set("err", lua.create_string(text)?)?;
     } else {
         table.raw_set("err", lua.create_string([b"ERR ", text].concat())?)?;
     }
-    if counted {
+    if is_counted {
         table.raw_set("ignore_error_stats_update", true)?;
     }
     Ok(table)
@@ -28,7 +28,7 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Maximum nesting of replies. This server produces all replies, and none of them exceeds the limit.
-    pub(crate) const MAX_DEPTH: usize = 64;
+    pub(crate) const MAX_REPLY_DEPTH: usize = 64;
 
     /// Creates a reader at the start of `wire`, a complete reply.
     pub(crate) fn new(wire: &'a [u8]) -> Self {

@@ -28,23 +28,23 @@ const STOP_UNWRITTEN: u8 = 1;
 const STOP_ALL: u8 = 2;
 
 /// Grace period in nanoseconds for scripts that may be stopped during shutdown.
-const SHUTDOWN_GRACE: u64 = 500_000_000;
+const SHUTDOWN_GRACE_NANOS: u64 = 500_000_000;
 
 /// The state of one interpreter that other threads can read and use to stop its script.
 #[derive(Debug, Default)]
 pub struct InterpreterState {
-    busy: AtomicBool,
+    is_busy: AtomicBool,
     stop_request: AtomicU8,
     /// Whether the running script has executed a write command.
     has_written: AtomicBool,
     is_function: AtomicBool,
     /// Start time of the script in nanoseconds, by the thread's clock.
-    started: AtomicU64,
+    started_nanos: AtomicU64,
     memory: StateMemory,
     /// The arguments of the command that called the script. They are set only once the script is busy.
-    command: Mutex<Vec<Vec<u8>>>,
+    command_args: Mutex<Vec<Vec<u8>>>,
     /// Whether the server is shutting down, and which scripts the shutdown may stop. All interpreters share this value.
-    server_stops: Arc<AtomicU8>,
+    shutdown_stop_policy: Arc<AtomicU8>,
 }
 
 /// The memory of one Lua state, included in the total of all states.
@@ -56,7 +56,7 @@ struct StateMemory {
 }
 
 impl StateMemory {
-    fn set(&self, bytes: usize) {
+    fn set_bytes(&self, bytes: usize) {
         let before = self.own_bytes.swap(bytes, Ordering::Relaxed);
         self.total_bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
@@ -64,20 +64,20 @@ impl StateMemory {
 
 impl Drop for StateMemory {
     fn drop(&mut self) {
-        self.set(0);
+        self.set_bytes(0);
     }
 }
 
 impl InterpreterState {
-    pub(crate) fn new(server_stops: &Arc<AtomicU8>, lua_bytes: &Arc<AtomicUsize>) -> Self {
+    pub(crate) fn new(shutdown_stop_policy: &Arc<AtomicU8>, lua_bytes: &Arc<AtomicUsize>) -> Self {
         let memory = StateMemory { own_bytes: AtomicUsize::new(0), total_bytes: lua_bytes.clone() };
-        Self { server_stops: server_stops.clone(), memory, ..Self::default() }
+        Self { shutdown_stop_policy: shutdown_stop_policy.clone(), memory, ..Self::default() }
     }
 
     /// Marks the start of a script or function.
     #[inline]
     pub(crate) fn begin(&self, nanos: u64, is_function: bool) {
-        self.started.store(nanos, Ordering::Relaxed);
+        self.started_nanos.store(nanos, Ordering::Relaxed);
         self.is_function.store(is_function, Ordering::Relaxed);
         self.has_written.store(false, Ordering::Relaxed);
         self.stop_request.store(KEEP_RUNNING, Ordering::Relaxed);
@@ -85,24 +85,24 @@ impl InterpreterState {
 
     /// Start time of the last script or function by the thread's clock.
     #[must_use]
-    pub fn started(&self) -> u64 {
-        self.started.load(Ordering::Relaxed)
+    pub fn started_nanos(&self) -> u64 {
+        self.started_nanos.load(Ordering::Relaxed)
     }
 
     /// Marks the end of the script. Returns whether the script was busy.
     #[inline]
     pub(crate) fn end(&self) -> bool {
-        let busy = self.busy.load(Ordering::Relaxed);
+        let busy = self.is_busy.load(Ordering::Relaxed);
         if busy {
-            self.command.lock().clear();
-            self.busy.store(false, Ordering::Release);
+            self.command_args.lock().clear();
+            self.is_busy.store(false, Ordering::Release);
             self.stop_request.store(KEEP_RUNNING, Ordering::Release);
         }
         busy
     }
 
     pub(crate) fn publish_memory(&self, bytes: usize) {
-        self.memory.set(bytes);
+        self.memory.set_bytes(bytes);
     }
 
     /// Memory of all Lua states of the server in bytes.
@@ -112,14 +112,14 @@ impl InterpreterState {
 
     /// Marks the script as busy: it has exceeded its timeout.
     pub(crate) fn set_busy(&self, command: Vec<Vec<u8>>) {
-        *self.command.lock() = command;
-        self.busy.store(true, Ordering::Release);
+        *self.command_args.lock() = command;
+        self.is_busy.store(true, Ordering::Release);
     }
 
     /// Whether the script has exceeded its timeout.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Acquire)
+        self.is_busy.load(Ordering::Acquire)
     }
 
     /// Whether the script must stop because it was killed or the server shuts down.
@@ -129,12 +129,12 @@ impl InterpreterState {
 
     /// Whether the script delays a shutdown beyond its grace period. `now` reads the thread's clock.
     pub(crate) fn delays_shutdown(&self, now: impl Fn() -> u64) -> bool {
-        let ended = match self.server_stops.load(Ordering::Acquire) {
+        let ended = match self.shutdown_stop_policy.load(Ordering::Acquire) {
             STOP_UNWRITTEN => !self.has_written(),
             STOP_ALL => true,
             _ => false,
         };
-        ended && self.elapsed(now()) > SHUTDOWN_GRACE
+        ended && self.elapsed_nanos(now()) > SHUTDOWN_GRACE_NANOS
     }
 
     /// Marks that the script has written, after which SCRIPT KILL cannot stop it.
@@ -151,14 +151,14 @@ impl InterpreterState {
 
     /// The arguments of the command that called the script; empty unless the script is busy.
     #[must_use]
-    pub fn command(&self) -> Vec<Vec<u8>> {
-        self.command.lock().clone()
+    pub fn command_args(&self) -> Vec<Vec<u8>> {
+        self.command_args.lock().clone()
     }
 
     /// Nanoseconds since the script started. `now` is the current time by the same clock.
     #[must_use]
-    pub fn elapsed(&self, nanos: u64) -> u64 {
-        nanos.saturating_sub(self.started.load(Ordering::Relaxed))
+    pub fn elapsed_nanos(&self, now: u64) -> u64 {
+        now.saturating_sub(self.started_nanos.load(Ordering::Relaxed))
     }
 
     /// Whether the running code is a function (FCALL) rather than a script.
@@ -172,10 +172,10 @@ impl InterpreterState {
         self.stop_request.store(KILLED, Ordering::Release);
     }
 
-    fn kill(&self, function: bool) -> KillResult {
+    fn kill(&self, kills_functions: bool) -> KillResult {
         if self.has_written() {
             KillResult::Unkillable
-        } else if self.is_function() != function {
+        } else if self.is_function() != kills_functions {
             KillResult::WrongKind
         } else {
             self.stop_request.store(KILLED, Ordering::Release);
@@ -188,27 +188,28 @@ impl crate::Scripts {
     /// Stops every busy script, or with `kills_functions` every busy function, unless it has written (SCRIPT KILL and
     /// FUNCTION KILL).
     #[must_use]
-    pub fn kill(&self, function: bool) -> KillResult {
-        let busy = self.running().into_iter().filter(|running| running.is_busy());
-        let verdicts: Vec<KillResult> = busy.map(|running| running.kill(function)).collect();
+    pub fn kill(&self, kills_functions: bool) -> KillResult {
+        let busy = self.interpreter_states().into_iter().filter(|running| running.is_busy());
+        let verdicts: Vec<KillResult> = busy.map(|running| running.kill(kills_functions)).collect();
         let order = [KillResult::Stopped, KillResult::Unkillable, KillResult::WrongKind];
         order.into_iter().find(|verdict| verdicts.contains(verdict)).unwrap_or(KillResult::NotBusy)
     }
 
     /// Begins a shutdown: scripts are stopped after a grace period, except that scripts with writes continue if the
     /// data will be saved.
-    pub fn begin_shutdown(&self, saved: bool) {
-        self.server_stops.store(if saved { STOP_UNWRITTEN } else { STOP_ALL }, Ordering::Release);
+    pub fn begin_shutdown(&self, saves_data: bool) {
+        self.shutdown_stop_policy
+            .store(if saves_data { STOP_UNWRITTEN } else { STOP_ALL }, Ordering::Release);
     }
 
     /// Cancels a shutdown, so that scripts continue to run.
     pub fn cancel_shutdown(&self) {
-        self.server_stops.store(KEEP_RUNNING, Ordering::Release);
+        self.shutdown_stop_policy.store(KEEP_RUNNING, Ordering::Release);
     }
 
     /// Whether the script of any thread is busy.
     #[must_use]
     pub fn any_busy(&self) -> bool {
-        self.running().iter().any(|running| running.is_busy())
+        self.interpreter_states().iter().any(|running| running.is_busy())
     }
 }

@@ -23,12 +23,13 @@ pub struct ScriptFlags {
 }
 
 /// Flag names in listing order.
-const NAMES: [&str; 5] = ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
+const FLAG_NAMES: [&str; 5] =
+    ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
 
 impl ScriptFlags {
     /// Sets a flag by name. Returns whether the name is known.
     pub fn set_flag(&mut self, name: &[u8]) -> bool {
-        let Some(place) = NAMES.iter().position(|known| known.as_bytes() == name) else { return false };
+        let Some(place) = FLAG_NAMES.iter().position(|known| known.as_bytes() == name) else { return false };
         *self.flag_fields()[place] = true;
         true
     }
@@ -47,7 +48,7 @@ impl ScriptFlags {
     #[must_use]
     pub fn names(mut self) -> Vec<&'static str> {
         let set = self.flag_fields().map(|field| *field);
-        NAMES.into_iter().zip(set).filter(|(_, set)| *set).map(|(name, _)| name).collect()
+        FLAG_NAMES.into_iter().zip(set).filter(|(_, set)| *set).map(|(name, _)| name).collect()
     }
 }
 
@@ -122,7 +123,7 @@ pub struct Script {
     /// The flags declared in the shebang; defaults without a shebang.
     pub flags: ScriptFlags,
     /// Byte offset in `text` of the code after the shebang.
-    body: usize,
+    body_offset: usize,
     /// Whether the script was added by SCRIPT LOAD, which exempts it from eviction.
     pub(crate) is_pinned: AtomicBool,
     /// Whether the script is in the cache; false after it is flushed or evicted.
@@ -163,7 +164,7 @@ impl Script {
             sha: sha1_hex(text),
             text: text.into(),
             flags,
-            body,
+            body_offset: body,
             is_pinned: AtomicBool::new(false),
             is_live: AtomicBool::new(true),
             last_used: AtomicU64::new(0),
@@ -174,7 +175,7 @@ impl Script {
 
     /// The text for Lua to compile, without the shebang.
     pub(crate) fn body(&self) -> &[u8] {
-        &self.text[self.body..]
+        &self.text[self.body_offset..]
     }
 
     /// Whether clients can still call the script by its SHA1.

@@ -11,9 +11,9 @@ use crate::{
 };
 
 /// A server that knows no commands.
-struct NoCommands;
+struct NoCommandsHost;
 
-impl LuaHost for NoCommands {
+impl LuaHost for NoCommandsHost {
     fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], StopReason> {
         Ok(b"+OK\r\n")
     }
@@ -25,7 +25,7 @@ impl LuaHost for NoCommands {
     }
 }
 
-pub(crate) fn interpreter() -> Interpreter {
+pub(crate) fn new_interpreter() -> Interpreter {
     let options = InterpreterOptions {
         version: "7.4.0",
         version_number: 0x0007_0400,
@@ -40,14 +40,14 @@ pub(crate) fn interpreter() -> Interpreter {
 
 fn failure_text(failure: ScriptFailure) -> String {
     match failure {
-        ScriptFailure::Error { to_lua_string: text, .. } => String::from_utf8_lossy(&text).into_owned(),
+        ScriptFailure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned(),
         ScriptFailure::Memory => "ERR not enough memory".to_owned(),
         failure => format!("{failure:?}"),
     }
 }
 
-fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
-    run_with_host(interpreter, text, &mut NoCommands)
+fn run_script(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
+    run_with_host(interpreter, text, &mut NoCommandsHost)
 }
 
 /// Runs a script with this host.
@@ -60,7 +60,7 @@ pub(crate) fn run_with_host(
     interpreter.compile(&script).map_err(|error| format!("{error:?}"))?;
     let mut words = Request::new();
     ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
-    let call = Invocation { command: words.args(), keys: 0, timeout: 0 };
+    let call = Invocation { command: words.args(), key_count: 0, busy_timeout_millis: 0 };
     match interpreter.run(&script, &call, host) {
         Ok(outcome) => {
             let mut reply = Vec::new();
@@ -103,8 +103,8 @@ fn long_running_scripts_can_be_stopped() {
         "local t=setmetatable({}, {__index=function(t) return t.x end}) while true do pcall(function() return t.x end) end",
     ];
     for script in endless {
-        let mut interpreter = interpreter();
-        let (running, done) = (interpreter.running().clone(), AtomicBool::new(false));
+        let mut interpreter = new_interpreter();
+        let (running, done) = (interpreter.interpreter_state().clone(), AtomicBool::new(false));
         let ended = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -112,19 +112,19 @@ fn long_running_scripts_can_be_stopped() {
                     std::thread::yield_now();
                 }
             });
-            let ended = run(&mut interpreter, script);
+            let ended = run_script(&mut interpreter, script);
             done.store(true, Ordering::Relaxed);
             ended
         });
         assert!(ended.is_err(), "{script}: {ended:?}");
-        assert_eq!(run(&mut interpreter, "return 1"), Ok(Value::Integer(1)), "after {script}");
+        assert_eq!(run_script(&mut interpreter, "return 1"), Ok(Value::Integer(1)), "after {script}");
     }
 }
 
 /// The scripts are published attacks on the Lua engines of other servers, and variations of the attacks.
 #[test]
 fn known_attacks_fail_as_script_errors() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     let attacks = [
         // CVE-2025-46817: the number of values overflows.
         "return unpack({}, 0, 2147483647)",
@@ -185,10 +185,12 @@ fn known_attacks_fail_as_script_errors() {
         "return string.gsub('x', 'x', '%9')",
     ];
     for attack in attacks {
-        let ended = run(&mut interpreter, attack);
+        let ended = run_script(&mut interpreter, attack);
         assert!(ended.is_err(), "{attack}: {ended:?}");
-        let whole =
-            run(&mut interpreter, "return (('x'):upper()):rep(2) .. #redis.sha1hex('') .. cjson.encode({1})");
+        let whole = run_script(
+            &mut interpreter,
+            "return (('x'):upper()):rep(2) .. #redis.sha1hex('') .. cjson.encode({1})",
+        );
         assert_eq!(whole, Ok(Value::Bulk(b"XX40[1]".to_vec())), "after {attack}");
     }
 }
@@ -204,7 +206,7 @@ fn compilation_survives_garbage_collection() {
                     local g = load((function() local n = 0 return function() n = n + 1 collectgarbage('step') return n == 1 and text or nil end end)(), 'm' .. i .. '\\0x') \
                     made = made + (f() == g() and 1 or 0) \
                   end return made";
-    assert_eq!(run(&mut interpreter(), script), Ok(Value::Integer(300)));
+    assert_eq!(run_script(&mut new_interpreter(), script), Ok(Value::Integer(300)));
 }
 
 /// An interpreter lives as long as its thread, so failures must not leave values on Lua's stack.
@@ -232,10 +234,10 @@ fn failures_leave_lua_stack_empty() {
     ];
     let mut worst = Vec::new();
     for text in ways {
-        let mut interpreter = interpreter();
+        let mut interpreter = new_interpreter();
         let failed = (0..9000).find(|_| {
-            let _ = run(&mut interpreter, text);
-            run(&mut interpreter, "return 1") != Ok(Value::Integer(1))
+            let _ = run_script(&mut interpreter, text);
+            run_script(&mut interpreter, "return 1") != Ok(Value::Integer(1))
         });
         worst.extend(failed.map(|round| format!("{text} after {round}")));
     }
@@ -277,15 +279,15 @@ fn stopped_scripts_leave_lua_stack_empty() {
     let mut worst = Vec::new();
     for text in ways {
         let mut interpreter = Interpreter::new(&Scripts::default(), &options);
-        STOPPED_STATE.set(Some(interpreter.running().clone()));
+        STOPPED_STATE.set(Some(interpreter.interpreter_state().clone()));
         let failed = (0..1000).find(|_| {
             let script = Arc::new(Script::new(text.as_bytes()).expect("the first line is fine"));
             interpreter.compile(&script).expect("it is Lua");
             let mut words = Request::new();
             ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
-            let call = Invocation { command: words.args(), keys: 0, timeout: 5 };
-            let _ = interpreter.run(&script, &call, &mut NoCommands);
-            run(&mut interpreter, "return 1") != Ok(Value::Integer(1))
+            let call = Invocation { command: words.args(), key_count: 0, busy_timeout_millis: 5 };
+            let _ = interpreter.run(&script, &call, &mut NoCommandsHost);
+            run_script(&mut interpreter, "return 1") != Ok(Value::Integer(1))
         });
         worst.extend(failed.map(|round| format!("{text} after {round}")));
     }
@@ -296,7 +298,7 @@ fn stopped_scripts_leave_lua_stack_empty() {
 /// references are available. Each compiled script also took one.
 #[test]
 fn tables_can_have_any_number_of_elements() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     let filled = |key: &str, value: &str, end: &str| {
         format!("local t={{}} for i=1,20000 do t[{key}]={value} end return {end}")
     };
@@ -309,21 +311,21 @@ fn tables_can_have_any_number_of_elements() {
         ("local t={} for i=1,7900 do t[i]='k' end return select('#',unpack(t))".to_owned(), 7900),
     ];
     for (script, number) in numbers {
-        assert_eq!(run(&mut interpreter, &script), Ok(Value::Integer(number)), "{script}");
+        assert_eq!(run_script(&mut interpreter, &script), Ok(Value::Integer(number)), "{script}");
     }
     for element in ["{i}", "'s'..i", "{{{}}}"] {
-        let Ok(Value::Array(all)) = run(&mut interpreter, &filled("i", element, "t")) else {
+        let Ok(Value::Array(all)) = run_script(&mut interpreter, &filled("i", element, "t")) else {
             panic!("{element}")
         };
         assert_eq!(all.len(), 20_000, "{element}");
     }
-    let Ok(Value::Array(all)) = run(&mut interpreter, &filled("i", "'s'..i", "{map=t}")) else {
+    let Ok(Value::Array(all)) = run_script(&mut interpreter, &filled("i", "'s'..i", "{map=t}")) else {
         panic!("map")
     };
     assert_eq!(all.len(), 40_000);
     for number in 0..9000 {
         let text = format!("return {number}");
-        assert_eq!(run(&mut interpreter, &text), Ok(Value::Integer(number)));
+        assert_eq!(run_script(&mut interpreter, &text), Ok(Value::Integer(number)));
         let known = Scripts::default().add(Arc::new(Script::new(text.as_bytes()).expect("it is one")), true);
         interpreter.compile(&known).expect("it is Lua");
     }
@@ -332,23 +334,27 @@ fn tables_can_have_any_number_of_elements() {
 /// In Valkey the array part of a frozen table is empty, so `table.remove` has no effect; the same holds here.
 #[test]
 fn table_remove_ignores_frozen_tables() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     for call in
         ["table.remove(redis)", "table.remove(redis, 1)", "table.remove(_G)", "table.remove(string, -1)"]
     {
         let text = format!("return select('#', {call}) .. type(redis.call) .. type(string.rep)");
-        assert_eq!(run(&mut interpreter, &text), Ok(Value::Bulk(b"0functionfunction".to_vec())), "{text}");
+        assert_eq!(
+            run_script(&mut interpreter, &text),
+            Ok(Value::Bulk(b"0functionfunction".to_vec())),
+            "{text}"
+        );
     }
 }
 
 /// Regression test: API checks of Lua failed when `pcall` returned more results than the stack had reserved.
 #[test]
 fn pcall_returns_many_results() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     for count in [1, 19, 20, 21, 300, 7000] {
         for call in ["pcall(unpack, {}, 1, N)", "xpcall(function() return unpack({}, 1, N) end, error)"] {
             let text = format!("return select('#', {})", call.replace('N', &count.to_string()));
-            assert_eq!(run(&mut interpreter, &text), Ok(Value::Integer(count + 1)), "{text}");
+            assert_eq!(run_script(&mut interpreter, &text), Ok(Value::Integer(count + 1)), "{text}");
         }
     }
 }
@@ -356,7 +362,7 @@ fn pcall_returns_many_results() {
 /// Regression test: with `maxmemory` 50 MB, a script allocated 1.8 GB.
 #[test]
 fn script_memory_is_limited_to_half_of_maxmemory() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     interpreter.limit_memory(Some(50 << 20));
     let greedy = [
         "local t={} for i=1,1e7 do t[i]={i} end return #t",
@@ -368,10 +374,10 @@ fn script_memory_is_limited_to_half_of_maxmemory() {
         "return #cmsgpack.unpack('\\221\\0\\7\\161\\32' .. ('\\144'):rep(500000))",
     ];
     for script in greedy {
-        let ended = run(&mut interpreter, script);
+        let ended = run_script(&mut interpreter, script);
         assert!(!matches!(ended, Ok(Value::Integer(_) | Value::Array(_))), "{script}");
-        assert!(interpreter.memory() < 30 << 20, "{} bytes after {script}", interpreter.memory());
-        assert_eq!(run(&mut interpreter, "return 1"), Ok(Value::Integer(1)), "after {script}");
+        assert!(interpreter.memory_bytes() < 30 << 20, "{} bytes after {script}", interpreter.memory_bytes());
+        assert_eq!(run_script(&mut interpreter, "return 1"), Ok(Value::Integer(1)), "after {script}");
     }
 }
 
@@ -379,8 +385,8 @@ fn script_memory_is_limited_to_half_of_maxmemory() {
 /// deleted.
 #[test]
 fn deleted_libraries_free_memory() {
-    let (mut interpreter, functions) = (interpreter(), &Scripts::default().functions);
-    let fresh = interpreter.memory();
+    let (mut interpreter, functions) = (new_interpreter(), &Scripts::default().functions);
+    let fresh = interpreter.memory_bytes();
     let text = |number: usize, name: &str| {
         let filler = "x".repeat(1500);
         format!(
@@ -400,7 +406,7 @@ fn deleted_libraries_free_memory() {
             interpreter.drop_released();
         }
     }
-    assert!(interpreter.memory() < 4 << 20, "{} bytes", interpreter.memory());
+    assert!(interpreter.memory_bytes() < 4 << 20, "{} bytes", interpreter.memory_bytes());
     for number in 0..500 {
         let library = interpreter.load_library(text(number, &format!("l{number}")).as_bytes(), true);
         functions.flush();
@@ -410,38 +416,38 @@ fn deleted_libraries_free_memory() {
     }
     functions.flush();
     interpreter.drop_released();
-    let left = interpreter.memory();
+    let left = interpreter.memory_bytes();
     assert!(left < fresh + (200 << 10), "{fresh} bytes became {left}");
 }
 
 /// A thread frees evicted compiled scripts once they take enough memory, and frees all scripts after a flush.
 #[test]
 fn evicted_and_flushed_scripts_free_memory() {
-    let (mut interpreter, scripts) = (interpreter(), Scripts::default());
+    let (mut interpreter, scripts) = (new_interpreter(), Scripts::default());
     let mut seen = 0;
     for number in 0..3000 {
         let text = format!("return '{}{number}'", "x".repeat(3000));
         let script = scripts.add(Arc::new(Script::new(text.as_bytes()).expect("it is one")), false);
         script.record_use(number);
-        if scripts.announced_releases() != seen {
-            seen = scripts.announced_releases();
+        if scripts.announced_release_count() != seen {
+            seen = scripts.announced_release_count();
             interpreter.drop_released();
         }
         interpreter.compile(&script).expect("it is Lua");
     }
-    assert!(seen > 0 && interpreter.memory() < 8 << 20, "{} bytes", interpreter.memory());
+    assert!(seen > 0 && interpreter.memory_bytes() < 8 << 20, "{} bytes", interpreter.memory_bytes());
     scripts.flush();
-    assert!(scripts.announced_releases() > seen);
+    assert!(scripts.announced_release_count() > seen);
     interpreter.drop_released();
-    assert!(interpreter.memory() < 1 << 20, "{} bytes", interpreter.memory());
+    assert!(interpreter.memory_bytes() < 1 << 20, "{} bytes", interpreter.memory_bytes());
 }
 
 /// The scripts create large temporary strings in every possible way.
 #[test]
 fn garbage_does_not_count_against_the_limit() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     interpreter.limit_memory(Some(100 << 20));
-    let mut server = LargeReply(format!("$4000000\r\n{}\r\n", "x".repeat(4_000_000)).into_bytes());
+    let mut server = LargeReplyHost(format!("$4000000\r\n{}\r\n", "x".repeat(4_000_000)).into_bytes());
     let at_once = [
         "local s for i=1,30 do s=('x'):rep(4000000) end return #s",
         "local s for i=1,30 do s=redis.call('GET', 'k') end return #s",
@@ -463,22 +469,22 @@ fn garbage_does_not_count_against_the_limit() {
         "local s=('x'):rep(2000000) local t for i=1,30 do t=table.concat({s,s}) end return #t",
     ];
     for script in by_lua {
-        assert_eq!(run(&mut interpreter, script), Ok(Value::Integer(4_000_000)), "{script}");
-        let collected = interpreter.with_full_collection(|interpreter| run(interpreter, script));
+        assert_eq!(run_script(&mut interpreter, script), Ok(Value::Integer(4_000_000)), "{script}");
+        let collected = interpreter.with_full_collection(|interpreter| run_script(interpreter, script));
         assert_eq!(collected, Ok(Value::Integer(4_000_000)), "{script}");
     }
     let alive = "local t={} for i=1,100 do t[i]=('x'):rep(4000000)..i end return #t";
-    assert_eq!(run(&mut interpreter, alive), Err("ERR not enough memory".to_owned()));
-    let collected = interpreter.with_full_collection(|interpreter| run(interpreter, alive));
+    assert_eq!(run_script(&mut interpreter, alive), Err("ERR not enough memory".to_owned()));
+    let collected = interpreter.with_full_collection(|interpreter| run_script(interpreter, alive));
     assert_eq!(collected, Err("ERR not enough memory".to_owned()));
 }
 
 /// A script that has written cannot be repeated with full collections, whatever its live memory.
 #[test]
 fn garbage_of_writing_script_does_not_count_against_limit() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     interpreter.limit_memory(Some(100 << 20));
-    let mut server = WritingHost(interpreter.running().clone());
+    let mut server = WritingHost(interpreter.interpreter_state().clone());
     for script in [
         "redis.call('SET') local s=('x'):rep(3999999) local t for i=1,60 do t=s..(i%10) end return #t",
         "local l={} for i=1,150000 do l[i]={} end redis.call('SET') \
@@ -510,9 +516,9 @@ impl LuaHost for WritingHost {
 }
 
 /// A server that always gives the same reply.
-struct LargeReply(Vec<u8>);
+struct LargeReplyHost(Vec<u8>);
 
-impl LuaHost for LargeReply {
+impl LuaHost for LargeReplyHost {
     fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], StopReason> {
         Ok(&self.0)
     }
@@ -525,7 +531,7 @@ impl LuaHost for LargeReply {
 }
 
 thread_local! {
-    static LOGGED: std::cell::RefCell<Vec<(u8, String)>> = const { std::cell::RefCell::new(Vec::new()) };
+    static LOGGED_LINES: std::cell::RefCell<Vec<(u8, String)>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 /// Monitoring tools search the log for these lines.
@@ -540,20 +546,20 @@ fn slow_script_is_logged() {
             CLOCK_NANOS.set(CLOCK_NANOS.get() + 10_000_000);
             CLOCK_NANOS.get()
         },
-        log_line: |level, text| LOGGED.with_borrow_mut(|lines| lines.push((level, text.to_owned()))),
+        log_line: |level, text| LOGGED_LINES.with_borrow_mut(|lines| lines.push((level, text.to_owned()))),
         on_busy: || {
             STOPPED_STATE.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()));
         },
     };
     let mut interpreter = Interpreter::new(&Scripts::default(), &options);
-    STOPPED_STATE.set(Some(interpreter.running().clone()));
+    STOPPED_STATE.set(Some(interpreter.interpreter_state().clone()));
     let script = Arc::new(Script::new(b"while true do end").expect("it is one"));
     interpreter.compile(&script).expect("it is Lua");
     let mut words = Request::new();
     ["EVAL", "while true do end", "0"].iter().for_each(|word| words.push(word.as_bytes()));
-    let call = Invocation { command: words.args(), keys: 0, timeout: 5 };
-    assert!(interpreter.run(&script, &call, &mut NoCommands).is_err());
-    let lines = LOGGED.take();
+    let call = Invocation { command: words.args(), key_count: 0, busy_timeout_millis: 5 };
+    assert!(interpreter.run(&script, &call, &mut NoCommandsHost).is_err());
+    let lines = LOGGED_LINES.take();
     let sha = String::from_utf8_lossy(&script.sha);
     let [(3, slow), (2, killed)] = &lines[..] else { panic!("{lines:?}") };
     let begins = "Slow script detected: still in execution after ";

@@ -1,6 +1,6 @@
 //! ACL users of a sentinel: storage in the configuration file and effects on subscribers.
 
-use acl::ChannelUse;
+use acl::AccessedChannel;
 
 use super::center::Center;
 use super::client::Client;
@@ -22,14 +22,14 @@ fn has_forbidden_subscription(center: &Center, client: &Client) -> bool {
     let users = center.engine.users.read();
     let Some(user) = users.find(&client.session.client().user.lock()) else { return true };
     let hears = |names: &std::collections::BTreeSet<Vec<u8>>, is_pattern| {
-        names.iter().any(|name| !user.may_subscribe(ChannelUse { name, is_pattern }))
+        names.iter().any(|name| !user.may_subscribe(AccessedChannel { name, is_pattern }))
     };
     hears(&client.channels, false) || hears(&client.patterns, true)
 }
 
 /// Returns the `user` lines for the configuration file. Each line consists of the words after `user`.
 pub(super) fn lines(engine: &engine::Engine, required: &str, had_default: bool) -> Vec<Vec<Vec<u8>>> {
-    engine.users.read().lines(required.as_bytes(), had_default)
+    engine.users.read().to_config_lines(required.as_bytes(), had_default)
 }
 
 /// Creates the users that the configuration file describes. An error consists of the line and the reason.
@@ -40,6 +40,6 @@ pub(super) fn load(
 ) -> Result<(), (usize, String)> {
     engine.change_users(|users| {
         users.set_default_password(required.as_bytes());
-        users.load_lines(lines)
+        users.load_config_lines(lines)
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clock::Instant;
 use config::Config;
-use engine::{Commands, Engine, Worker};
+use engine::{CommandSet, Engine, Worker};
 use net::tls::Tls;
 use sentinel::{JobId, LinkId, Sentinel};
 use tokio::sync::mpsc::Sender;
@@ -33,7 +33,7 @@ pub(super) struct Center {
     /// The engine, which manages users and client connections.
     pub(super) engine: Arc<Engine>,
     /// The commands that the engine runs for a sentinel. They concern only connections and users.
-    pub(super) engine_commands: Commands,
+    pub(super) engine_commands: CommandSet,
     pub(super) worker: Worker,
     /// Whether the users differ from those in the configuration file.
     pub(super) users_changed: bool,
@@ -77,8 +77,8 @@ impl Center {
             links: BTreeMap::new(),
             lives: 0,
             clients: BTreeMap::new(),
-            engine_commands: Commands::new(::commands::for_sentinel()),
-            worker: engine.worker(process::time::nanos),
+            engine_commands: CommandSet::new(::commands::sentinel_registry()),
+            worker: engine.new_worker(process::time::nanos),
             engine,
             users_changed: false,
             names_default,

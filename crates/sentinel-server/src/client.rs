@@ -91,7 +91,7 @@ impl Client {
     /// Starts a request. Returns whether its reply is suppressed (CLIENT REPLY).
     pub(super) fn begin_muted(&mut self) -> bool {
         self.session.begin_suppression();
-        self.session.is_mute()
+        self.session.is_reply_suppressed()
     }
 
     /// Reverts [`Client::begin_muted`], because the engine counts the same request itself.

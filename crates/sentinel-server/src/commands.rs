@@ -65,7 +65,7 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         return CommandReply::RetryAfterPause;
     }
     match entry.full_name.split('|').next().unwrap_or_default() {
-        "acl" if matches!(entry.command.run, CommandRunner::Shell(_)) => run_acl(&mut call),
+        "acl" if matches!(entry.command.runner, CommandRunner::Shell(_)) => run_acl(&mut call),
         "acl" | "auth" | "client" | "hello" => return run_by_engine(call.center, call.client, args),
         "command" => run_command(&mut call),
         "info" => run_info(&mut call),
@@ -91,8 +91,8 @@ fn find_permitted_command(
     args: &[Vec<u8>],
 ) -> Result<&'static RegisteredCommand, CommandError> {
     let request: Request = args.iter().collect();
-    let entry = ::commands::for_sentinel().resolve(request.args())?;
-    if !entry.command.accepts(args.len()) {
+    let entry = ::commands::sentinel_registry().resolve(request.args())?;
+    if !entry.command.accepts_word_count(args.len()) {
         return Err(CommandError::WrongArity(entry.full_name.clone()));
     }
     if !center.engine.refresh_user(&mut client.session) {
@@ -189,7 +189,9 @@ fn run_acl(call: &mut CommandCall<'_>) {
 fn run_command(call: &mut CommandCall<'_>) {
     let request: Request = call.args.iter().collect();
     let mut reply = Writer::new(call.out, call.client.session.protocol());
-    if let Err(error) = ::commands::answer_command(::commands::for_sentinel(), request.args(), &mut reply) {
+    if let Err(error) =
+        ::commands::execute_command(::commands::sentinel_registry(), request.args(), &mut reply)
+    {
         reply.error(&error.to_string());
     }
 }
@@ -241,7 +243,7 @@ mod tests {
     /// COMMAND must list exactly the subcommands of SENTINEL that the state machine implements.
     #[test]
     fn command_table_and_state_machine_have_the_same_subcommands() {
-        let container = ::commands::for_sentinel().find(b"sentinel").unwrap();
+        let container = ::commands::sentinel_registry().find(b"sentinel").unwrap();
         let shown: Vec<&str> = container.subcommands().iter().map(|entry| entry.command.name).collect();
         let mut own: Vec<&str> = sentinel::subcommands().collect();
         own.sort_unstable();

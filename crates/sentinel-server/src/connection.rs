@@ -76,8 +76,8 @@ impl AcceptConfig {
     /// Returns the current limits for a client's requests.
     fn parse_limits(&self, known: &AtomicBool) -> ParseLimits {
         let known = known.load(Ordering::Relaxed);
-        let authenticated = known || self.engine.users.read().default_user().is_open();
-        ParseLimits { authenticated, ..ParseLimits::default() }
+        let authenticated = known || self.engine.users.read().default_user().can_skip_authentication();
+        ParseLimits { is_authenticated: authenticated, ..ParseLimits::default() }
     }
 }
 
@@ -107,12 +107,14 @@ pub(super) async fn accept(
             }
             continue;
         }
-        let link = stream.set_options(accept_config.options).and_then(|()| stream.link());
+        let link = stream.set_options(accept_config.options).and_then(|()| stream.connection_info());
         let Ok(link) = link else { continue };
         let client = ids.fetch_add(1, Ordering::Relaxed) as u64;
         let (output, replies) = ClientOutput::channel(accept_config.traffic.clone());
         let waiting = output.queued_bytes.clone();
-        let known = Arc::new(AtomicBool::new(accept_config.engine.users.read().default_user().is_open()));
+        let known = Arc::new(AtomicBool::new(
+            accept_config.engine.users.read().default_user().can_skip_authentication(),
+        ));
         let accepted = AcceptedClient { client, link, output, known: known.clone() };
         let (events, open, accept_config) = (events.clone(), open.clone(), accept_config.clone());
         open.fetch_add(1, Ordering::Relaxed);
@@ -229,12 +231,12 @@ impl RequestReader {
                 let request = ServerEvent::ClientRequest { client: self.client, args };
                 events.send(request).await.map_err(|_| ReadError::ShuttingDown)?;
             }
-            self.bytes.drain(..parsed.consumed);
+            self.bytes.drain(..parsed.consumed_bytes);
             let Some(error) = parsed.error else { return Ok(()) };
             let (done, heard) = oneshot::channel();
             events.send(ServerEvent::Flush(done)).await.map_err(|_| ReadError::ShuttingDown)?;
             heard.await.map_err(|_| ReadError::ShuttingDown)?;
-            let known_now = !limits_then.authenticated && limits().authenticated;
+            let known_now = !limits_then.is_authenticated && limits().is_authenticated;
             if !(error.is_unauthenticated() && known_now) {
                 return Err(ReadError::Protocol(error));
             }
@@ -251,7 +253,7 @@ mod tests {
     /// connected clients that have not authenticated.
     #[test]
     fn protected_mode_follows_the_current_default_user() {
-        let engine = Arc::new(Engine::for_sentinel(::commands::for_sentinel().catalogue(), 1));
+        let engine = Arc::new(Engine::for_sentinel(::commands::sentinel_registry().catalogue(), 1));
         let options = SocketOptions { nodelay: true, keepalive: None };
         let accept_config = AcceptConfig {
             protected: true,
@@ -263,7 +265,7 @@ mod tests {
         let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 0, 0, 1]));
         let (stranger, known) = (AtomicBool::new(false), AtomicBool::new(true));
         let look = || {
-            let limits = [&stranger, &known].map(|known| accept_config.parse_limits(known).authenticated);
+            let limits = [&stranger, &known].map(|known| accept_config.parse_limits(known).is_authenticated);
             (accept_config.rejects(near), accept_config.rejects(far), limits)
         };
         assert_eq!(look(), (false, true, [true, true]));

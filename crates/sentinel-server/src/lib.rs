@@ -111,7 +111,7 @@ fn start_from_arguments(arguments: &[String]) -> Result<()> {
     let config = server_config(&own, &place)?;
     let started_in = paths::enter_working_directory(&config)?;
     check_script_files(&own, &place)?;
-    let engine = engine::Engine::for_sentinel(::commands::for_sentinel().catalogue(), random_u64()?);
+    let engine = engine::Engine::for_sentinel(::commands::sentinel_registry().catalogue(), random_u64()?);
     set_users(&engine, &mut own, &config, &place)?;
     // The values from the command line are not written to the file, because the next start has a command line of its
     // own.
@@ -129,7 +129,7 @@ fn run_sentinel(
     engine: engine::Engine,
     path: PathBuf,
 ) -> Result<()> {
-    log::start(&config).context("the log file cannot be opened")?;
+    log::start_logging(&config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'X');
     log::log_startup("sentinel", own.global.port);
@@ -138,7 +138,7 @@ fn run_sentinel(
     let (files, journal) = Files::open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     daemon::write_pid_file(&config);
-    let pid_file = daemon::pid_file(&config);
+    let pid_file = daemon::pid_file_path(&config);
     let outcome = runtime.block_on(running::run(config, own, (files, journal), engine, random_u64()?));
     runtime.shutdown_background();
     if let Some(pid_file) = pid_file {
@@ -211,7 +211,7 @@ fn set_users(
             std::iter::once(&b"user"[..]).chain(own.users[line].iter().map(Vec::as_slice)).collect();
         place.line_error_for(own, &words, reason)
     })?;
-    let had_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
+    let had_default = own.users.iter().any(|line| line[0] == acl::DEFAULT_USER_NAME);
     own.users = access::lines(engine, &required, had_default);
     Ok(())
 }
@@ -225,7 +225,7 @@ fn server_config(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -> Res
         config.load(&words[0], &words[1..]).map_err(|error| {
             let reason = match error {
                 SetError::Invalid(reason) => reason,
-                SetError::Unknown | SetError::Immutable | SetError::Protected => {
+                SetError::UnknownParameter | SetError::Immutable | SetError::Protected => {
                     "Bad directive or wrong number of arguments".into()
                 }
             };

@@ -46,7 +46,7 @@ pub(super) async fn run(
     seed: u64,
 ) -> Result<()> {
     let (events, queue) = channel(QUEUE);
-    let names_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
+    let names_default = own.users.iter().any(|line| line[0] == acl::DEFAULT_USER_NAME);
     let engine = Arc::new(engine);
     daemon::ignore_hangups()?;
     alarm::log_threads_on_sigalrm()?;
@@ -209,7 +209,7 @@ impl Center {
                 let open = accepted.known.load(Ordering::Relaxed);
                 let client =
                     self.engine.clients.connect(accepted.link.clone(), process::time::now(), Box::new(|| {}));
-                let session = Session::of(client, CommandOrigin::Client, open);
+                let session = Session::for_client(client, CommandOrigin::Client, open);
                 self.clients.insert(accepted.client, Client::new(accepted, session));
                 return;
             }

@@ -78,7 +78,7 @@ impl Master {
             let from = peer.id();
             self.take_vote(cx, run_id, (leader.chars().take(40).collect(), epoch));
             if RunId::parse(leader).as_ref() == Some(&cx.shared.me) {
-                self.drive(cx, consensus::GroupInput::Vote { from, term: Term(epoch) });
+                self.drive(cx, consensus::GroupInput::ForeignVote { from, term: Term(epoch) });
             }
         }
         if cx.shared.tilt.is_none() {
@@ -136,10 +136,10 @@ impl Master {
             Some(_) => {}
         }
         self.learn_epoch(cx, hello.epoch);
-        if self.group.is_awake() {
+        if self.group.is_active() {
             // A leader may have been elected in the new epoch by sentinels that have forgotten it since, so this group
             // must not use the epoch.
-            self.drive(cx, consensus::GroupInput::Activate { minimum_term_past: Term(cx.shared.epoch) });
+            self.drive(cx, consensus::GroupInput::Activate { last_forbidden_term: Term(cx.shared.epoch) });
         }
         let switch = hello.config_epoch > self.config_epoch;
         if let Some(peer) = self.peers.get_mut(&hello.run_id) {

@@ -32,7 +32,7 @@ impl Master {
     ) {
         for want in wants {
             match want {
-                GroupAction::Persist { record_number: number, record } => {
+                GroupAction::Persist { number, record } => {
                     self.announce_ballots(cx, &record.changes, candidate);
                     let number_here = cx.persist(record);
                     self.synced.push_back((number.0, number_here));
@@ -42,18 +42,18 @@ impl Master {
                 }
                 GroupAction::Send { after, to, message } => self.send_to_peer(cx, after, to, message),
                 GroupAction::RequestVote { after, to, term } => self.ask_vote(cx, after, to, term),
-                GroupAction::Granted { from, term } => {
+                GroupAction::VoteReceived { from, term } => {
                     if let Some(run_id) = self.peer_of(from).map(|peer| peer.run_id.clone()) {
                         self.take_vote(cx, &run_id, (cx.shared.me.to_string(), term.0));
                     }
                 }
-                GroupAction::Leader { term, leader, .. } => self.on_leader(cx, term, leader),
+                GroupAction::LeaderChanged { term, leader, .. } => self.on_leader(cx, term, leader),
                 GroupAction::Committed { value, .. } => {
                     if let Some(switch) = Switch::decode(&value) {
                         self.on_committed(cx, &switch);
                     }
                 }
-                GroupAction::Unknown { candidate, members } => {
+                GroupAction::VoteRefused { candidate, unknown_members: members } => {
                     for member in members {
                         self.announce_member(cx, candidate, member);
                     }

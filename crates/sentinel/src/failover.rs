@@ -118,7 +118,7 @@ impl Master {
         self.start_failover_after_handover(cx);
         self.ask_others(cx);
         self.advance(cx);
-        if self.failover.is_none() && self.group.is_awake() {
+        if self.failover.is_none() && self.group.is_active() {
             self.drive(cx, GroupInput::Deactivate);
         }
         self.repair(cx);
@@ -135,7 +135,7 @@ impl Master {
             awaiting_final_commands: Vec::new(),
         });
         let past = Term(cx.shared.epoch);
-        self.drive(cx, GroupInput::Activate { minimum_term_past: past });
+        self.drive(cx, GroupInput::Activate { last_forbidden_term: past });
     }
 
     fn enter(&mut self, now: Instant, phase: FailoverPhase) {
@@ -306,7 +306,7 @@ impl Master {
         let Some(target) = failover.target.clone() else { return };
         let quorum = if failover.cause == FailoverCause::Down { self.settings.quorum as usize } else { 0 };
         let agreed = self.group.value() == self.switch_to(failover.epoch, &target, false).encode();
-        if !agreed || self.group.acknowledged(index) < quorum.max(self.majority()) {
+        if !agreed || self.group.count_acknowledged(index) < quorum.max(self.majority()) {
             if cx.now.since(failover.since) > cx.shared.timing.election_timeout {
                 self.abort(cx, "-failover-abort-not-elected");
             }
@@ -415,7 +415,7 @@ impl Master {
         let Some(failover) = &self.failover else { return };
         let Some(target) = failover.target.clone() else { return };
         let (since, epoch) = (failover.since, failover.epoch);
-        if self.group.is_awake() && cx.now.since(since) > LEADER_LINGER {
+        if self.group.is_active() && cx.now.since(since) > LEADER_LINGER {
             self.drive(cx, GroupInput::Deactivate);
         }
         let late = cx.now.since(since) > self.settings.failover_timeout;

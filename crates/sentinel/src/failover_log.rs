@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use clock::Instant;
-use failover_history::{Failover, FailoverOutcome, FailoverStep, MAX_FAILOVERS};
+use failover_history::{Failover, FailoverOutcome, FailoverStep, MAX_REMEMBERED_FAILOVERS};
 
 /// Maximum number of steps per failover; only failovers that keep failing have more.
 const MAX_STEPS: usize = 64;
@@ -37,7 +37,7 @@ impl FailoverRecorder {
     pub(crate) fn step(&mut self, now: Instant, master: &str, address: &str, text: String) {
         let open = self.flights.iter().rposition(|flight| flight.is_open_of(master));
         let place = open.unwrap_or_else(|| {
-            if self.flights.len() == MAX_FAILOVERS {
+            if self.flights.len() == MAX_REMEMBERED_FAILOVERS {
                 self.flights.pop_front();
             }
             let (master, address) = (master.to_owned(), address.to_owned());
@@ -109,6 +109,6 @@ mod tests {
         for number in 0..200 {
             recorder.step(at(100), &number.to_string(), "", "suspected".into());
         }
-        assert_eq!(recorder.failovers(at(110), None).len(), MAX_FAILOVERS);
+        assert_eq!(recorder.failovers(at(110), None).len(), MAX_REMEMBERED_FAILOVERS);
     }
 }

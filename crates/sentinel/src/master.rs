@@ -50,7 +50,7 @@ impl Master {
     /// Starts to monitor a master; `saved` is the group's state from the journal.
     pub(crate) fn new(cx: &mut Context<'_>, known: &KnownMaster, saved: SavedGroup) -> Self {
         let seed = cx.shared.rng.random();
-        let ballot = (saved.term, saved.vote);
+        let ballot = (saved.term, saved.voted_for);
         let group = Group::new(&known.name, cx.shared.my_peer(), saved, seed);
         let myself = Instance::new(cx, &known.addr, Role::Master, &known.settings);
         let mut master = Self {
@@ -193,7 +193,7 @@ impl Master {
         let links = &cx.shared.links;
         let foreign = |peer: &&Peer| peer.link.is_some_and(|link| links.at(link).native == Some(false));
         let foreign = self.peers.values().filter(foreign).map(Peer::id).collect();
-        self.drive(cx, consensus::GroupInput::Members { voters, foreign });
+        self.drive(cx, consensus::GroupInput::SetMembers { voters, foreign_members: foreign });
     }
 
     pub(crate) fn peer_of(&self, id: PeerId) -> Option<&Peer> {

@@ -41,7 +41,7 @@ impl Master {
 
     /// Whether all instances are healthy and no operation is in progress.
     fn is_healthy_and_idle(&self, cx: &Context<'_>) -> bool {
-        let quiet = cx.shared.tilt.is_none() && self.failover.is_none() && !self.group.is_awake();
+        let quiet = cx.shared.tilt.is_none() && self.failover.is_none() && !self.group.is_active();
         let well = |instance: &Instance| {
             let linked = [instance.command, instance.hello].map(|link| cx.shared.links.at(link).is_up());
             linked == [true, true] && instance.sdown.is_none() && instance.info_at.is_some()

@@ -55,11 +55,11 @@ impl AofWriter {
 
     /// Writes and syncs the base file of a rewrite.
     pub(crate) fn write_base(&self, rdb: &[u8]) -> io::Result<OpenFile> {
-        let mut base = self.folder().temporary_base()?;
+        let mut base = self.folder().create_temporary_base()?;
         for piece in rdb.chunks(4096) {
             base.write_all(piece)?;
         }
-        self.folder().disk.sync_temporary(&base)?;
+        self.folder().disk.sync_temp_file(&base)?;
         Ok(base)
     }
 }

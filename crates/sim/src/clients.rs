@@ -153,7 +153,7 @@ const BLOCKING_TEMPLATES: [(&str, &str); 8] = [
 const RARE_TEMPLATE_COUNT: usize = 4;
 
 /// Returns the slots of all keys that clients can use.
-fn slots() -> SlotSet {
+fn slots_of_client_keys() -> SlotSet {
     let words = COMMAND_TEMPLATES.iter().flat_map(|line| line.split(' '));
     let letters = words.filter_map(|word| word.strip_suffix('*').filter(|letter| letter.len() == 1));
     letters
@@ -163,17 +163,17 @@ fn slots() -> SlotSet {
 }
 
 /// Creates an executor whose engine serves every slot to which client keys may hash.
-pub(crate) fn executor(log: Box<dyn EffectLog>) -> Executor {
-    Executor::new((&slots(), DATABASE_COUNT), None, log)
+pub(crate) fn new_executor(log: Box<dyn EffectLog>) -> Executor {
+    Executor::new((&slots_of_client_keys(), DATABASE_COUNT), None, log)
 }
 
 /// Returns the values of the keys that clients write only with SET.
-pub(crate) fn plain_values(data: &mut Executor) -> Vec<String> {
+pub(crate) fn plain_values(executor: &mut Executor) -> Vec<String> {
     let names: Vec<String> = (0..PLAIN_KEY_COUNT).map(|number| format!("p{number}")).collect();
     let mut values = Vec::new();
     for db in 0..DATABASE_COUNT {
         let words: Vec<&str> = std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
-        let reply = data.run_command(db, Millis(0), &words);
+        let reply = executor.run_command(db, Millis(0), &words);
         let text = String::from_utf8_lossy(&reply).into_owned();
         values
             .extend(text.split("\r\n").filter(|line| !line.starts_with(['*', '$', '_'])).map(str::to_owned));
@@ -188,12 +188,12 @@ fn key_count(letter: &str) -> usize {
 }
 
 /// Fills the placeholders of a template. Key names start with `tag`.
-fn fill_template(line: &str, tag: &str, random: &mut RandomSource, issued: &mut u64) -> Words {
+fn fill_template(template: &str, tag: &str, random: &mut RandomSource, values_issued: &mut u64) -> Words {
     let fill = |word: &str| match word {
         "%" => {
-            *issued += 1;
-            let text = format!("v{issued}");
-            if random.percent(2) && !line.contains("p*") { text + &"-".repeat(700) } else { text }
+            *values_issued += 1;
+            let text = format!("v{values_issued}");
+            if random.chance(2) && !template.contains("p*") { text + &"-".repeat(700) } else { text }
         }
         "#" => random.below(9).to_string(),
         "@" => (20 + random.below(3000)).to_string(),
@@ -204,14 +204,14 @@ fn fill_template(line: &str, tag: &str, random: &mut RandomSource, issued: &mut 
         }
         word => word.to_owned(),
     };
-    line.split(' ').map(fill).collect()
+    template.split(' ').map(fill).collect()
 }
 
-fn single_command(random: &mut RandomSource, issued: &mut u64) -> Words {
+fn single_command(random: &mut RandomSource, values_issued: &mut u64) -> Words {
     let common = COMMAND_TEMPLATES.len() - RARE_TEMPLATE_COUNT;
     let number =
-        if random.percent(2) { common + random.below(RARE_TEMPLATE_COUNT) } else { random.below(common) };
-    fill_template(COMMAND_TEMPLATES[number], "", random, issued)
+        if random.chance(2) { common + random.below(RARE_TEMPLATE_COUNT) } else { random.below(common) };
+    fill_template(COMMAND_TEMPLATES[number], "", random, values_issued)
 }
 
 /// Returns read commands on random keys.
@@ -242,40 +242,40 @@ pub(crate) fn plain_key(random: &mut RandomSource) -> String {
 
 /// Returns a command that adds many elements at once, so that the value switches to its large
 /// encoding.
-fn large_write(tag: &str, random: &mut RandomSource, issued: &mut u64) -> Words {
+fn large_write(tag: &str, random: &mut RandomSource, values_issued: &mut u64) -> Words {
     let (head, pairs) = random.pick(&[("RPUSH l*", false), ("SADD t*", false), ("HSET h*", true)]);
-    let mut line = fill_template(head, tag, random, issued);
+    let mut line = fill_template(head, tag, random, values_issued);
     for number in 0..150 {
-        *issued += 1;
+        *values_issued += 1;
         if pairs {
             line.push(format!("f{number}"));
         }
-        line.push(format!("v{issued}"));
+        line.push(format!("v{values_issued}"));
     }
     line
 }
 
 /// Returns the commands that a client sends in one pipeline.
-pub(crate) fn pipeline(random: &mut RandomSource, issued: &mut u64) -> Vec<Words> {
+pub(crate) fn pipeline(random: &mut RandomSource, values_issued: &mut u64) -> Vec<Words> {
     match random.below(100) {
-        0..80 => (0..=random.below(3)).map(|_| single_command(random, issued)).collect(),
+        0..80 => (0..=random.below(3)).map(|_| single_command(random, values_issued)).collect(),
         80..92 => {
-            let commands = (0..=random.below(4)).map(|_| single_command(random, issued)).collect();
+            let commands = (0..=random.below(4)).map(|_| single_command(random, values_issued)).collect();
             transaction(commands, random)
         }
-        92..94 => vec![large_write("", random, issued)],
-        94..99 => vec![script("", random, issued)],
+        92..94 => vec![large_write("", random, values_issued)],
+        94..99 => vec![script("", random, values_issued)],
         _ => {
-            *issued += 1;
+            *values_issued += 1;
             let key = format!("p{}", random.below(PLAIN_KEY_COUNT));
-            let call = to_words(&["FCALL", "put", "1", &key, &format!("v{issued}")]);
+            let call = to_words(&["FCALL", "put", "1", &key, &format!("v{values_issued}")]);
             vec![to_words(&["FUNCTION", "LOAD", "REPLACE", LIBRARY]), call]
         }
     }
 }
 
 /// Like [`pipeline`], but all keys start with `tag` and are in one database.
-pub(crate) fn pipeline_on(tag: &str, random: &mut RandomSource, issued: &mut u64) -> Vec<Words> {
+pub(crate) fn pipeline_with_tag(tag: &str, random: &mut RandomSource, values_issued: &mut u64) -> Vec<Words> {
     let single_command = |random: &mut RandomSource, issued: &mut u64| {
         let lines = &COMMAND_TEMPLATES[..COMMAND_TEMPLATES.len() - RARE_TEMPLATE_COUNT];
         let of_keys = |line: &&str| line.contains('*') && !line.starts_with("MOVE");
@@ -283,19 +283,23 @@ pub(crate) fn pipeline_on(tag: &str, random: &mut RandomSource, issued: &mut u64
         fill_template(random.pick(&lines), tag, random, issued)
     };
     match random.below(100) {
-        0..70 => (0..=random.below(2)).map(|_| single_command(random, issued)).collect(),
+        0..70 => (0..=random.below(2)).map(|_| single_command(random, values_issued)).collect(),
         70..88 => {
-            let commands = (0..=random.below(3)).map(|_| single_command(random, issued)).collect();
+            let commands = (0..=random.below(3)).map(|_| single_command(random, values_issued)).collect();
             transaction(commands, random)
         }
-        88..98 => vec![script(tag, random, issued)],
-        _ => vec![large_write(tag, random, issued)],
+        88..98 => vec![script(tag, random, values_issued)],
+        _ => vec![large_write(tag, random, values_issued)],
     }
 }
 
 /// Splits a pipeline into single commands and whole transactions.
-pub(crate) fn split_into_transactions(batch: Vec<Words>) -> Vec<Vec<Words>> {
-    if batch[0][0] == "MULTI" { vec![batch] } else { batch.into_iter().map(|words| vec![words]).collect() }
+pub(crate) fn split_into_transactions(commands: Vec<Words>) -> Vec<Vec<Words>> {
+    if commands[0][0] == "MULTI" {
+        vec![commands]
+    } else {
+        commands.into_iter().map(|words| vec![words]).collect()
+    }
 }
 
 fn to_words(line: &[&str]) -> Words {
@@ -305,13 +309,13 @@ fn to_words(line: &[&str]) -> Words {
 fn transaction(commands: Vec<Words>, random: &mut RandomSource) -> Vec<Words> {
     let mut batch = vec![to_words(&["MULTI"])];
     batch.extend(commands);
-    batch.push(to_words(&[if random.percent(90) { "EXEC" } else { "DISCARD" }]));
+    batch.push(to_words(&[if random.chance(90) { "EXEC" } else { "DISCARD" }]));
     batch
 }
 
-fn script(tag: &str, random: &mut RandomSource, issued: &mut u64) -> Words {
-    *issued += 1;
+fn script(tag: &str, random: &mut RandomSource, values_issued: &mut u64) -> Words {
+    *values_issued += 1;
     let (list, number) =
         (format!("{tag}l{}", random.below(KEYS_PER_TYPE)), format!("{tag}n{}", random.below(KEYS_PER_TYPE)));
-    to_words(&["EVAL", SCRIPT, "2", &list, &number, &format!("v{issued}")])
+    to_words(&["EVAL", SCRIPT, "2", &list, &number, &format!("v{values_issued}")])
 }

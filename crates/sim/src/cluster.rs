@@ -27,7 +27,7 @@ use self::whole_moves::AtomicMigration;
 use self::wire::BusLink;
 use crate::data::{Data, RoleChange};
 use crate::simulation::{Phases, SimulatedSystem, Simulation, run_simulation, schedule_tick};
-use crate::trace::{START_TIME, nanos};
+use crate::trace::{START_TIME, to_nanos};
 use crate::{InjectedBug, InvariantName, Plan, RandomSource, RunResult};
 
 mod data;
@@ -48,11 +48,11 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 enum ClusterEvent {
-    Dialled {
+    DialArrives {
         wire: u64,
     },
     /// An item arrives at one side of a link.
-    Arrives {
+    ItemArrives {
         wire: u64,
         side: usize,
     },
@@ -62,18 +62,18 @@ enum ClusterEvent {
         to: usize,
         packet: Box<Packet>,
     },
-    Synced {
+    DiskSynced {
         host: usize,
         incarnation: u64,
     },
     /// Checks whether all writes that were running when the pause began have ended.
-    Drained {
+    CheckDrained {
         host: usize,
         incarnation: u64,
         running_writes: BTreeSet<u64>,
     },
     /// The new topology takes effect in all slots.
-    Published {
+    TopologyPublished {
         host: usize,
         incarnation: u64,
     },
@@ -83,18 +83,18 @@ enum ClusterEvent {
         incarnation: u64,
     },
     /// Checks whether the replicas have acknowledged the slot change.
-    PendingSlotChange {
+    CheckSlotChange {
         host: usize,
         incarnation: u64,
         change: data::PendingSlotChange,
     },
     /// A step of an atomic slot migration (CLUSTER MIGRATESLOTS).
-    Move {
+    MigrationStep {
         number: u64,
         step: whole_moves::MigrationStep,
     },
     /// Continues the MIGRATE command with this number.
-    MoveKeys(u64),
+    ContinueMigrate(u64),
     OperatorCommand(operator::OperatorStep),
     ProcessDies {
         host: usize,
@@ -106,7 +106,7 @@ enum ClusterEvent {
 struct ClusterHost {
     ip: IpAddr,
     /// The node id that the process had before its last restart.
-    id: Option<NodeId>,
+    previous_id: Option<NodeId>,
     /// How far the host's wall clock is ahead of simulated wall time, in milliseconds. May be negative.
     wall_clock_offset: i64,
     gossip: Option<Gossip>,
@@ -119,7 +119,7 @@ struct ClusterHost {
     /// Inputs that arrived while the driver thread was busy.
     pending_inputs: VecDeque<ClusterInput>,
     links: BTreeMap<LinkId, (u64, usize)>,
-    accepted: u64,
+    accepted_count: u64,
     topology: Option<Arc<Topology>>,
     /// The topology being published, and the running writes that must end before it takes effect.
     publishing: Option<(TopologyChange, BTreeSet<u64>)>,
@@ -128,7 +128,7 @@ struct ClusterHost {
     /// The header data most recently received from each node.
     received_headers: BTreeMap<NodeId, ReceivedHeader>,
     /// The node's rank in the election that it takes part in; `None` for a manual failover.
-    rank: Option<u32>,
+    election_rank: Option<u32>,
     /// The master that the node tries to replace by its election.
     failed_master: Option<NodeId>,
     last_token: u64,
@@ -139,7 +139,7 @@ struct ClusterHost {
 /// The header data most recently received from a node, and when it arrived.
 #[derive(Debug, Clone)]
 struct ReceivedHeader {
-    at: Instant,
+    arrived_at: Instant,
     header: Header,
 }
 
@@ -151,18 +151,18 @@ struct ClusterWorld {
     /// Some slots of each initial master, which represent all of its slots.
     sample_slots: Vec<Slot>,
     /// Slots that are being migrated, each with the time limit of its migration.
-    moves: Vec<(operator::SlotMigration, Instant)>,
+    slot_migrations: Vec<(operator::SlotMigration, Instant)>,
     /// The atomic slot migrations in progress, by number.
-    whole_moves: BTreeMap<u64, AtomicMigration>,
-    slots_migrated: u64,
+    atomic_migrations: BTreeMap<u64, AtomicMigration>,
+    atomic_migration_count: u64,
     /// The MIGRATE commands in progress, by number.
-    key_moves: BTreeMap<u64, KeyMigration>,
-    keys_migrated: u64,
+    key_migrations: BTreeMap<u64, KeyMigration>,
+    key_migration_count: u64,
     takeovers: Takeovers,
     /// The node that lost its disk in this run, if any.
     disk_lost_by: Option<NodeId>,
     /// Whether a replica must replace the node in `disk_lost_by` without an operator; `None` until that is known.
-    lost_is_replaced: Option<bool>,
+    is_lost_node_replaced: Option<bool>,
     /// Masters whose only replica was moved away by an operator.
     masters_without_replica: BTreeSet<NodeId>,
     /// Slots, each with the master to which an operator assigned it.
@@ -182,42 +182,42 @@ pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
 impl SimulatedSystem for ClusterWorld {
     const PHASES: Phases = Phases {
         // Includes the two seconds that masters wait after their start.
-        settle: Duration::from_millis(2500),
-        faults: Duration::from_secs(5),
+        settle_time: Duration::from_millis(2500),
+        fault_time: Duration::from_secs(5),
         fault_interval_millis: (50, 1000),
         // Allows for the longest blacklist time plus a repeated election.
-        converge: Duration::from_secs(60),
-        stable: 3,
+        max_convergence_time: Duration::from_secs(60),
+        required_agreements: 3,
     };
-    const LIVENESS: InvariantName = InvariantName::Coverage;
+    const LIVENESS_INVARIANT: InvariantName = InvariantName::Coverage;
     type Event = ClusterEvent;
 
     fn simulation(&mut self) -> &mut Simulation<ClusterEvent> {
         &mut self.simulation
     }
 
-    fn begin(&mut self) {
+    fn start_processes(&mut self) {
         (0..self.hosts.len()).for_each(|host| self.start(host));
     }
 
     fn handle_event(&mut self, event: ClusterEvent) {
         match event {
-            ClusterEvent::Dialled { wire } => self.on_dialled(wire),
-            ClusterEvent::Arrives { wire, side } => self.deliver_due(wire, side),
+            ClusterEvent::DialArrives { wire } => self.on_dialled(wire),
+            ClusterEvent::ItemArrives { wire, side } => self.deliver_due(wire, side),
             ClusterEvent::StrayPacket { from, to, packet } => self.deliver_stray(from, to, packet),
-            ClusterEvent::Synced { host, incarnation } => {
+            ClusterEvent::DiskSynced { host, incarnation } => {
                 if self.simulation.is_incarnation(host, incarnation) {
                     let number = self.hosts[host].disk.sync();
                     self.on_written(host, number);
-                    self.write_next_queued(host);
+                    self.perform_queued_writes(host);
                 }
             }
-            ClusterEvent::Drained { host, incarnation, running_writes: under_way } => {
+            ClusterEvent::CheckDrained { host, incarnation, running_writes: under_way } => {
                 if self.simulation.is_incarnation(host, incarnation) {
                     self.on_drained(host, under_way);
                 }
             }
-            ClusterEvent::Published { host, incarnation } => {
+            ClusterEvent::TopologyPublished { host, incarnation } => {
                 if self.simulation.is_incarnation(host, incarnation) {
                     self.on_published(host);
                 }
@@ -227,14 +227,14 @@ impl SimulatedSystem for ClusterWorld {
                     self.process_queued_inputs(host);
                 }
             }
-            ClusterEvent::PendingSlotChange { host, incarnation, change: told } => {
+            ClusterEvent::CheckSlotChange { host, incarnation, change: told } => {
                 if self.simulation.is_incarnation(host, incarnation) {
                     self.check_slot_change_acks(host, told);
                 }
             }
             ClusterEvent::OperatorCommand(step) => self.run_step(step),
-            ClusterEvent::MoveKeys(number) => self.continue_key_migration(number),
-            ClusterEvent::Move { number, step } => self.step_move(number, step),
+            ClusterEvent::ContinueMigrate(number) => self.continue_key_migration(number),
+            ClusterEvent::MigrationStep { number, step } => self.perform_migration_step(number, step),
             ClusterEvent::ProcessDies { host, incarnation } => {
                 if self.simulation.is_incarnation(host, incarnation) {
                     self.crash(host, 40);
@@ -244,11 +244,11 @@ impl SimulatedSystem for ClusterWorld {
     }
 
     fn after_event(&mut self) {
-        self.wake_moves();
+        self.wake_migrations();
     }
 
     fn write_data(&mut self) {
-        self.replicate();
+        self.write_and_check_hosts();
         self.check_claims();
     }
 
@@ -269,8 +269,8 @@ impl SimulatedSystem for ClusterWorld {
         self.handle_input(host, ClusterInput::Deadline);
     }
 
-    fn restart(&mut self, host: usize) {
-        if !self.simulation.healed && self.simulation.random.percent(25) {
+    fn restart_process(&mut self, host: usize) {
+        if !self.simulation.is_healed && self.simulation.random.chance(25) {
             self.change_address(host);
         }
         self.simulation.mark_running(host);
@@ -282,11 +282,11 @@ impl SimulatedSystem for ClusterWorld {
         self.handle_input(host, ClusterInput::Deadline);
     }
 
-    fn disagreement(&mut self) -> Option<String> {
+    fn find_disagreement(&mut self) -> Option<String> {
         invariants::coverage::disagreement(self)
     }
 
-    fn repair(&mut self) {
+    fn repair_as_operator(&mut self) {
         self.repair_cluster();
     }
 
@@ -306,7 +306,7 @@ impl ClusterWorld {
     /// Creates the hosts of a cluster that has formed already.
     fn new(plan: Plan, traced: bool) -> Self {
         let mut random = RandomSource::new(plan.seed);
-        let formation = formation::form(plan.nodes, &mut random);
+        let formation = formation::form_cluster(plan.nodes, &mut random);
         let slots = formation.sample_slots.iter().copied().collect();
         let data = Data::new(&mut random, slots, true);
         let mut simulation = Simulation::new(plan, random, data, traced);
@@ -318,33 +318,33 @@ impl ClusterWorld {
             wires: BTreeMap::new(),
             last_wire: 0,
             sample_slots: formation.sample_slots,
-            moves: Vec::new(),
-            whole_moves: BTreeMap::new(),
-            slots_migrated: 0,
-            key_moves: BTreeMap::new(),
-            keys_migrated: 0,
+            slot_migrations: Vec::new(),
+            atomic_migrations: BTreeMap::new(),
+            atomic_migration_count: 0,
+            key_migrations: BTreeMap::new(),
+            key_migration_count: 0,
             takeovers: Takeovers::default(),
             disk_lost_by: None,
-            lost_is_replaced: None,
+            is_lost_node_replaced: None,
             masters_without_replica: BTreeSet::new(),
             assigned_slots: BTreeSet::new(),
             conflicting_owners: BTreeMap::new(),
             address_changes: 0,
-            invariants: invariants::all(),
+            invariants: invariants::all_invariants(),
         }
     }
 
-    fn check_invariants(&mut self, seen: &ClusterObservation<'_>) {
+    fn check_invariants(&mut self, observation: &ClusterObservation<'_>) {
         for (rule, invariant) in &mut self.invariants {
-            if let Err(violation) = invariant.check(seen) {
+            if let Err(violation) = invariant.check(observation) {
                 self.simulation.record_violation(*rule, &violation);
             }
         }
     }
 
     /// Returns whether a write to `slot` would be accepted if the process were running.
-    fn takes_writes(&self, host: usize, slot: Slot) -> bool {
-        self.simulation.takes_writes(host, slot.number())
+    fn accepts_writes(&self, host: usize, slot: Slot) -> bool {
+        self.simulation.accepts_writes(host, slot.number())
     }
 
     /// Returns the `gossip` state machine of a running host.
@@ -355,7 +355,7 @@ impl ClusterWorld {
     /// Starts a node with the `nodes.conf` on its disk.
     fn start(&mut self, host: usize) {
         let rng = self.simulation.random.split();
-        let config = formation::config(self.hosts[host].ip);
+        let config = formation::cluster_config(self.hosts[host].ip);
         let gossip = match self.hosts[host].disk.load() {
             Some(text) => match Gossip::restore(config, rng, text) {
                 Ok(gossip) => gossip,
@@ -366,15 +366,15 @@ impl ClusterWorld {
             None => Gossip::new(config, rng),
         };
         let id = gossip.id();
-        (self.hosts[host].gossip, self.hosts[host].id) = (Some(gossip), Some(id));
+        (self.hosts[host].gossip, self.hosts[host].previous_id) = (Some(gossip), Some(id));
         self.simulation.trace(|| format!("host {host} starts as {id}"));
         if self.simulation.plan.injected_bug != Some(InjectedBug::EmptyMasterServes) {
             let upto = self.simulation.data.stores[host].offset();
             self.record_forgotten(host);
-            self.handle_input(host, ClusterInput::Loaded { upto });
+            self.handle_input(host, ClusterInput::DatasetLoaded { offset: upto });
         }
-        self.handle_input(host, ClusterInput::Start);
-        self.simulation.begin_data(host);
+        self.handle_input(host, ClusterInput::NodeStarted);
+        self.simulation.start_process_data(host);
     }
 
     /// Restarts the host at an address that was never used before.
@@ -392,7 +392,7 @@ impl ClusterWorld {
         let gossip = self.gossip(host);
         let own = |other: &ClusterHost| {
             let mut nodes = gossip.nodes().filter(|node| node.master() == Some(gossip.id()));
-            nodes.any(|node| Some(node.id) == other.id)
+            nodes.any(|node| Some(node.id) == other.previous_id)
         };
         let others = (0..self.hosts.len()).filter(|other| !own(&self.hosts[*other]));
         for other in others.collect::<Vec<_>>() {
@@ -449,8 +449,8 @@ impl ClusterWorld {
         let facts = self.replication_state(host);
         let ClusterHost { gossip, driver, wall_clock_offset: wall_skew, .. } = &mut self.hosts[host];
         let Some(gossip) = gossip else { return };
-        let wall = Millis(WALL + now.as_millis() as i64 + *wall_skew);
-        let heard = self.simulation.data.stores[host].moves.take();
+        let wall = Millis(WALL_CLOCK_ORIGIN + now.as_millis() as i64 + *wall_skew);
+        let heard = self.simulation.data.stores[host].slot_changes.take_received();
         let news = StepInputs { replication: facts, stream_events: heard, ..StepInputs::default() };
         let pending_actions = driver.run_machine(gossip, (now + skew, wall), news, input);
         self.watch_candidacy(host, &pending_actions.actions);
@@ -468,75 +468,78 @@ impl ClusterWorld {
             let Some(action) = self.hosts[host].pending_actions.pop_front() else {
                 return self.renew_lease(host);
             };
-            self.perform(host, action);
+            self.perform_action(host, action);
         }
     }
 
     /// Extends the lease that allows the node to serve clients under its published topology.
     fn renew_lease(&mut self, host: usize) {
         let ClusterHost { gossip: Some(gossip), last_called_at, .. } = &self.hosts[host] else { return };
-        let until = gossip.lease().map_or(u64::MAX, |lease| nanos(*last_called_at + lease));
+        let until = gossip.serving_lease().map_or(u64::MAX, |lease| to_nanos(*last_called_at + lease));
         self.simulation.data.stores[host].engine().renew_lease(until);
     }
 
-    fn perform(&mut self, host: usize, action: ClusterAction) {
+    fn perform_action(&mut self, host: usize, action: ClusterAction) {
         match action {
             ClusterAction::Connect { link, ip, .. } => self.dial(host, link, ip),
             ClusterAction::Close { link } => self.close_link(host, link),
             ClusterAction::Send { link, packet, .. } => self.send(host, link, packet),
-            ClusterAction::Persist { text, sync } => {
+            ClusterAction::Persist { nodes_conf: text, sync } => {
                 self.hosts[host].disk.queue_write(text, sync);
-                self.write_next_queued(host);
+                self.perform_queued_writes(host);
             }
             ClusterAction::Publish(mut topology) => {
-                self.check_invariants(&ClusterObservation::Published { topology: &topology });
+                self.check_invariants(&ClusterObservation::TopologyPublished { topology: &topology });
                 let before = self.hosts[host].topology.as_ref();
-                topology.serving |= self.simulation.plan.injected_bug == Some(InjectedBug::ServingWhenDown)
-                    && before.is_some_and(|before| before.serving);
+                topology.is_serving |= self.simulation.plan.injected_bug
+                    == Some(InjectedBug::ServingWhenDown)
+                    && before.is_some_and(|before| before.is_serving);
                 self.publish(host, *topology);
             }
-            ClusterAction::AllowReplicas(copies) => self.simulation.data.stores[host].copies = copies,
+            ClusterAction::RestrictReplicas(copies) => {
+                self.simulation.data.stores[host].replica_admission = copies;
+            }
             ClusterAction::BecomeMaster => {
                 assert_ne!(self.simulation.plan.injected_bug, Some(InjectedBug::Panic), "injected panic");
                 self.simulation.trace(|| format!("host {host} becomes a master"));
                 self.simulation.queue_role_change(host, RoleChange::BecomeMaster);
             }
-            ClusterAction::BecomeReplica { ip, foreign, .. } => {
+            ClusterAction::BecomeReplica { ip, is_data_foreign: foreign, .. } => {
                 self.simulation.trace(|| format!("host {host} follows {ip}"));
                 self.follow(host, ip, foreign);
             }
             ClusterAction::PauseWrites { until } => self.pause(host, until),
-            ClusterAction::TellReplicas { slot, change, confirm } => {
+            ClusterAction::ReplicateSlotChange { slot, change, confirmation: confirm } => {
                 self.send_slot_change(host, slot, &change, confirm);
             }
             ClusterAction::ResumeWrites => self.simulation.resume_writes(host, PausePurpose::Failover),
             ClusterAction::WatchOffset(offset) => self.hosts[host].watched_offset = offset,
-            ClusterAction::DropSlots(slots) => self.drop_slots(host, &slots),
+            ClusterAction::DeleteSlotKeys(slots) => self.drop_slots(host, &slots),
             ClusterAction::Reply { token, result } => {
-                self.simulation.data.stores[host].moves.carried_out(token);
-                self.on_answer(host, token, &result);
+                self.simulation.data.stores[host].slot_changes.remove_announced(token);
+                self.on_command_reply(host, token, &result);
             }
             ClusterAction::Log(told) => self.on_slot_change(host, &told),
-            ClusterAction::DropEverything => {
+            ClusterAction::DeleteDataset => {
                 let id = self.gossip(host).id();
-                self.check_invariants(&ClusterObservation::Reset { id });
-                self.simulation.queue_role_change(host, RoleChange::Empty);
-                let reply = self.hosts[host].driver.note_emptied();
+                self.check_invariants(&ClusterObservation::NodeReset { id });
+                self.simulation.queue_role_change(host, RoleChange::DropData);
+                let reply = self.hosts[host].driver.on_dataset_deleted();
                 self.hosts[host].pending_actions.extend(reply);
             }
             // No client is subscribed, so the message is dropped.
-            ClusterAction::Deliver(_) => {}
+            ClusterAction::DeliverPublication(_) => {}
         }
     }
 
     /// Performs queued `nodes.conf` writes until the disk is busy.
-    fn write_next_queued(&mut self, host: usize) {
+    fn perform_queued_writes(&mut self, host: usize) {
         while self.simulation.processes[host].is_up
             && let Some((number, mut text, sync)) = self.hosts[host].disk.next_queued_write()
         {
             let disk = &mut self.hosts[host].disk;
             match self.simulation.plan.injected_bug {
-                Some(InjectedBug::UnsavedVotes) => text = disk::without_votes(&text),
+                Some(InjectedBug::UnsavedVotes) => text = disk::without_last_vote_epoch(&text),
                 Some(InjectedBug::LostDiskWrites) => text = disk.load().map_or(text, str::to_owned),
                 _ => {}
             }
@@ -544,7 +547,7 @@ impl ClusterWorld {
             if sync {
                 let (incarnation, time) =
                     (self.simulation.processes[host].incarnation, self.simulation.draw_sync_time());
-                self.simulation.schedule_after(time, ClusterEvent::Synced { host, incarnation });
+                self.simulation.schedule_after(time, ClusterEvent::DiskSynced { host, incarnation });
             } else {
                 self.on_written(host, number);
             }
@@ -552,7 +555,7 @@ impl ClusterWorld {
     }
 
     fn on_written(&mut self, host: usize, number: u64) {
-        let (released, is_all) = self.hosts[host].driver.note_written(number);
+        let (released, is_all) = self.hosts[host].driver.on_written(number);
         self.hosts[host].pending_actions.extend(released);
         self.run_pending_actions(host);
         if is_all {
@@ -560,10 +563,10 @@ impl ClusterWorld {
         }
     }
 
-    fn on_slot_change(&mut self, host: usize, told: &gossip::ClusterEvent) {
-        self.simulation.trace(|| format!("host {host}: {told}"));
+    fn on_slot_change(&mut self, host: usize, event: &gossip::ClusterEvent) {
+        self.simulation.trace(|| format!("host {host}: {event}"));
         self.simulation.promotions +=
-            usize::from(matches!(told, gossip::ClusterEvent::Election(ElectionEvent::Won(_))));
+            usize::from(matches!(event, gossip::ClusterEvent::Election(ElectionEvent::Won(_))));
     }
 
     /// Checks invariants on a packet that a host sends.
@@ -578,13 +581,13 @@ impl ClusterWorld {
             self.simulation.trace(|| format!("{voter} votes for host {to} in epoch {epoch}"));
             if let Some(candidate) = candidate {
                 self.takeovers.record_vote(voter, candidate);
-                self.check_invariants(&ClusterObservation::Voted { voter, epoch, candidate });
+                self.check_invariants(&ClusterObservation::VoteSent { voter, epoch, candidate });
             }
             // A crash right after a vote and a restart before the election ends is the worst case. It is made frequent
             // when `UnsavedVotes` is injected, because the test of that bug only has to show that it is detected.
             let often =
                 if self.simulation.plan.injected_bug == Some(InjectedBug::UnsavedVotes) { 50 } else { 5 };
-            if !self.simulation.healed && self.simulation.random.percent(often) {
+            if !self.simulation.is_healed && self.simulation.random.chance(often) {
                 let incarnation = self.simulation.processes[from].incarnation;
                 let soon = self.simulation.random.millis(0, 5);
                 self.simulation.schedule_after(soon, ClusterEvent::ProcessDies { host: from, incarnation });
@@ -597,7 +600,7 @@ impl ClusterHost {
     fn new(ip: IpAddr, disk: Disk) -> Self {
         Self {
             ip,
-            id: None,
+            previous_id: None,
             wall_clock_offset: 0,
             gossip: None,
             driver: ClusterDriver::default(),
@@ -606,12 +609,12 @@ impl ClusterHost {
             pending_actions: VecDeque::new(),
             pending_inputs: VecDeque::new(),
             links: BTreeMap::new(),
-            accepted: 0,
+            accepted_count: 0,
             topology: None,
             publishing: None,
             watched_offset: None,
             received_headers: BTreeMap::new(),
-            rank: None,
+            election_rank: None,
             failed_master: None,
             last_token: 0,
             next_steps: BTreeMap::new(),
@@ -620,7 +623,7 @@ impl ClusterHost {
 }
 
 /// The wall-clock time when the simulated monotonic clock is zero, a date in 2026.
-const WALL: i64 = 1_790_000_000_000;
+const WALL_CLOCK_ORIGIN: i64 = 1_790_000_000_000;
 
 fn address_of(ip: IpAddr) -> String {
     format!("{ip}:{}", formation::PORT)

@@ -20,18 +20,18 @@ use std::time::Duration;
 use append_only::FsyncPolicy;
 use clock::{Instant, Millis};
 use engine::{NodeFlags, PauseMode, PausePurpose};
-use migration::Establish;
+use migration::EstablishMessage;
 use replication::master::{PeerId, TransferId};
 use replication::{ReplId, StreamEpoch};
 use slot_routing::SlotSet;
 
 pub(crate) use self::invariants::DataChange;
 use self::invariants::{DataObservation, NamedInvariant};
-use self::link::Link;
-use self::requests::Request;
+use self::link::ReplicaLink;
+use self::requests::ClientRequest;
 pub(crate) use self::roles::RoleChange;
-pub(crate) use self::store::{Key, ReplicaState};
-pub(crate) use self::whole_moves::{Change, source_session};
+pub(crate) use self::store::{KeyGroup, ProcessState};
+pub(crate) use self::whole_moves::{EncodedCommand, source_session};
 use crate::simulation::Simulation;
 use crate::{InjectedBug, RandomSource};
 
@@ -52,7 +52,7 @@ mod whole_moves;
 mod writes;
 
 /// The wall-clock time when the simulated monotonic clock is zero.
-const WALL: i64 = 1_700_000_000_000;
+const WALL_CLOCK_ORIGIN: i64 = 1_700_000_000_000;
 /// Interval at which an operation that needs a locked slot is retried.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(300);
 
@@ -60,80 +60,80 @@ const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(300);
 #[derive(Debug, Clone)]
 pub(crate) enum DataEvent {
     /// A client's request arrives and tries to lock its slot.
-    Begin {
-        at: Process,
-        request: Box<Request>,
+    RequestArrives {
+        process_id: ProcessId,
+        request: Box<ClientRequest>,
     },
     /// Empties a slot that moved to another node.
-    Leave {
-        at: Process,
-        key: Key,
+    EmptySlot {
+        process_id: ProcessId,
+        key: KeyGroup,
     },
     /// Ends an import whose keys could not be deleted earlier because writes were paused.
-    Imported {
-        at: Process,
-        import: Box<Establish>,
+    EndImport {
+        process_id: ProcessId,
+        import: Box<EstablishMessage>,
         outcome: Result<(), String>,
     },
     /// A client's commands finish executing and their effects enter the log.
-    End {
-        at: Process,
+    CommandsEnd {
+        process_id: ProcessId,
         command: u64,
     },
     /// A new role becomes visible to writes.
-    Published {
-        at: Process,
+    RolePublished {
+        process_id: ProcessId,
     },
     /// The replication thread takes its next message.
     NextMessage {
-        at: Process,
+        process_id: ProcessId,
     },
     /// Starts to follow a master once running writes have ended.
-    Start {
-        at: Process,
+    StartFollowing {
+        process_id: ProcessId,
         stream: StreamEpoch,
-        under_way: BTreeSet<u64>,
+        running_commands: BTreeSet<u64>,
     },
     /// The applier executes the next commands of the current stream segment.
-    Apply {
-        at: Process,
+    ApplyCommands {
+        process_id: ProcessId,
     },
     /// The thread of the append-only file looks for its next operation.
-    File {
-        at: Process,
+    RunFileThread {
+        process_id: ProcessId,
     },
     /// Checks whether the shutdown of a stopping process can make progress.
-    Stop {
-        at: Process,
+    CheckShutdown {
+        process_id: ProcessId,
     },
     /// A snapshot has been loaded and has replaced the data.
-    Loaded {
-        at: Process,
+    SnapshotLoaded {
+        process_id: ProcessId,
     },
     /// The replication thread takes a snapshot for replicas.
     TakeSnapshot {
-        at: Process,
+        process_id: ProcessId,
         transfer: TransferId,
         peers: Vec<PeerId>,
         eof: bool,
     },
     /// A snapshot has been written to its file.
-    Written {
-        at: Process,
+    SnapshotWritten {
+        process_id: ProcessId,
         transfer: TransferId,
     },
     /// The log may contain data that was not sent to this replica yet.
     LogGrown {
-        at: Process,
+        process_id: ProcessId,
         peer: PeerId,
     },
     Tick {
-        at: Process,
+        process_id: ProcessId,
     },
-    Dialled {
+    DialArrives {
         link: u64,
     },
-    Arrives {
+    ItemArrives {
         link: u64,
         side: usize,
     },
@@ -141,43 +141,43 @@ pub(crate) enum DataEvent {
 
 /// A process, identified by its host and its incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct ProcessId {
     host: usize,
     incarnation: u64,
 }
 
 impl DataEvent {
-    fn process(&self) -> Option<Process> {
+    fn process_id(&self) -> Option<ProcessId> {
         match self {
-            Self::Begin { at, .. }
-            | Self::Leave { at, .. }
-            | Self::Imported { at, .. }
-            | Self::End { at, .. }
-            | Self::Published { at }
-            | Self::NextMessage { at }
-            | Self::Start { at, .. }
-            | Self::Apply { at }
-            | Self::File { at }
-            | Self::Stop { at }
-            | Self::Loaded { at }
-            | Self::TakeSnapshot { at, .. }
-            | Self::Written { at, .. }
-            | Self::LogGrown { at, .. }
-            | Self::Tick { at } => Some(*at),
-            Self::Dialled { .. } | Self::Arrives { .. } => None,
+            Self::RequestArrives { process_id: at, .. }
+            | Self::EmptySlot { process_id: at, .. }
+            | Self::EndImport { process_id: at, .. }
+            | Self::CommandsEnd { process_id: at, .. }
+            | Self::RolePublished { process_id: at }
+            | Self::NextMessage { process_id: at }
+            | Self::StartFollowing { process_id: at, .. }
+            | Self::ApplyCommands { process_id: at }
+            | Self::RunFileThread { process_id: at }
+            | Self::CheckShutdown { process_id: at }
+            | Self::SnapshotLoaded { process_id: at }
+            | Self::TakeSnapshot { process_id: at, .. }
+            | Self::SnapshotWritten { process_id: at, .. }
+            | Self::LogGrown { process_id: at, .. }
+            | Self::Tick { process_id: at } => Some(*at),
+            Self::DialArrives { .. } | Self::ItemArrives { .. } => None,
         }
     }
 }
 
 /// The data of all processes, with the settings of the run.
 pub(crate) struct Data {
-    pub(crate) stores: Vec<ReplicaState>,
+    pub(crate) stores: Vec<ProcessState>,
     /// The client address of each process.
     pub(crate) addresses: Vec<String>,
-    links: BTreeMap<u64, Link>,
+    links: BTreeMap<u64, ReplicaLink>,
     last_link: u64,
     /// The number of writes so far; each write is identified by its number.
-    writes: u64,
+    write_count: u64,
     /// The number of started requests, including retries.
     requests_started: u64,
     /// The number of distinct values that client commands have written so far.
@@ -192,7 +192,7 @@ pub(crate) struct Data {
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     /// The value of `repl-backlog-size`, in bytes.
-    backlog: u64,
+    backlog_size: u64,
     /// The number of bytes by which a replica's cursor may trail the end of the log.
     max_lag: u64,
     /// Whether `repl-diskless-sync` and `dual-channel-replication-enabled` are on.
@@ -205,56 +205,56 @@ struct Settings {
     max_chunk: usize,
     /// The maximum time, in microseconds, from the arrival of a command to the lock of its slot, and from the lock to
     /// the end of the command.
-    command: u64,
+    max_command_micros: u64,
     /// The maximum time, in microseconds, that it takes to apply some commands of the stream.
-    apply: u64,
+    max_apply_micros: u64,
     /// The value of `appendfsync` on processes with `appendonly yes`; `None` if no process has a file.
     appendfsync: Option<FsyncPolicy>,
     /// Whether replicas accept client writes (`replica-read-only no`).
     writable_replicas: bool,
     /// Whether the processes form a cluster (`cluster-enabled`).
-    clustered: bool,
+    is_cluster_enabled: bool,
 }
 
 impl Data {
     /// Creates the data of processes in a cluster, or of standalone processes. Clients use keys in `slots`.
     pub(crate) fn new(random: &mut RandomSource, slots: SlotSet, clustered: bool) -> Self {
         let settings = Settings {
-            backlog: random.pick(&[0, 2000, 12_000, 1 << 20]),
+            backlog_size: random.pick(&[0, 2000, 12_000, 1 << 20]),
             max_lag: random.pick(&[16_000, 1 << 20]),
-            diskless: random.percent(70),
-            dual_channel: random.percent(50),
+            diskless: random.chance(70),
+            dual_channel: random.chance(50),
             replica_buffer_limit: random.pick(&[0, 1200]),
             max_chunk: random.pick(&[50, 500, 1 << 16]),
-            command: random.pick(&[2000, 2000, 20_000]),
-            apply: random.pick(&[100, 100, 3000, 15_000]),
+            max_command_micros: random.pick(&[2000, 2000, 20_000]),
+            max_apply_micros: random.pick(&[100, 100, 3000, 15_000]),
             appendfsync: random.pick(&[
                 None,
                 None,
                 Some(FsyncPolicy::Always),
                 Some(FsyncPolicy::EverySecond),
             ]),
-            writable_replicas: random.percent(30),
-            clustered,
+            writable_replicas: random.chance(30),
+            is_cluster_enabled: clustered,
         };
         Self {
             stores: Vec::new(),
             addresses: Vec::new(),
             links: BTreeMap::new(),
             last_link: 0,
-            writes: 0,
+            write_count: 0,
             requests_started: 0,
             values_issued: 0,
             slots,
             settings,
-            invariants: invariants::all(),
+            invariants: invariants::all_invariants(),
         }
     }
 
     /// Adds a process, which is a master without data.
-    pub(crate) fn add(&mut self, random: &mut RandomSource, now: Instant, address: String) {
+    pub(crate) fn add_process(&mut self, random: &mut RandomSource, now: Instant, address: String) {
         self.addresses.push(address);
-        self.stores.push(ReplicaState::new(random, &self.settings, &self.slots, now));
+        self.stores.push(ProcessState::new(random, &self.settings, &self.slots, now));
     }
 
     /// Describes a replica whose data differs from its master's although writes have stopped; `None` if there is no
@@ -276,10 +276,10 @@ impl Data {
 
 impl<E: Debug> Simulation<E> {
     pub(crate) fn handle_data_event(&mut self, event: DataEvent) {
-        let Some(at) = event.process() else {
+        let Some(at) = event.process_id() else {
             return match event {
-                DataEvent::Dialled { link } => self.on_dialled(link),
-                DataEvent::Arrives { link, side } => self.deliver_due(link, side),
+                DataEvent::DialArrives { link } => self.on_dialled(link),
+                DataEvent::ItemArrives { link, side } => self.deliver_due(link, side),
                 _ => {}
             };
         };
@@ -291,42 +291,45 @@ impl<E: Debug> Simulation<E> {
         }
         let host = at.host;
         match event {
-            DataEvent::Begin { request, .. } => self.begin_write(host, request),
-            DataEvent::Leave { key, .. } => self.empty_slot(host, key),
-            DataEvent::Imported { import, outcome, .. } => self.end_import(host, &import, outcome),
-            DataEvent::End { command, .. } => self.end_write(host, command),
-            DataEvent::Published { .. } => self.publish_role(host),
-            DataEvent::NextMessage { .. } => self.take_messages(host),
-            DataEvent::Start { stream, under_way, .. } => self.start_following(host, stream, under_way),
-            DataEvent::Apply { .. } => self.apply_command_batch(host),
-            DataEvent::File { .. } => self.work_on_file(host),
-            DataEvent::Stop { .. } => self.drive_stop(host),
-            DataEvent::Loaded { .. } => self.on_loaded(host),
+            DataEvent::RequestArrives { request, .. } => self.begin_write(host, request),
+            DataEvent::EmptySlot { key, .. } => self.empty_slot(host, key),
+            DataEvent::EndImport { import, outcome, .. } => self.end_import(host, &import, outcome),
+            DataEvent::CommandsEnd { command, .. } => self.end_write(host, command),
+            DataEvent::RolePublished { .. } => self.publish_role(host),
+            DataEvent::NextMessage { .. } => self.process_messages(host),
+            DataEvent::StartFollowing { stream, running_commands: under_way, .. } => {
+                self.start_following(host, stream, under_way);
+            }
+            DataEvent::ApplyCommands { .. } => self.apply_command_batch(host),
+            DataEvent::RunFileThread { .. } => self.work_on_file(host),
+            DataEvent::CheckShutdown { .. } => self.advance_shutdown(host),
+            DataEvent::SnapshotLoaded { .. } => self.on_snapshot_loaded(host),
             DataEvent::TakeSnapshot { transfer, peers, eof, .. } => {
                 self.take_snapshot(host, transfer, peers, eof);
             }
-            DataEvent::Written { transfer, .. } => self.written(host, transfer),
+            DataEvent::SnapshotWritten { transfer, .. } => self.on_snapshot_written(host, transfer),
             DataEvent::LogGrown { peer, .. } => self.send_log(host, peer),
-            DataEvent::Tick { .. } => self.tick_data(host),
-            DataEvent::Dialled { .. } | DataEvent::Arrives { .. } => {}
+            DataEvent::Tick { .. } => self.run_due_data_timers(host),
+            DataEvent::DialArrives { .. } | DataEvent::ItemArrives { .. } => {}
         }
-        self.plan_data_tick(host);
+        self.schedule_data_tick(host);
     }
 
     /// Returns the current incarnation of a process.
-    pub(super) fn process(&self, host: usize) -> Process {
-        Process { host, incarnation: self.processes[host].incarnation }
+    pub(super) fn process_id(&self, host: usize) -> ProcessId {
+        ProcessId { host, incarnation: self.processes[host].incarnation }
     }
 
     /// Returns whether a client's write to this slot would be accepted now.
-    pub(crate) fn takes_writes(&self, host: usize, key: Key) -> bool {
-        self.data.stores[host].data_store.takes_writes(key, self.wall_of(host))
+    pub(crate) fn accepts_writes(&self, host: usize, key: KeyGroup) -> bool {
+        self.data.stores[host].data_store.accepts_writes(key, self.wall_clock_of(host))
     }
 
     /// Pauses client writes until the given time of the process's clock, or without a time limit.
     pub(crate) fn pause_writes(&self, host: usize, purpose: PausePurpose, until: Option<Instant>) {
         let engine = self.data.stores[host].engine();
-        let until = until.map_or(Millis(i64::MAX), |until| Millis(WALL + until.as_millis() as i64));
+        let until =
+            until.map_or(Millis(i64::MAX), |until| Millis(WALL_CLOCK_ORIGIN + until.as_millis() as i64));
         engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, until);
     }
 
@@ -337,14 +340,14 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Schedules an event at a random time within the next `micros` microseconds.
-    fn data_within(&mut self, micros: u64, event: DataEvent) {
+    fn schedule_data_within(&mut self, micros: u64, event: DataEvent) {
         let at = self.now + Duration::from_micros(self.random.below(micros as usize + 1) as u64);
         self.schedule_data(at, event);
     }
 
     /// Returns the wall-clock time of a process.
-    pub(crate) fn wall_of(&self, host: usize) -> Millis {
-        Millis(WALL + self.clock_of(host).as_millis() as i64)
+    pub(crate) fn wall_clock_of(&self, host: usize) -> Millis {
+        Millis(WALL_CLOCK_ORIGIN + self.clock_of(host).as_millis() as i64)
     }
 
     /// Returns the monotonic time of a process.
@@ -354,48 +357,48 @@ impl<E: Debug> Simulation<E> {
 
     /// Ends a process. With `keeps_files`, it can restart from its files. With `notifies_peers`, its host still runs
     /// and closes the connections of the process.
-    pub(crate) fn end_data(&mut self, host: usize, kept: bool, told: bool) {
-        self.break_links(host, told);
+    pub(crate) fn end_process_data(&mut self, host: usize, keeps_files: bool, notifies_peers: bool) {
+        self.break_links(host, notifies_peers);
         let now = self.clock_of(host);
-        let fresh = ReplicaState::new(&mut self.random, &self.data.settings, &self.data.slots, now);
+        let fresh = ProcessState::new(&mut self.random, &self.data.settings, &self.data.slots, now);
         let store = &mut self.data.stores[host];
         let file = store.file.take();
-        *store = store.restarted(fresh, kept);
+        *store = store.restarted(fresh, keeps_files);
         if let Some(file) = file {
-            self.find_file(host, file, kept, told);
+            self.restart_file(host, file, keeps_files, notifies_peers);
         }
-        self.check_invariants(host, DataChange::Restarted { keeps_data: kept });
+        self.check_invariants(host, DataChange::Restarted { keeps_data: keeps_files });
     }
 
     /// Starts a process in its role. A master takes a new replication id, because writes after the end of its file are
     /// lost.
-    pub(crate) fn begin_data(&mut self, host: usize) {
+    pub(crate) fn start_process_data(&mut self, host: usize) {
         self.publish_role(host);
         let own = self.new_history();
         let store = &mut self.data.stores[host];
-        store.set_node_flag(NodeFlags::LOADING, store.load.is_some());
+        store.set_node_flag(NodeFlags::LOADING, store.snapshot_load.is_some());
         if store.upstream().is_none() && store.log.is_open() {
             store.log.change_id(own);
         }
-        self.tell_file_of_log(host);
-        self.plan_data_tick(host);
+        self.notify_file_of_log(host);
+        self.schedule_data_tick(host);
     }
 
     /// Occasionally saves RDB files, expires keys and injects disk faults. Lets blocked clients continue.
     pub(crate) fn run_maintenance(&mut self) {
         for host in 0..self.data.stores.len() {
-            if self.random.percent(2) && self.is_running(host) {
-                self.data.stores[host].save();
+            if self.random.chance(2) && self.is_running(host) {
+                self.data.stores[host].save_rdb();
             }
-            if self.random.percent(10) && self.is_running(host) {
-                self.expire(host);
+            if self.random.chance(10) && self.is_running(host) {
+                self.delete_expired(host);
             }
             if self.is_running(host) {
-                self.try_disk(host);
+                self.disturb_disk(host);
             }
             if self.is_running(host) && !self.data.stores[host].is_loading() {
                 self.block_client(host);
-                self.end_waits_for_copies(host);
+                self.end_overdue_copy_waits(host);
                 self.break_within_transaction(host);
             }
         }
@@ -403,17 +406,17 @@ impl<E: Debug> Simulation<E> {
 
     /// Records that `master` no longer counts this process as its replica, or that no process does if `master` is
     /// `None`.
-    pub(crate) fn remove_replica(&mut self, host: usize, by: Option<usize>) {
-        self.check_invariants(host, DataChange::Forgotten { master: by });
+    pub(crate) fn remove_replica(&mut self, host: usize, master: Option<usize>) {
+        self.check_invariants(host, DataChange::ReplicaForgotten { master });
     }
 
-    fn trace_data(&mut self, host: usize, text: impl FnOnce(&ReplicaState) -> String) {
+    fn trace_data(&mut self, host: usize, text: impl FnOnce(&ProcessState) -> String) {
         let text = text(&self.data.stores[host]);
         self.trace(|| format!("data of {host}: {text}"));
     }
 
     fn new_history(&mut self) -> ReplId {
-        self.random.history()
+        self.random.random_replication_id()
     }
 
     fn has_injected_bug(&self, injected_bug: InjectedBug) -> bool {
@@ -421,9 +424,9 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Passes an event about a process's data to the invariants.
-    pub(crate) fn check_invariants(&mut self, host: usize, what: DataChange) {
+    pub(crate) fn check_invariants(&mut self, host: usize, change: DataChange) {
         let Data { stores, invariants, .. } = &mut self.data;
-        let seen = DataObservation { host, store: &stores[host], change: what };
+        let seen = DataObservation { host, store: &stores[host], change };
         let found: Vec<_> = invariants
             .iter_mut()
             .filter_map(|(rule, invariant)| Some((*rule, invariant.check(&seen).err()?)))

@@ -17,7 +17,7 @@ pub(crate) struct DeliveryQueue<T> {
 pub(crate) enum DeliveryPoll<T> {
     Item(T),
     /// The next item has not arrived yet, or the receiver is blocked; poll again at this time.
-    Later(Instant),
+    RetryAt(Instant),
     Empty,
 }
 
@@ -47,8 +47,8 @@ impl<T> DeliveryQueue<T> {
         self.is_scheduled = first.is_some();
         match (first, blocked_for) {
             (None, _) => DeliveryPoll::Empty,
-            (Some(at), Some(pause)) => DeliveryPoll::Later(at.max(now + pause)),
-            (Some(at), None) if at > now => DeliveryPoll::Later(at),
+            (Some(at), Some(pause)) => DeliveryPoll::RetryAt(at.max(now + pause)),
+            (Some(at), None) if at > now => DeliveryPoll::RetryAt(at),
             (Some(_), None) => {
                 self.items.pop_front().map_or(DeliveryPoll::Empty, |(_, item)| DeliveryPoll::Item(item))
             }

@@ -31,14 +31,14 @@ pub(crate) enum ProcessDeath {
 /// A change of a directory. A power failure can undo it until the directory is synced.
 #[derive(Debug, Clone)]
 enum DirectoryChange {
-    Name(String, usize),
+    Insert(String, usize),
     Remove(String),
 }
 
 impl DirectoryChange {
     /// Returns the name of the file that the change affects.
     fn name(&self) -> &str {
-        let (Self::Name(name, _) | Self::Remove(name)) = self;
+        let (Self::Insert(name, _) | Self::Remove(name)) = self;
         name
     }
 }
@@ -47,34 +47,34 @@ type DirectoryNames = BTreeMap<String, usize>;
 
 #[derive(Debug, Default, Clone)]
 struct File {
-    readable: Vec<u8>,
-    durable: Vec<u8>,
+    readable_bytes: Vec<u8>,
+    durable_bytes: Vec<u8>,
     /// Byte ranges that are lost because their sync failed.
     unsynced_ranges: Vec<(usize, usize)>,
 }
 
 #[derive(Debug)]
-struct State {
+struct DiskState {
     files: Vec<File>,
     names: DirectoryNames,
-    durable: DirectoryNames,
+    durable_names: DirectoryNames,
     /// Directory changes that are not durable yet, in their order.
-    changes: Vec<DirectoryChange>,
+    unsynced_changes: Vec<DirectoryChange>,
     random: RandomSource,
     injected_bug: Option<InjectedBug>,
     /// The probability that an operation fails, in percent.
-    is_failing: u32,
+    failure_percent: u32,
     is_full: bool,
     /// The number of operations until the process dies; `None` if no death is planned.
     operations_until_death: Option<usize>,
     is_dead: bool,
-    temporaries: u64,
+    temp_file_count: u64,
 }
 
 /// A directory on a simulated node's disk.
 #[derive(Debug, Clone)]
 pub(crate) struct SimDisk {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<DiskState>>,
     /// The directory, as a prefix of the names of its files.
     folder: &'static str,
 }
@@ -84,12 +84,12 @@ pub(crate) struct SimDisk {
 pub(crate) struct OpenFile {
     disk: SimDisk,
     name: String,
-    file: usize,
+    file_index: usize,
 }
 
 /// How an operation ends, drawn at random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OperationFate {
+enum OperationEnd {
     Succeeds,
     /// The operation fails before it is complete. It may have done a part of its work.
     FailsEarly,
@@ -99,18 +99,18 @@ enum OperationFate {
 
 impl SimDisk {
     pub(crate) fn new(random: RandomSource, injected_bug: Option<InjectedBug>) -> Self {
-        let state = State {
+        let state = DiskState {
             files: Vec::new(),
             names: DirectoryNames::new(),
-            durable: DirectoryNames::new(),
-            changes: Vec::new(),
+            durable_names: DirectoryNames::new(),
+            unsynced_changes: Vec::new(),
             random,
             injected_bug,
-            is_failing: 0,
+            failure_percent: 0,
             is_full: false,
             operations_until_death: None,
             is_dead: false,
-            temporaries: 0,
+            temp_file_count: 0,
         };
         Self { state: Rc::new(RefCell::new(state)), folder: "" }
     }
@@ -124,17 +124,17 @@ impl SimDisk {
         format!("{}{name}", self.folder)
     }
 
-    fn state(&self) -> RefMut<'_, State> {
+    fn state(&self) -> RefMut<'_, DiskState> {
         self.state.borrow_mut()
     }
 
-    fn borrow_state(&self) -> Ref<'_, State> {
+    fn borrow_state(&self) -> Ref<'_, DiskState> {
         self.state.borrow()
     }
 
     /// Sets the probability that an operation fails, in percent.
-    pub(crate) fn set_failing(&self, percent: u32) {
-        self.state().is_failing = percent;
+    pub(crate) fn set_failure_rate(&self, percent: u32) {
+        self.state().failure_percent = percent;
     }
 
     /// Makes the disk full, or frees its space again.
@@ -143,7 +143,7 @@ impl SimDisk {
     }
 
     /// Makes the process die after this number of operations; `None` cancels an earlier call.
-    pub(crate) fn set_death(&self, operations: Option<usize>) {
+    pub(crate) fn schedule_death(&self, operations: Option<usize>) {
         self.state().operations_until_death = operations;
     }
 
@@ -166,19 +166,19 @@ impl SimDisk {
     fn run_operation<T>(
         &self,
         needs_room: bool,
-        early: impl FnOnce(&mut State),
-        all: impl FnOnce(&mut State) -> T,
+        perform_part: impl FnOnce(&mut DiskState),
+        perform_all: impl FnOnce(&mut DiskState) -> T,
     ) -> io::Result<T> {
         let state = &mut *self.state();
-        let (fate, error) = state.draw_fate(needs_room)?;
+        let (fate, error) = state.draw_operation_end(needs_room)?;
         match fate {
-            OperationFate::Succeeds => Ok(all(state)),
-            OperationFate::FailsEarly => {
-                early(state);
+            OperationEnd::Succeeds => Ok(perform_all(state)),
+            OperationEnd::FailsEarly => {
+                perform_part(state);
                 Err(io::Error::other(error))
             }
-            OperationFate::FailsLate => {
-                all(state);
+            OperationEnd::FailsLate => {
+                perform_all(state);
                 Err(io::Error::other(error))
             }
         }
@@ -190,39 +190,39 @@ impl SimDisk {
     }
 
     fn open(&self, name: &str, file: usize) -> OpenFile {
-        OpenFile { disk: self.clone(), name: name.to_owned(), file }
+        OpenFile { disk: self.clone(), name: name.to_owned(), file_index: file }
     }
 
-    fn sync_content(&self, file: usize, lies: bool) -> io::Result<()> {
-        let early = |state: &mut State| {
+    fn sync_content(&self, file: usize, is_skipped: bool) -> io::Result<()> {
+        let early = |state: &mut DiskState| {
             // If the process dies during the sync, its written pages stay in the kernel and are not lost.
             if !state.is_dead {
                 let file = &mut state.files[file];
-                let range = (file.durable.len(), file.readable.len());
+                let range = (file.durable_bytes.len(), file.readable_bytes.len());
                 file.unsynced_ranges.push(range);
             }
         };
         self.run_operation(false, early, |state| {
-            if !lies {
+            if !is_skipped {
                 state.files[file].sync();
             }
         })
     }
 
-    fn cut_content(&self, file: usize, len: u64) -> io::Result<()> {
-        let cut = |state: &mut State| state.files[file].cut_back(len as usize);
+    fn truncate_content(&self, file: usize, len: u64) -> io::Result<()> {
+        let cut = |state: &mut DiskState| state.files[file].truncate_to(len as usize);
         self.run_operation(false, |_| (), cut)
     }
 }
 
-impl State {
+impl DiskState {
     /// Draws how the next operation ends, with the error text if it fails.
-    fn draw_fate(&mut self, needs_room: bool) -> io::Result<(OperationFate, &'static str)> {
+    fn draw_operation_end(&mut self, needs_room: bool) -> io::Result<(OperationEnd, &'static str)> {
         if self.is_dead {
             return Err(io::Error::other("dead"));
         }
         let failed = |random: &mut RandomSource| {
-            if random.percent(50) { OperationFate::FailsEarly } else { OperationFate::FailsLate }
+            if random.chance(50) { OperationEnd::FailsEarly } else { OperationEnd::FailsLate }
         };
         if let Some(left) = &mut self.operations_until_death {
             if *left == 0 {
@@ -232,12 +232,12 @@ impl State {
             *left -= 1;
         }
         if needs_room && self.is_full {
-            return Ok((OperationFate::FailsEarly, "No space left on device"));
+            return Ok((OperationEnd::FailsEarly, "No space left on device"));
         }
-        if self.is_failing > 0 && self.random.percent(self.is_failing) {
+        if self.failure_percent > 0 && self.random.chance(self.failure_percent) {
             return Ok((failed(&mut self.random), "Input/output error"));
         }
-        Ok((OperationFate::Succeeds, ""))
+        Ok((OperationEnd::Succeeds, ""))
     }
 
     fn add_file(&mut self) -> usize {
@@ -245,33 +245,33 @@ impl State {
         self.files.len() - 1
     }
 
-    fn change(&mut self, change: DirectoryChange) {
-        apply(&mut self.names, &change);
-        self.changes.push(change);
+    fn record_change(&mut self, change: DirectoryChange) {
+        apply_change(&mut self.names, &change);
+        self.unsynced_changes.push(change);
     }
 
     fn lose_power(&mut self) {
-        let kept = self.random.below(self.changes.len() + 1);
-        for change in self.changes.drain(..).take(kept) {
-            apply(&mut self.durable, &change);
+        let kept = self.random.below(self.unsynced_changes.len() + 1);
+        for change in self.unsynced_changes.drain(..).take(kept) {
+            apply_change(&mut self.durable_names, &change);
         }
-        self.names = self.durable.clone();
+        self.names = self.durable_names.clone();
         for file in &mut self.files {
-            let lost = file.readable.len().saturating_sub(file.durable.len());
+            let lost = file.readable_bytes.len().saturating_sub(file.durable_bytes.len());
             if lost > 0 && file.unsynced_ranges.is_empty() {
                 let more = self.random.below(lost + 1);
-                let end = file.durable.len() + more;
-                file.durable = file.readable[..end].to_vec();
+                let end = file.durable_bytes.len() + more;
+                file.durable_bytes = file.readable_bytes[..end].to_vec();
             }
             file.unsynced_ranges.clear();
-            file.readable = file.durable.clone();
+            file.readable_bytes = file.durable_bytes.clone();
         }
     }
 }
 
-fn apply(names: &mut DirectoryNames, change: &DirectoryChange) {
+fn apply_change(names: &mut DirectoryNames, change: &DirectoryChange) {
     match change {
-        DirectoryChange::Name(name, file) => {
+        DirectoryChange::Insert(name, file) => {
             names.retain(|_, named| named != file);
             names.insert(name.clone(), *file);
         }
@@ -281,17 +281,17 @@ fn apply(names: &mut DirectoryNames, change: &DirectoryChange) {
 
 impl File {
     fn sync(&mut self) {
-        self.durable.clone_from(&self.readable);
+        self.durable_bytes.clone_from(&self.readable_bytes);
         for (from, to) in &self.unsynced_ranges {
-            let end = (*to).min(self.durable.len());
-            self.durable[(*from).min(end)..end].fill(0);
+            let end = (*to).min(self.durable_bytes.len());
+            self.durable_bytes[(*from).min(end)..end].fill(0);
         }
         self.unsynced_ranges.clear();
     }
 
-    fn cut_back(&mut self, len: usize) {
-        self.readable.truncate(len);
-        self.durable.truncate(len);
+    fn truncate_to(&mut self, len: usize) {
+        self.readable_bytes.truncate(len);
+        self.durable_bytes.truncate(len);
         for range in &mut self.unsynced_ranges {
             *range = (range.0.min(len), range.1.min(len));
         }
@@ -301,14 +301,14 @@ impl File {
 
 impl Disk for SimDisk {
     type File = OpenFile;
-    type Temporary = OpenFile;
+    type TempFile = OpenFile;
     type Reader = Cursor<Vec<u8>>;
 
     fn exists(&self) -> bool {
         true
     }
 
-    fn create_folder(&self) -> io::Result<()> {
+    fn create_directory(&self) -> io::Result<()> {
         Ok(())
     }
 
@@ -317,37 +317,37 @@ impl Disk for SimDisk {
             true,
             |_| (),
             |state| match state.names.get(&self.full_name(name)).copied() {
-                Some(file) => state.files[file].cut_back(0),
+                Some(file) => state.files[file].truncate_to(0),
                 None => {
                     let file = state.add_file();
-                    state.change(DirectoryChange::Name(self.full_name(name), file));
+                    state.record_change(DirectoryChange::Insert(self.full_name(name), file));
                 }
             },
         )
     }
 
-    fn append(&self, name: &str) -> io::Result<OpenFile> {
+    fn open_append(&self, name: &str) -> io::Result<OpenFile> {
         let file = self.find_file(name)?;
         self.run_operation(false, |_| (), |_| self.open(name, file))
     }
 
     fn sync_file(&self, file: &OpenFile) -> io::Result<()> {
         let lies = self.borrow_state().injected_bug == Some(InjectedBug::EarlySync);
-        self.sync_content(file.file, lies)
+        self.sync_content(file.file_index, lies)
     }
 
-    fn overwrite(&self, name: &str) -> io::Result<()> {
+    fn rewrite_tail(&self, name: &str) -> io::Result<()> {
         let file = self.find_file(name)?;
         self.run_operation(false, |_| (), |state| state.files[file].unsynced_ranges.clear())
     }
 
     fn truncate_file(&self, file: &OpenFile, len: u64) -> io::Result<()> {
-        self.cut_content(file.file, len)
+        self.truncate_content(file.file_index, len)
     }
 
     fn read(&self, name: &str) -> io::Result<Cursor<Vec<u8>>> {
         let file = self.find_file(name)?;
-        let mut content = self.borrow_state().files[file].readable.clone();
+        let mut content = self.borrow_state().files[file].readable_bytes.clone();
         if self.borrow_state().injected_bug == Some(InjectedBug::CorruptedReads)
             && let Some(at) = content.windows(2).position(|two| two == b"v1")
         {
@@ -361,36 +361,40 @@ impl Disk for SimDisk {
             true,
             |_| (),
             |state| {
-                state.temporaries += 1;
-                let name = format!("{TEMP_PREFIX}{}{suffix}", state.temporaries);
+                state.temp_file_count += 1;
+                let name = format!("{TEMP_PREFIX}{}{suffix}", state.temp_file_count);
                 let file = state.add_file();
-                state.change(DirectoryChange::Name(self.full_name(&name), file));
+                state.record_change(DirectoryChange::Insert(self.full_name(&name), file));
                 self.open(&name, file)
             },
         )
     }
 
-    fn temporary_name(&self, file: &OpenFile) -> String {
+    fn temp_file_name(&self, file: &OpenFile) -> String {
         file.name.clone()
     }
 
-    fn sync_temporary(&self, file: &OpenFile) -> io::Result<()> {
+    fn sync_temp_file(&self, file: &OpenFile) -> io::Result<()> {
         let lies = match self.borrow_state().injected_bug {
             Some(InjectedBug::UnsyncedBase) => file.name.ends_with(".base"),
             Some(InjectedBug::UnsyncedSave) => file.name.ends_with(".rdb"),
             _ => false,
         };
-        self.sync_content(file.file, lies)
+        self.sync_content(file.file_index, lies)
     }
 
     fn rename(&self, file: OpenFile, name: &str) -> io::Result<()> {
-        let change = DirectoryChange::Name(self.full_name(name), file.file);
-        self.run_operation(false, |_| (), |state| state.change(change))
+        let change = DirectoryChange::Insert(self.full_name(name), file.file_index);
+        self.run_operation(false, |_| (), |state| state.record_change(change))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.find_file(name)?;
-        self.run_operation(false, |_| (), |state| state.change(DirectoryChange::Remove(self.full_name(name))))
+        self.run_operation(
+            false,
+            |_| (),
+            |state| state.record_change(DirectoryChange::Remove(self.full_name(name))),
+        )
     }
 
     fn list_names(&self) -> io::Result<Vec<String>> {
@@ -400,7 +404,7 @@ impl Disk for SimDisk {
 
     fn len(&self, name: &str) -> io::Result<u64> {
         let file = self.find_file(name)?;
-        Ok(self.borrow_state().files[file].readable.len() as u64)
+        Ok(self.borrow_state().files[file].readable_bytes.len() as u64)
     }
 
     fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
@@ -408,7 +412,7 @@ impl Disk for SimDisk {
             return Ok(());
         }
         let file = self.find_file(name)?;
-        self.cut_content(file, len)?;
+        self.truncate_content(file, len)?;
         self.sync_content(file, false)
     }
 
@@ -417,14 +421,16 @@ impl Disk for SimDisk {
             false,
             |_| (),
             |state| {
-                for change in state.changes.extract_if(.., |change| change.name().starts_with(self.folder)) {
-                    apply(&mut state.durable, &change);
+                for change in
+                    state.unsynced_changes.extract_if(.., |change| change.name().starts_with(self.folder))
+                {
+                    apply_change(&mut state.durable_names, &change);
                 }
             },
         )
     }
 
-    fn is_abandoned_temporary(&self, _name: &str) -> bool {
+    fn is_abandoned_temp_file(&self, _name: &str) -> bool {
         true
     }
 
@@ -447,13 +453,13 @@ impl AofStorage for SimDisk {
 
 impl Write for OpenFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let file = self.file;
-        let part = |state: &mut State| {
+        let file = self.file_index;
+        let part = |state: &mut DiskState| {
             let len = state.random.below(bytes.len() + 1);
-            state.files[file].readable.extend_from_slice(&bytes[..len]);
+            state.files[file].readable_bytes.extend_from_slice(&bytes[..len]);
         };
         self.disk.run_operation(true, part, |state| {
-            state.files[file].readable.extend_from_slice(bytes);
+            state.files[file].readable_bytes.extend_from_slice(bytes);
             bytes.len()
         })
     }

@@ -18,7 +18,7 @@ struct Delay {
 
 impl Delay {
     fn draw(self, random: &mut RandomSource) -> Duration {
-        let is_outlier = self.outlier_percent > 0 && random.percent(self.outlier_percent);
+        let is_outlier = self.outlier_percent > 0 && random.chance(self.outlier_percent);
         random.millis(0, if is_outlier { self.longest } else { self.usual })
     }
 }
@@ -69,7 +69,7 @@ impl Network {
             PartitionShape::OneWay,
             PartitionShape::OneDirection,
         ];
-        let mut partition_shapes: Vec<_> = shapes.into_iter().filter(|_| random.percent(50)).collect();
+        let mut partition_shapes: Vec<_> = shapes.into_iter().filter(|_| random.chance(50)).collect();
         if partition_shapes.is_empty() {
             partition_shapes = shapes.to_vec();
         }
@@ -107,7 +107,7 @@ impl Network {
                 (0..hosts).map(|host| host == one).collect()
             }
             PartitionShape::TwoParts | PartitionShape::Bridge | PartitionShape::OneWay => {
-                (0..hosts).map(|_| random.percent(50)).collect()
+                (0..hosts).map(|_| random.chance(50)).collect()
             }
         };
         let is_separated = |from: usize, to: usize| match shape {

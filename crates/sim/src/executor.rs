@@ -7,12 +7,12 @@ use std::time::Duration;
 use clock::Millis;
 use config::EvictionPolicy;
 use engine::{
-    BackgroundMode, CapturedKey, CommandError, CommandOrigin, Commands, DispatchStatus, EffectLog, Engine,
+    BackgroundMode, CapturedKey, CommandError, CommandOrigin, CommandSet, DispatchStatus, EffectLog, Engine,
     OffloadReason, PipelinedRequests, ReleaseResult, Session, UnblockReason, WaitEnd, Worker,
 };
 use keyspace::Keyspace;
 use persistence::{Dialect, RdbInfo, UsageFormat, WriteOptions};
-use replication::Position;
+use replication::ReplPosition;
 use resp::{Args, Batch, ParseLimits, Parser};
 use slot_routing::{SlotSet, Topology};
 use snapshot_io::{LoadEvent, LoadHost, Loader, SnapshotState, WriteObserver};
@@ -20,7 +20,7 @@ use snapshot_io::{LoadEvent, LoadHost, Loader, SnapshotState, WriteObserver};
 /// A real engine, its command table, and one thread that executes commands.
 pub(crate) struct Executor {
     pub(crate) engine: Engine,
-    pub(crate) commands: Arc<Commands>,
+    pub(crate) commands: Arc<CommandSet>,
     worker: Worker,
 }
 
@@ -31,18 +31,18 @@ impl Executor {
         topology: Option<Topology>,
         log: Box<dyn EffectLog>,
     ) -> Self {
-        let commands = Arc::new(Commands::new(::commands::for_server()));
+        let commands = Arc::new(CommandSet::new(::commands::server_registry()));
         let catalogue = commands.registry().catalogue();
         let engine = Engine::new(catalogue, Keyspace::with_only_slots(1, databases, slots), topology, log);
-        engine.begin_routing();
+        engine.init_slot_ownership();
         engine.settings.debug_command.set(config::AllowedClients::Yes);
-        let worker = engine.worker(nanos);
+        let worker = engine.new_worker(constant_nanos);
         Self { engine, commands, worker }
     }
 
     pub(crate) fn loader<'a>(&'a self, host: &'a dyn LoadHost) -> Loader<'a> {
         let Self { engine, commands, .. } = self;
-        Loader { engine, commands, threads: 1, verify_checksum: true, max_deletion_bytes: 0, host }
+        Loader { engine, commands, store_threads: 1, verify_checksum: true, max_deletion_bytes: 0, host }
     }
 
     /// Executes requests up to the first one that a pause blocks. Requests that must run in the background are
@@ -57,7 +57,7 @@ impl Executor {
         session.set_time_slice_end(u64::MAX);
         let stop = loop {
             match self.continue_execution(session, wall, &mut running) {
-                ExecutionStop::Long => {
+                ExecutionStop::NeedsBackground => {
                     session.set_background(BackgroundMode::Offloaded(OffloadReason::SlowCommand));
                 }
                 stop => break stop,
@@ -72,12 +72,18 @@ impl Executor {
         &mut self,
         session: &mut Session,
         wall: Millis,
-        running: &mut RequestProgress,
+        progress: &mut RequestProgress,
     ) -> ExecutionStop {
-        while running.next < running.batch.len() {
+        while progress.next_index < progress.batch.len() {
             let RequestProgress {
-                buffer, batch, next, replies, unanswered_count: unanswered, failure, ..
-            } = running;
+                buffer,
+                batch,
+                next_index: next,
+                replies,
+                unanswered_count: unanswered,
+                failure,
+                ..
+            } = progress;
             let requests = PipelinedRequests { buffer, batch, first_pending: *next };
             let dispatcher = self.commands.dispatcher(&self.engine);
             let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, replies);
@@ -89,12 +95,12 @@ impl Executor {
                 DispatchStatus::Node(_) => (*next, *unanswered) = (after + 1, *unanswered + 1),
                 DispatchStatus::Paused => return ExecutionStop::Paused,
                 DispatchStatus::Blocked => break,
-                DispatchStatus::Offload(_) => return ExecutionStop::Long,
+                DispatchStatus::Offload(_) => return ExecutionStop::NeedsBackground,
                 DispatchStatus::TimeSliceOver => return ExecutionStop::TimeSliceOver,
                 DispatchStatus::Done | DispatchStatus::Close => {}
             }
         }
-        ExecutionStop::Ended
+        ExecutionStop::Finished
     }
 
     /// Executes one command that does not come from a client.
@@ -112,12 +118,12 @@ impl Executor {
     }
 
     /// Unblocks a client whose reply is ready or whose timeout has passed. Returns the reply.
-    pub(crate) fn end_wait(&mut self, session: &mut Session, wall: Millis, how: UnblockReason) -> Vec<u8> {
+    pub(crate) fn end_wait(&mut self, session: &mut Session, wall: Millis, reason: UnblockReason) -> Vec<u8> {
         let mut reply = Vec::new();
         let dispatcher = self.commands.dispatcher(&self.engine);
-        match dispatcher.end_wait(&mut self.worker, session, wall, how, &mut reply) {
+        match dispatcher.end_wait(&mut self.worker, session, wall, reason, &mut reply) {
             WaitEnd::Replied => reply,
-            WaitEnd::RunsAgain => {
+            WaitEnd::Retry => {
                 while matches!(
                     dispatcher.retry(&mut self.worker, session, wall, &mut reply),
                     DispatchStatus::Offload(_)
@@ -152,45 +158,45 @@ impl Executor {
         wall: Millis,
         captured: &CapturedKey,
     ) -> Result<ReleaseResult, CommandError> {
-        self.engine.release(&self.worker, 0, name, wall, captured)
+        self.engine.release_key(&self.worker, 0, name, wall, captured)
     }
 
     pub(crate) fn expire(&mut self, wall: Millis) {
-        self.engine.expire_cycle(&mut self.worker, wall, Duration::from_secs(1));
+        self.engine.run_expiry_cycle(&mut self.worker, wall, Duration::from_secs(1));
     }
 }
 
 /// Passes commands to the simulator while a file is loaded. Progress reports are ignored.
-pub(crate) struct QuietLoadHost<'a> {
+pub(crate) struct LoadCommandForwarder<'a> {
     pub(crate) now: Millis,
     /// Called for each command that the engine does not execute itself.
     pub(crate) on_command: &'a dyn Fn(Args<'_>),
 }
 
-impl QuietLoadHost<'_> {
+impl LoadCommandForwarder<'_> {
     pub(crate) fn at(now: Millis) -> Self {
         Self { now, on_command: &|_| () }
     }
 }
 
-impl LoadHost for QuietLoadHost<'_> {
+impl LoadHost for LoadCommandForwarder<'_> {
     fn now(&self) -> Millis {
         self.now
     }
 
-    fn on_command(&self, args: Args<'_>) {
+    fn on_unexecuted_command(&self, args: Args<'_>) {
         (self.on_command)(args);
     }
 
-    fn nanos(&self) -> fn() -> u64 {
-        nanos
+    fn nanos_clock(&self) -> fn() -> u64 {
+        constant_nanos
     }
 
     fn on_begin(&self, _total: u64) {}
 
     fn report_progress(&self, _read: u64, _keys: u64) {}
 
-    fn used_memory(&self, _bytes: u64) {}
+    fn on_used_memory(&self, _bytes: u64) {}
 
     fn on_key_read(&self) {}
 
@@ -200,7 +206,7 @@ impl LoadHost for QuietLoadHost<'_> {
 /// Writes an RDB file. Its auxiliary fields contain the position of the snapshot in its history.
 pub(crate) fn write_rdb(
     state: SnapshotState,
-    (position, wall): (Position, Millis),
+    (position, wall): (ReplPosition, Millis),
     (aof_base, slot_states): (bool, &str),
     steps: &mut dyn WriteObserver,
 ) -> io::Result<Vec<u8>> {
@@ -213,10 +219,10 @@ pub(crate) fn write_rdb(
     let id = position.id;
     let info = RdbInfo {
         version: resp::REDIS_VERSION,
-        created: wall,
+        created_at: wall,
         used_memory: 0,
-        replication: Some((id.as_str().as_bytes(), position.offset.0, 0)),
-        aof_base,
+        replication_position: Some((id.as_str().as_bytes(), position.offset.0, 0)),
+        is_aof_base: aof_base,
         slot_states,
     };
     let mut out = Vec::new();
@@ -225,7 +231,7 @@ pub(crate) fn write_rdb(
 }
 
 /// Returns a constant time, so that no command times out.
-pub(crate) fn nanos() -> u64 {
+pub(crate) fn constant_nanos() -> u64 {
     0
 }
 
@@ -236,7 +242,7 @@ pub(crate) struct RequestProgress {
     /// Whether the buffer ended at the end of a request.
     pub(crate) is_complete: bool,
     /// The index of the next request to execute.
-    pub(crate) next: usize,
+    pub(crate) next_index: usize,
     pub(crate) replies: Vec<u8>,
     /// The number of executed requests that have no reply yet.
     pub(crate) unanswered_count: usize,
@@ -248,9 +254,9 @@ pub(crate) struct RequestProgress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExecutionStop {
     /// All requests have been executed.
-    Ended,
+    Finished,
     /// The next request must run in the background, because it may take long or its slots are locked.
-    Long,
+    NeedsBackground,
     /// The time slice is used up.
     TimeSliceOver,
     /// A pause blocks the next request until it ends.
@@ -262,12 +268,12 @@ impl RequestProgress {
     pub(crate) fn from_buffer(mut buffer: Vec<u8>) -> Self {
         let mut batch = Batch::default();
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
-        let is_whole = parsed.error.is_none() && parsed.consumed == buffer.len();
+        let is_whole = parsed.error.is_none() && parsed.consumed_bytes == buffer.len();
         Self {
             buffer,
             batch,
             is_complete: is_whole,
-            next: 0,
+            next_index: 0,
             replies: Vec::new(),
             unanswered_count: 0,
             failure: None,

@@ -12,7 +12,7 @@ use crate::{Plan, run};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchResult {
     /// The first seed that was found to fail, with a description of the violation; `None` if all passed.
-    pub failed: Option<(u64, String)>,
+    pub failure: Option<(u64, String)>,
     /// The number of promotions in all runs.
     pub promotions: usize,
 }
@@ -40,12 +40,12 @@ pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchRe
             scope.spawn(search);
         }
     });
-    SearchResult { failed: failed.into_inner().expect("no run panics"), promotions: promotions.into_inner() }
+    SearchResult { failure: failed.into_inner().expect("no run panics"), promotions: promotions.into_inner() }
 }
 
 /// Runs a part of a simulation and turns a panic into a violation.
-pub(crate) fn catch_panic(part: impl FnOnce()) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(part))
+pub(crate) fn catch_panic(action: impl FnOnce()) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(action))
         .map_err(|panic| format!("panicked: {}", panic_message(panic.as_ref())))
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Display;
 /// A condition that must hold after every event.
 pub(crate) trait Invariant<Observation> {
     /// Returns an error, which describes the violation, if the event violates the invariant.
-    fn check(&mut self, seen: &Observation) -> Result<(), String>;
+    fn check(&mut self, observation: &Observation) -> Result<(), String>;
 }
 
 /// Values that may be set only once per key.
@@ -38,20 +38,20 @@ impl<K, N> Default for NonDecreasing<K, N> {
 }
 
 impl<K: Ord + Display + Clone, N: Ord + Copy + Display> NonDecreasing<K, N> {
-    pub(crate) fn check_next(&mut self, whose: &K, number: N, what: &str) -> Result<(), String> {
-        let Some(highest) = self.0.get_mut(whose) else {
-            self.0.insert(whose.clone(), number);
+    pub(crate) fn check_next(&mut self, key: &K, number: N, description: &str) -> Result<(), String> {
+        let Some(highest) = self.0.get_mut(key) else {
+            self.0.insert(key.clone(), number);
             return Ok(());
         };
         if number < *highest {
-            return Err(format!("the {what} of {whose} went back from {highest} to {number}"));
+            return Err(format!("the {description} of {key} went back from {highest} to {number}"));
         }
         *highest = number;
         Ok(())
     }
 
     /// Forgets the value of a key, so that its next value may be lower.
-    pub(crate) fn remove(&mut self, whose: &K) {
-        self.0.remove(whose);
+    pub(crate) fn remove(&mut self, key: &K) {
+        self.0.remove(key);
     }
 }

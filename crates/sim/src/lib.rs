@@ -50,7 +50,7 @@ pub use scale::{ClusterMeasurements, scale};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// The part of the system that the run simulates.
-    pub machine: Machine,
+    pub machine: SimulationTarget,
     /// The seed from which all random decisions are drawn.
     pub seed: u64,
     /// The total number of simulated processes.
@@ -58,12 +58,12 @@ pub struct Plan {
     /// A bug to inject, with which tests show that the simulator detects it.
     pub injected_bug: Option<InjectedBug>,
     /// Checks only this invariant, so that earlier violations do not hide it.
-    pub only: Option<InvariantName>,
+    pub only_invariant: Option<InvariantName>,
 }
 
 /// The parts of the system that can be simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Machine {
+pub enum SimulationTarget {
     /// `gossip`: masters and replicas of a cluster.
     Cluster,
     /// `sentinel` with `consensus`: sentinels that monitor a master and its replicas.
@@ -89,8 +89,8 @@ pub struct RunResult {
 #[must_use]
 pub fn run(plan: Plan, traced: bool) -> RunResult {
     match plan.machine {
-        Machine::Cluster => cluster::run(plan, traced),
-        Machine::Sentinel => sentinels::run(plan, traced),
-        Machine::Node => node::run(plan, traced),
+        SimulationTarget::Cluster => cluster::run(plan, traced),
+        SimulationTarget::Sentinel => sentinels::run(plan, traced),
+        SimulationTarget::Node => node::run(plan, traced),
     }
 }

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use sim::{InjectedBug, InvariantName, Machine, Plan};
+use sim::{InjectedBug, InvariantName, Plan, SimulationTarget};
 
 /// Run the protocol machines under random faults.
 #[derive(Debug, Parser)]
 struct Options {
     /// The part to simulate; all parts if absent.
     #[arg(long, value_enum)]
-    machine: Option<Machine>,
+    machine: Option<SimulationTarget>,
     /// The number of seeds to run.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
@@ -45,7 +45,8 @@ fn main() -> ExitCode {
     if !options.scale.is_empty() {
         return run_measurements(&options);
     }
-    let machines = options.machine.map_or(Machine::value_variants().to_vec(), |machine| vec![machine]);
+    let machines =
+        options.machine.map_or(SimulationTarget::value_variants().to_vec(), |machine| vec![machine]);
     // Each machine is run even if an earlier one has failed.
     let failures = machines.into_iter().filter(|machine| !run_machine(&options, *machine)).count();
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -69,8 +70,8 @@ fn run_measurements(options: &Options) -> ExitCode {
             options.seed.unwrap_or(1),
         ) {
             Ok(sim::ClusterMeasurements {
-                bytes,
-                messages,
+                bytes_per_second: bytes,
+                messages_per_second: messages,
                 replacement_time: replaced,
                 agreement_time: agreed,
             }) => {
@@ -87,9 +88,9 @@ fn run_measurements(options: &Options) -> ExitCode {
 }
 
 /// Runs all seeds of one machine and prints the result. Returns whether all runs passed.
-fn run_machine(options: &Options, machine: Machine) -> bool {
+fn run_machine(options: &Options, machine: SimulationTarget) -> bool {
     let Options { nodes, injected_bug, only, .. } = *options;
-    let plan = |seed| Plan { machine, seed, nodes, injected_bug, only };
+    let plan = |seed| Plan { machine, seed, nodes, injected_bug, only_invariant: only };
     let name = value_name(&machine);
     if let Some(seed) = options.seed {
         let outcome = sim::run(plan(seed), true);
@@ -101,7 +102,7 @@ fn run_machine(options: &Options, machine: Machine) -> bool {
         return report(options, &name, seed, outcome.violation);
     }
     let explored = sim::explore(options.from..options.from + options.seeds, plan);
-    match explored.failed {
+    match explored.failure {
         Some((seed, violation)) => report(options, &name, seed, Some(violation)),
         None => {
             let (seeds, counted) = (options.seeds, explored.promotions);
@@ -126,10 +127,10 @@ fn report(options: &Options, name: &str, seed: u64, violation: Option<String>) -
 }
 
 /// Returns what a run of this machine counts, for the printed result.
-fn event_name(machine: Machine) -> &'static str {
+fn event_name(machine: SimulationTarget) -> &'static str {
     match machine {
-        Machine::Cluster | Machine::Sentinel => "promotions",
-        Machine::Node => "starts",
+        SimulationTarget::Cluster | SimulationTarget::Sentinel => "promotions",
+        SimulationTarget::Node => "starts",
     }
 }
 

@@ -22,20 +22,20 @@ use std::time::Duration;
 use append_only::{AofAction, AofDriverEvent, AofState, FileOperation, FsyncPolicy, WriterStep};
 use clock::{Instant, Millis};
 use config::EvictionPolicy;
-use replication::Position;
+use replication::ReplPosition;
 use snapshot_io::{SnapshotState, WriteObserver};
 
 use crate::clients::DATABASE_COUNT;
 use crate::disk::{OpenFile, ProcessDeath, SimDisk};
-use crate::trace::{START_TIME, Trace, micros};
+use crate::trace::{START_TIME, Trace, micros_since_start};
 use crate::{InjectedBug, InvariantName, Plan, RandomSource, RunResult, catch_panic, clients, executor};
 use incarnation::{FoundData, RunningNode};
 use invariants::{LoadedData, NamedInvariant, NodeObservation};
-use model::Model;
+use model::ReferenceNode;
 use saves::Saves;
 
 /// The wall-clock time at the beginning of a run, in milliseconds.
-const WALL: i64 = 1_700_000_000_000;
+const WALL_CLOCK_START: i64 = 1_700_000_000_000;
 /// The maximum number of events per incarnation.
 const MAX_EVENTS_PER_INCARNATION: usize = 90;
 /// The number of incarnations per run.
@@ -54,11 +54,11 @@ struct NodeWorld {
     trace: Trace,
     invariants: Vec<NamedInvariant>,
     violation: Option<String>,
-    model: Model,
+    model: ReferenceNode,
     /// All bytes that the log has ever contained, without those that were lost.
     history: Vec<u8>,
     /// The number of distinct values that clients have written.
-    issued: u64,
+    values_issued: u64,
     start_count: usize,
     /// The increment that is created again by the bug [`InjectedBug::RecreatedIncrement`].
     repeated_operation: Option<String>,
@@ -68,9 +68,9 @@ struct NodeWorld {
 pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
     let mut world = NodeWorld::new(plan, traced);
     if let Err(panic) = catch_panic(|| world.run_incarnations())
-        && plan.only.is_none()
+        && plan.only_invariant.is_none()
     {
-        let at = micros(world.now);
+        let at = micros_since_start(world.now);
         world.violation.get_or_insert_with(|| format!("at {at} us: {panic}"));
     }
     RunResult {
@@ -99,29 +99,29 @@ impl NodeWorld {
             now: START_TIME,
             policy,
             trace: Trace::new(traced),
-            invariants: invariants::all(),
+            invariants: invariants::all_invariants(),
             violation: None,
-            model: Model::new(),
+            model: ReferenceNode::new(),
             history: Vec::new(),
-            issued: 0,
+            values_issued: 0,
             start_count: 0,
             repeated_operation: None,
         }
     }
 
     fn wall(&self) -> Millis {
-        Millis(WALL + (micros(self.now) / 1000) as i64)
+        Millis(WALL_CLOCK_START + (micros_since_start(self.now) / 1000) as i64)
     }
 
     fn trace(&mut self, text: &str) {
         self.trace.record(self.now, text);
     }
 
-    fn check_invariants(&mut self, seen: &NodeObservation) {
+    fn check_invariants(&mut self, observation: &NodeObservation) {
         for (rule, invariant) in &mut self.invariants {
-            let Err(what) = invariant.check(seen) else { continue };
-            if self.plan.only.is_none_or(|only| only == *rule) {
-                let at = micros(self.now);
+            let Err(what) = invariant.check(observation) else { continue };
+            if self.plan.only_invariant.is_none_or(|only| only == *rule) {
+                let at = micros_since_start(self.now);
                 self.violation.get_or_insert_with(|| format!("at {at} us: {}: {what}", rule.name()));
             }
         }
@@ -133,7 +133,7 @@ impl NodeWorld {
             let Some(mut incarnation) = self.start(death) else { continue };
             let events = 10 + self.random.below(MAX_EVENTS_PER_INCARNATION);
             for _ in 0..events {
-                self.step(&mut incarnation, true);
+                self.run_random_event(&mut incarnation, true);
                 if self.disk.is_dead() || self.violation.is_some() {
                     break;
                 }
@@ -152,7 +152,7 @@ impl NodeWorld {
         self.history.clone_from(&incarnation.log.lock().history);
         self.trace(&format!("{death:?} at {}", self.history.len()));
         self.disk.restart(death);
-        self.disk.set_failing(0);
+        self.disk.set_failure_rate(0);
         self.disk.set_full(false);
         death
     }
@@ -161,8 +161,8 @@ impl NodeWorld {
     fn start(&mut self, death: ProcessDeath) -> Option<RunningNode> {
         self.check_save();
         let wall = self.wall();
-        let dies = self.random.percent(15).then(|| self.random.below(12));
-        self.disk.set_death(dies);
+        let dies = self.random.chance(15).then(|| self.random.below(12));
+        self.disk.schedule_death(dies);
         self.repeated_operation = None;
         let started =
             RunningNode::start(&self.disk, &self.history, self.policy, (self.now, wall), &mut self.random);
@@ -171,20 +171,24 @@ impl NodeWorld {
             self.disk.restart(death);
             return None;
         }
-        self.disk.set_death(None);
+        self.disk.schedule_death(None);
         let (mut incarnation, found) = match started {
             Ok(started) => started,
             Err(error) => {
                 self.trace(&format!("it does not start: {error}"));
-                let issued = self.issued;
-                self.check_invariants(&NodeObservation::Started { death, loaded: Err(error), issued });
+                let issued = self.values_issued;
+                self.check_invariants(&NodeObservation::NodeStarted {
+                    death,
+                    loaded: Err(error),
+                    values_issued: issued,
+                });
                 return None;
             }
         };
         self.start_count += 1;
         assert!(self.plan.injected_bug != Some(InjectedBug::Panic) || self.start_count < 2, "injected panic");
         self.check_data(&mut incarnation, death, &found);
-        if matches!(found, FoundData::Nothing) {
+        if matches!(found, FoundData::NoFiles) {
             // The first rewrite happens before any client is served.
             self.rewrite(&mut incarnation, false);
             for _ in 0..20 {
@@ -195,7 +199,7 @@ impl NodeWorld {
                 self.trace("there is no base");
                 return None;
             }
-            incarnation.data.engine.settings.set_node_flag(engine::NodeFlags::LOADING, false);
+            incarnation.executor.engine.settings.set_node_flag(engine::NodeFlags::LOADING, false);
         }
         Some(incarnation)
     }
@@ -203,67 +207,72 @@ impl NodeWorld {
     /// Compares the data of a node that has just started with the history.
     fn check_data(&mut self, incarnation: &mut RunningNode, death: ProcessDeath, found: &FoundData) {
         let reached = match found {
-            FoundData::Nothing => 0,
-            FoundData::Data(position) => position.map_or(0, |position| position.offset.0),
+            FoundData::NoFiles => 0,
+            FoundData::Loaded(position) => position.map_or(0, |position| position.offset.0),
         };
         let wall = self.wall();
-        let digest = incarnation.data.digest(wall);
+        let digest = incarnation.executor.digest(wall);
         let before = self.history.get(..reached as usize).map(<[u8]>::to_vec);
         let expected = before.as_ref().map(|history| self.model.digest(history, wall));
         self.trace(&format!("starts at {reached}: {}", digest.escape_debug()));
-        let plain = clients::plain_values(&mut incarnation.data);
-        let loaded = LoadedData { claimed_offset: reached, digest, expected, plain_values: plain };
-        let issued = self.issued;
-        self.check_invariants(&NodeObservation::Started { death, loaded: Ok(loaded), issued });
+        let plain = clients::plain_values(&mut incarnation.executor);
+        let loaded =
+            LoadedData { claimed_offset: reached, digest, expected_digest: expected, plain_values: plain };
+        let issued = self.values_issued;
+        self.check_invariants(&NodeObservation::NodeStarted {
+            death,
+            loaded: Ok(loaded),
+            values_issued: issued,
+        });
         self.history = before.unwrap_or_default();
     }
 
     /// Performs a random event: a client's commands, file operations, a fault or the passing of time.
-    fn step(&mut self, incarnation: &mut RunningNode, rewrites: bool) {
+    fn run_random_event(&mut self, incarnation: &mut RunningNode, may_rewrite: bool) {
         self.now += Duration::from_micros(1 + self.random.below(3000) as u64);
         match self.random.below(100) {
             0..30 => self.serve(incarnation),
-            30..40 => self.read(incarnation),
-            40..45 => self.wait(incarnation),
-            45..50 => self.watch(incarnation),
+            30..40 => self.compare_read(incarnation),
+            40..45 => self.send_blocking_command(incarnation),
+            45..50 => self.watch_or_execute(incarnation),
             50..85 => self.work_on_file(incarnation),
             85..88 => {
                 self.now += self.random.millis(1, 1500);
-                incarnation.data.expire(self.wall());
+                incarnation.executor.expire(self.wall());
             }
-            88..92 if rewrites => self.rewrite(incarnation, true),
+            88..92 if may_rewrite => self.rewrite(incarnation, true),
             92..93 => self.handle_event(incarnation, AofDriverEvent::SyncRequested),
             93..95 => {
                 let percent = self.random.pick(&[0, 0, 10, 40]);
                 self.trace(&format!("{percent} of a hundred operations fail"));
-                self.disk.set_failing(percent);
+                self.disk.set_failure_rate(percent);
             }
             95..96 => {
-                let full = self.random.percent(50);
+                let full = self.random.chance(50);
                 self.trace(if full { "the disk is full" } else { "there is room" });
                 self.disk.set_full(full);
             }
             96 => {
                 let operations = self.random.below(10);
-                self.disk.set_death(Some(operations));
+                self.disk.schedule_death(Some(operations));
             }
             97 => self.evict(incarnation),
-            98 if rewrites => self.save(incarnation, true),
+            98 if may_rewrite => self.save(incarnation, true),
             _ => {}
         }
-        self.record_and_release(incarnation);
+        self.record_progress_and_release_replies(incarnation);
     }
 
     fn evict(&mut self, incarnation: &mut RunningNode) {
-        let before = incarnation.log.end();
+        let before = incarnation.log.end_offset();
         let policy = self.random.pick(&[
             EvictionPolicy::VolatileTtl,
             EvictionPolicy::VolatileLru,
             EvictionPolicy::AllKeysRandom,
             EvictionPolicy::NoEviction,
         ]);
-        incarnation.data.evict(self.wall(), policy);
-        let end = incarnation.log.end();
+        incarnation.executor.evict(self.wall(), policy);
+        let end = incarnation.log.end_offset();
         self.trace(&format!("memory is short, {policy:?}: {before} .. {end}"));
         self.on_written(incarnation, before);
     }
@@ -273,30 +282,30 @@ impl NodeWorld {
         let number = self.random.below(incarnation.clients.len());
         let client = &mut incarnation.clients[number];
         if !client.is_running() {
-            let batch = clients::pipeline(&mut self.random, &mut self.issued);
+            let batch = clients::pipeline(&mut self.random, &mut self.values_issued);
             client.send(&batch);
             let lines: Vec<String> = batch.iter().map(|words| words.join(" ")).collect();
             self.trace(&format!("{number}: {}", lines.join("; ").escape_debug()));
         }
-        let (before, wall) = (incarnation.log.end(), self.wall());
+        let (before, wall) = (incarnation.log.end_offset(), self.wall());
         let how =
-            (self.random.percent(50), self.plan.injected_bug == Some(InjectedBug::LostBackgroundRequests));
-        let answered = incarnation.clients[number].continue_requests(&mut incarnation.data, wall, how);
-        let end = incarnation.log.end();
+            (self.random.chance(50), self.plan.injected_bug == Some(InjectedBug::LostBackgroundRequests));
+        let answered = incarnation.clients[number].continue_requests(&mut incarnation.executor, wall, how);
+        let end = incarnation.log.end_offset();
         self.trace(&format!("{number}: {before} .. {end}, {answered:?}"));
         if let Some(answered) = answered {
-            self.check_invariants(&NodeObservation::Answered(answered));
+            self.check_invariants(&NodeObservation::PipelineAnswered(answered));
         }
         self.on_written(incarnation, before);
     }
 
     /// Handles the end of a client's writes. They are acknowledged at once, or after the next sync.
     fn on_written(&mut self, incarnation: &mut RunningNode, before: u64) {
-        let end = incarnation.log.end();
+        let end = incarnation.log.end_offset();
         if end > before {
             let early = self.plan.injected_bug == Some(InjectedBug::EarlyReply);
-            if incarnation.holds_writes && !early {
-                incarnation.waiting.push(end);
+            if incarnation.delays_replies && !early {
+                incarnation.delayed_replies.push(end);
             } else {
                 self.acknowledge(incarnation, end);
             }
@@ -304,17 +313,17 @@ impl NodeWorld {
     }
 
     /// Compares the reply to a client's read with that of a reference node, which replays the history and has no files.
-    fn read(&mut self, incarnation: &mut RunningNode) {
-        let (before, wall) = (incarnation.log.end(), self.wall());
+    fn compare_read(&mut self, incarnation: &mut RunningNode) {
+        let (before, wall) = (incarnation.log.end_offset(), self.wall());
         let db = self.random.below(DATABASE_COUNT.into()) as u16;
         for words in clients::read_commands(&mut self.random) {
-            let got = incarnation.data.run_command(db, wall, &words);
+            let got = incarnation.executor.run_command(db, wall, &words);
             let shared = incarnation.log.clone();
-            let expected = self.model.ask(&shared.lock().history, db, wall, &words);
+            let expected = self.model.reply_to(&shared.lock().history, db, wall, &words);
             let asked = format!("{db}> {}", words.join(" "));
             let text = |reply: &[u8]| String::from_utf8_lossy(reply).into_owned();
             self.trace(&format!("{asked}: {}", text(&got).escape_debug()));
-            self.check_invariants(&NodeObservation::Served {
+            self.check_invariants(&NodeObservation::CommandServed {
                 command: asked,
                 reply: text(&got),
                 expected: text(&expected),
@@ -324,94 +333,99 @@ impl NodeWorld {
     }
 
     /// Sends a client's command that may block.
-    fn wait(&mut self, incarnation: &mut RunningNode) {
-        let (before, wall) = (incarnation.log.end(), self.wall());
+    fn send_blocking_command(&mut self, incarnation: &mut RunningNode) {
+        let (before, wall) = (incarnation.log.end_offset(), self.wall());
         let client = self.random.below(incarnation.waiters.len());
         if !incarnation.waiters[client].is_blocked() {
             let db = self.random.below(DATABASE_COUNT.into()) as u16;
             let wait = clients::blocking_command("", &mut self.random);
-            let told = incarnation.waiters[client].send(&mut incarnation.data, (db, wall), wait);
+            let told = incarnation.waiters[client].send(&mut incarnation.executor, (db, wall), wait);
             self.trace(&told.escape_debug().to_string());
         }
         self.on_written(incarnation, before);
     }
 
     /// Lets a client watch a key, or execute the transaction of an earlier watch.
-    fn watch(&mut self, incarnation: &mut RunningNode) {
-        let (before, wall) = (incarnation.log.end(), self.wall());
+    fn watch_or_execute(&mut self, incarnation: &mut RunningNode) {
+        let (before, wall) = (incarnation.log.end_offset(), self.wall());
         let forgets = self.plan.injected_bug == Some(InjectedBug::IgnoredWatch);
-        let executed =
-            incarnation.watcher.step(&mut incarnation.data, (wall, before), &mut self.random, forgets);
+        let executed = incarnation.watcher.watch_or_execute(
+            &mut incarnation.executor,
+            (wall, before),
+            &mut self.random,
+            forgets,
+        );
         if let Some(executed) = executed {
             self.trace(&format!("{executed:?}"));
-            self.check_invariants(&NodeObservation::Executed(executed));
+            self.check_invariants(&NodeObservation::TransactionExecuted(executed));
         }
         self.on_written(incarnation, before);
     }
 
     /// Continues clients whose reply is ready or whose timeout has passed.
     fn end_waits(&mut self, incarnation: &mut RunningNode) {
-        let (before, wall) = (incarnation.log.end(), self.wall());
+        let (before, wall) = (incarnation.log.end_offset(), self.wall());
         for number in 0..incarnation.waiters.len() {
             let client = &mut incarnation.waiters[number];
             if self.plan.injected_bug != Some(InjectedBug::MissedWakeups)
-                && let Some(told) = client.end(&mut incarnation.data, wall)
+                && let Some(told) = client.end_wait_if_due(&mut incarnation.executor, wall)
             {
                 self.trace(&told.escape_debug().to_string());
             }
-            if let Some(stuck) = incarnation.waiters[number].check_stuck(&mut incarnation.data, wall) {
-                self.check_invariants(&NodeObservation::Waits(stuck));
+            if let Some(stuck) = incarnation.waiters[number].check_stuck(&mut incarnation.executor, wall) {
+                self.check_invariants(&NodeObservation::ClientStuck(stuck));
             }
         }
         self.on_written(incarnation, before);
     }
 
-    fn acknowledge(&mut self, incarnation: &RunningNode, end: u64) {
+    fn acknowledge(&mut self, incarnation: &RunningNode, end_offset: u64) {
         let file = incarnation.aof_status();
-        if file.policy == FsyncPolicy::Always && file.state == AofState::Complete {
-            self.check_invariants(&NodeObservation::Acknowledged(end));
+        if file.fsync_policy == FsyncPolicy::Always && file.state == AofState::Complete {
+            self.check_invariants(&NodeObservation::WritesAcknowledged(end_offset));
         }
     }
 
     /// Tells the invariants what the node claims to have synced and written, and sends delayed replies.
-    fn record_and_release(&mut self, incarnation: &mut RunningNode) {
+    fn record_progress_and_release_replies(&mut self, incarnation: &mut RunningNode) {
         if self.disk.is_dead() {
             return;
         }
         self.end_waits(incarnation);
-        let committed = if incarnation.holds_writes { incarnation.committed } else { u64::MAX };
-        let done: Vec<u64> = incarnation.waiting.extract_if(.., |end| *end <= committed).collect();
+        let committed = if incarnation.delays_replies { incarnation.committed_offset } else { u64::MAX };
+        let done: Vec<u64> = incarnation.delayed_replies.extract_if(.., |end| *end <= committed).collect();
         for end in done {
             self.acknowledge(incarnation, end);
         }
         let file = incarnation.aof_status();
-        let synced = file.synced.map_or(0, |synced| synced.0);
+        let synced = file.synced_offset.map_or(0, |synced| synced.0);
         // After an error the file is truncated to its synced part, so bytes after that part do not count as written.
         let is_well = !file.has_error && incarnation.writer.operation().is_none();
         let is_whole = file.state == AofState::Complete;
-        let written = file.written.filter(|_| is_well && is_whole);
-        self.check_invariants(&NodeObservation::Synced(synced));
-        self.check_invariants(&NodeObservation::Written(written.map_or(synced, |written| written.0)));
+        let written = file.written_offset.filter(|_| is_well && is_whole);
+        self.check_invariants(&NodeObservation::LogSynced(synced));
+        self.check_invariants(&NodeObservation::LogWritten(written.map_or(synced, |written| written.0)));
     }
 
     fn handle_event(&mut self, incarnation: &mut RunningNode, event: AofDriverEvent<OpenFile>) {
         let (now, wall, mut actions) = (self.now, self.wall(), Vec::new());
         let shared = incarnation.log.clone();
         incarnation.aof.handle(&mut shared.lock().log, now, wall, event, &mut actions);
-        self.perform_effects(incarnation, actions);
+        self.perform_actions(incarnation, actions);
     }
 
-    fn perform_effects(&mut self, incarnation: &mut RunningNode, actions: Vec<AofAction>) {
+    fn perform_actions(&mut self, incarnation: &mut RunningNode, actions: Vec<AofAction>) {
         for action in actions {
             self.trace(&format!("{action:?}"));
             match action {
                 AofAction::PublishCommitPoint(_)
                     if self.plan.injected_bug == Some(InjectedBug::LostFileProgress) => {}
-                AofAction::DeleteHistory(history) => match incarnation.writer.folder().delete(&history) {
+                AofAction::DeleteHistory(history) => match incarnation.writer.folder().delete_files(&history)
+                {
                     true => self.handle_event(incarnation, AofDriverEvent::HistoryDeleted),
                     false => self.handle_event(incarnation, AofDriverEvent::HistoryKept),
                 },
-                action => incarnation.take(&action),
+                action => incarnation.perform_action(&action),
             }
         }
     }
@@ -432,7 +446,7 @@ impl NodeWorld {
                 incarnation.writer.begin(pending);
             }
         }
-        self.perform_effects(incarnation, actions);
+        self.perform_actions(incarnation, actions);
     }
 
     fn before_operation(&mut self, incarnation: &RunningNode) {
@@ -451,7 +465,7 @@ impl NodeWorld {
     }
 
     /// Rewrites the append-only file: takes a snapshot and writes it while other events happen.
-    fn rewrite(&mut self, incarnation: &mut RunningNode, serving: bool) {
+    fn rewrite(&mut self, incarnation: &mut RunningNode, serves_clients: bool) {
         let Ok(rewrite) = incarnation.aof.begin_rewrite(self.now) else { return };
         let (state, position) = incarnation.take_snapshot();
         self.trace(&format!("a rewrite is cut at {}", position.offset));
@@ -459,7 +473,7 @@ impl NodeWorld {
         if !late {
             self.handle_event(incarnation, AofDriverEvent::SnapshotTaken { rewrite, db: None });
         }
-        let written = self.write_base(incarnation, state, position, serving);
+        let written = self.write_base(incarnation, state, position, serves_clients);
         if self.disk.is_dead() {
             return;
         }
@@ -481,10 +495,10 @@ impl NodeWorld {
         &mut self,
         incarnation: &mut RunningNode,
         state: SnapshotState,
-        position: Position,
-        serving: bool,
+        position: ReplPosition,
+        serves_clients: bool,
     ) -> io::Result<OpenFile> {
-        let rdb = self.write_rdb(incarnation, state, position, (true, serving))?;
+        let rdb = self.write_rdb(incarnation, state, position, (true, serves_clients))?;
         incarnation.writer.write_base(&rdb)
     }
 
@@ -493,12 +507,12 @@ impl NodeWorld {
         &mut self,
         incarnation: &mut RunningNode,
         state: SnapshotState,
-        position: Position,
+        position: ReplPosition,
         (aof_base, serving): (bool, bool),
     ) -> io::Result<Vec<u8>> {
         let wall = self.wall();
         let events = if serving { self.random.below(20) } else { 0 };
-        let mut between = BackgroundEvents { world: self, incarnation, events };
+        let mut between = BackgroundEvents { simulation: self, incarnation, events_left: events };
         executor::write_rdb(state, (position, wall), (aof_base, ""), &mut between)
     }
 
@@ -514,37 +528,45 @@ impl NodeWorld {
         for _ in 0..MAX_HEALING_ROUNDS {
             self.now += Duration::from_millis(100);
             self.work_on_file(&mut incarnation);
-            self.record_and_release(&mut incarnation);
+            self.record_progress_and_release_replies(&mut incarnation);
         }
-        self.check_invariants(&NodeObservation::DiskRecovered { waiting: incarnation.waiting.len() });
-        self.check_invariants(&NodeObservation::Synced(incarnation.log.end()));
-        let served = incarnation.data.digest(self.wall());
-        let end = incarnation.log.end();
+        self.check_invariants(&NodeObservation::DiskRecovered {
+            delayed_reply_count: incarnation.delayed_replies.len(),
+        });
+        self.check_invariants(&NodeObservation::LogSynced(incarnation.log.end_offset()));
+        let served = incarnation.executor.digest(self.wall());
+        let end = incarnation.log.end_offset();
         self.end_incarnation(&incarnation);
         let Some(mut incarnation) = (0..4).find_map(|_| self.start(ProcessDeath::PowerCut)) else { return };
-        let reached = incarnation.log.end();
-        let found = incarnation.data.digest(self.wall());
-        if self.violation.is_none() && (end, &served) != (reached, &found) && self.plan.only.is_none() {
+        let reached = incarnation.log.end_offset();
+        let found = incarnation.executor.digest(self.wall());
+        if self.violation.is_none()
+            && (end, &served) != (reached, &found)
+            && self.plan.only_invariant.is_none()
+        {
             let what = format!("{end} was served, {served}, and {reached} is there, {found}");
-            self.violation =
-                Some(format!("at {} us: {}: {what}", micros(self.now), InvariantName::Prefix.name()));
+            self.violation = Some(format!(
+                "at {} us: {}: {what}",
+                micros_since_start(self.now),
+                InvariantName::Prefix.name()
+            ));
         }
     }
 }
 
 /// Runs other events of the node while a base file is being written.
 struct BackgroundEvents<'a> {
-    world: &'a mut NodeWorld,
+    simulation: &'a mut NodeWorld,
     incarnation: &'a mut RunningNode,
-    events: usize,
+    events_left: usize,
 }
 
 impl WriteObserver for BackgroundEvents<'_> {
-    fn on_part_written(&mut self, _keys: u64) -> io::Result<()> {
-        if self.events > 0 && self.world.random.below(3) == 0 {
-            self.events -= 1;
-            self.world.step(self.incarnation, false);
+    fn on_keys_written(&mut self, _keys: u64) -> io::Result<()> {
+        if self.events_left > 0 && self.simulation.random.below(3) == 0 {
+            self.events_left -= 1;
+            self.simulation.run_random_event(self.incarnation, false);
         }
-        if self.world.disk.is_dead() { Err(io::Error::other("dead")) } else { Ok(()) }
+        if self.simulation.disk.is_dead() { Err(io::Error::other("dead")) } else { Ok(()) }
     }
 }

@@ -24,7 +24,7 @@ impl RandomSource {
     }
 
     /// Returns true with the given probability in percent.
-    pub(crate) fn percent(&mut self, percent: u32) -> bool {
+    pub(crate) fn chance(&mut self, percent: u32) -> bool {
         self.0.random_range(0..100) < percent
     }
 
@@ -42,20 +42,20 @@ impl RandomSource {
         ChaCha8Rng::seed_from_u64(self.number())
     }
 
-    pub(crate) fn id(&mut self) -> NodeId {
+    pub(crate) fn random_id(&mut self) -> NodeId {
         NodeId::from_random(self.0.random())
     }
 
-    pub(crate) fn job(&mut self) -> JobName {
+    pub(crate) fn random_job_name(&mut self) -> JobName {
         JobName::from_random(self.0.random())
     }
 
-    pub(crate) fn history(&mut self) -> ReplId {
+    pub(crate) fn random_replication_id(&mut self) -> ReplId {
         ReplId::from_random(self.0.random())
     }
 
     /// Returns a random element of a slice, which must not be empty.
-    pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
+    pub(crate) fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
     }
 }

@@ -32,9 +32,9 @@ const MAX_RUN_TIME: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterMeasurements {
     /// Bytes that each node sends per second in a settled cluster.
-    pub bytes: u64,
+    pub bytes_per_second: u64,
     /// Messages that each node sends per second in a settled cluster.
-    pub messages: u64,
+    pub messages_per_second: u64,
     /// The time from the deaths until other nodes serve all slots of the dead masters.
     pub replacement_time: Duration,
     /// The time from the deaths until every running node knows the new owners of the slots.
@@ -47,45 +47,46 @@ pub struct ClusterMeasurements {
 /// The replicas did not take over within a minute; the error says what was missing.
 pub fn scale(
     nodes: usize,
-    killed: usize,
+    killed_masters: usize,
     node_timeout: Duration,
     seed: u64,
 ) -> Result<ClusterMeasurements, String> {
     let mut world = ScaleWorld::new(nodes, node_timeout, seed);
     world.run(SETTLE_TIME);
-    world.sent_messages = (0, 0);
+    world.sent_bytes_and_messages = (0, 0);
     // Even in clusters of more than a hundred nodes, each node pings every other one within this time.
     let measured = node_timeout / 2;
     world.run(measured);
     let per_second =
         |sum: u64| sum * 1000 / nodes as u64 / u64::try_from(measured.as_millis()).unwrap_or(1).max(1);
-    let (bytes, messages) = (per_second(world.sent_messages.0), per_second(world.sent_messages.1));
+    let (bytes, messages) =
+        (per_second(world.sent_bytes_and_messages.0), per_second(world.sent_bytes_and_messages.1));
     let died = world.now;
-    (0..killed).for_each(|master| world.kill(master));
+    (0..killed_masters).for_each(|master| world.kill(master));
     let mut replaced = None;
     while world.now.since(died) < MAX_RUN_TIME {
         world.run(Duration::from_millis(5));
-        if replaced.is_none() && (0..killed).all(|master| world.is_replaced(master)) {
+        if replaced.is_none() && (0..killed_masters).all(|master| world.is_replaced(master)) {
             replaced = Some(world.now.since(died));
         }
         if let Some(replaced) = replaced
-            && world.have_new_view(killed)
+            && world.know_new_owners(killed_masters)
         {
             return Ok(ClusterMeasurements {
-                bytes,
-                messages,
+                bytes_per_second: bytes,
+                messages_per_second: messages,
                 replacement_time: replaced,
                 agreement_time: world.now.since(died),
             });
         }
     }
-    Err(format!("of {killed} masters not all were replaced: {replaced:?}"))
+    Err(format!("of {killed_masters} masters not all were replaced: {replaced:?}"))
 }
 
 struct ScaleHost {
     gossip: Gossip,
     is_dead: bool,
-    replicates: bool,
+    is_replica: bool,
     /// For each link id of this host, the peer's host and the peer's link id.
     links: BTreeMap<LinkId, (usize, LinkId)>,
     last_link: u64,
@@ -98,9 +99,9 @@ struct ScaleWorld {
     hosts: Vec<ScaleHost>,
     queue: BinaryHeap<ScheduledInput>,
     /// The number of events scheduled so far, which orders simultaneous events.
-    last_event: u64,
+    event_count: u64,
     /// The numbers of bytes and of messages sent since the last measurement.
-    sent_messages: (u64, u64),
+    sent_bytes_and_messages: (u64, u64),
 }
 
 /// An input or deadline of a host that is scheduled for a certain time. A deadline that has been rescheduled is
@@ -146,18 +147,18 @@ fn id_of(index: usize) -> NodeId {
 }
 
 /// Returns the first slot of a master and the slot after its last one.
-fn slot_share(master: usize, masters: usize) -> (usize, usize) {
+fn slot_bounds_of_master(master: usize, masters: usize) -> (usize, usize) {
     (SLOT_COUNT * master / masters, SLOT_COUNT * (master + 1) / masters)
 }
 
-fn nodes_conf(me: usize, nodes: usize) -> String {
+fn nodes_conf(my_index: usize, nodes: usize) -> String {
     let masters = nodes / 2;
     let mut text = String::new();
     for index in 0..nodes {
-        let (port, mine) = (FIRST_PORT + index, if index == me { "myself," } else { "" });
+        let (port, mine) = (FIRST_PORT + index, if index == my_index { "myself," } else { "" });
         let _ = write!(text, "{} 127.0.0.1:{port}@{} {mine}", id_of(index), port + BUS_PORT_OFFSET);
         let _ = if index < masters {
-            let (first, end) = slot_share(index, masters);
+            let (first, end) = slot_bounds_of_master(index, masters);
             writeln!(text, "master - 0 0 {} connected {first}-{}", index + 1, end - 1)
         } else {
             let master = (index - masters) % masters;
@@ -175,15 +176,15 @@ impl ScaleWorld {
             now: Instant::ORIGIN,
             hosts,
             queue: BinaryHeap::new(),
-            last_event: 0,
-            sent_messages: (0, 0),
+            event_count: 0,
+            sent_bytes_and_messages: (0, 0),
         };
-        (0..nodes).for_each(|index| world.handle_input(index, ClusterInput::Start));
+        (0..nodes).for_each(|index| world.handle_input(index, ClusterInput::NodeStarted));
         world
     }
 
-    fn run(&mut self, time: Duration) {
-        let end = self.now + time;
+    fn run(&mut self, duration: Duration) {
+        let end = self.now + duration;
         while self.queue.peek().is_some_and(|next| next.at <= end) {
             let Some(ScheduledInput { at, host, input, .. }) = self.queue.pop() else { break };
             self.now = self.now.max(at);
@@ -205,38 +206,38 @@ impl ScaleWorld {
         let mut out = Vec::new();
         if input == ClusterInput::Deadline {
             // The replica reports its offset so often that its data always counts as recent.
-            let source = if host.replicates {
+            let source = if host.is_replica {
                 ReplicationSource::Streaming { last_heard: now }
             } else {
-                ReplicationSource::Never
+                ReplicationSource::NeverSynchronized
             };
-            let facts = ClusterInput::Replication(ReplicationStatus { offset: ReplOffset(0), source });
+            let facts = ClusterInput::ReplicationChanged(ReplicationStatus { offset: ReplOffset(0), source });
             host.gossip.handle(now, wall, facts, &mut out);
         }
         host.gossip.handle(now, wall, input, &mut out);
         for action in out {
-            self.perform(index, action);
+            self.perform_action(index, action);
         }
         let host = &mut self.hosts[index];
         let next = host.gossip.next_deadline();
         if next != host.deadline {
             host.deadline = next.map(|at| at.max(now));
             if let Some(at) = host.deadline {
-                self.plan(at, index, None);
+                self.schedule(at, index, None);
             }
         }
     }
 
-    fn plan(&mut self, at: Instant, host: usize, input: Option<ClusterInput>) {
-        self.last_event += 1;
-        self.queue.push(ScheduledInput { at, sequence: self.last_event, host, input });
+    fn schedule(&mut self, at: Instant, host: usize, input: Option<ClusterInput>) {
+        self.event_count += 1;
+        self.queue.push(ScheduledInput { at, sequence: self.event_count, host, input });
     }
 
     fn schedule_input(&mut self, index: usize, input: ClusterInput) {
-        self.plan(self.now + LATENCY, index, Some(input));
+        self.schedule(self.now + LATENCY, index, Some(input));
     }
 
-    fn perform(&mut self, index: usize, action: ClusterAction) {
+    fn perform_action(&mut self, index: usize, action: ClusterAction) {
         match action {
             ClusterAction::Connect { link, port, .. } => {
                 self.connect(index, link, usize::from(port) - BUS_PORT_OFFSET - FIRST_PORT);
@@ -250,15 +251,15 @@ impl ScaleWorld {
             ClusterAction::Send { link, packet, .. } => {
                 if let Some(&(peer, theirs)) = self.hosts[index].links.get(&link) {
                     let bytes = packet.encode();
-                    self.sent_messages.0 += bytes.len() as u64;
-                    self.sent_messages.1 += 1;
+                    self.sent_bytes_and_messages.0 += bytes.len() as u64;
+                    self.sent_bytes_and_messages.1 += 1;
                     let packet = Box::new(wire::decode(&bytes).expect("what encodes, decodes"));
                     self.schedule_input(peer, ClusterInput::Packet { link: theirs, packet });
                 }
             }
             ClusterAction::Persist { sync: true, .. } => self.schedule_input(index, ClusterInput::Persisted),
-            ClusterAction::BecomeMaster => self.hosts[index].replicates = false,
-            ClusterAction::BecomeReplica { .. } => self.hosts[index].replicates = true,
+            ClusterAction::BecomeMaster => self.hosts[index].is_replica = false,
+            ClusterAction::BecomeReplica { .. } => self.hosts[index].is_replica = true,
             _ => {}
         }
     }
@@ -267,12 +268,15 @@ impl ScaleWorld {
         if self.hosts[peer].is_dead {
             return self.schedule_input(index, ClusterInput::ConnectFailed { link, refused: true });
         }
-        let theirs = LinkId::In(self.hosts[peer].last_link);
+        let theirs = LinkId::Inbound(self.hosts[peer].last_link);
         self.hosts[peer].last_link += 1;
         self.hosts[peer].links.insert(theirs, (index, link));
         self.hosts[index].links.insert(link, (peer, theirs));
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        self.schedule_input(peer, ClusterInput::Accepted { link: theirs, peer: localhost, local: localhost });
+        self.schedule_input(
+            peer,
+            ClusterInput::LinkAccepted { link: theirs, peer_ip: localhost, local_ip: localhost },
+        );
         self.schedule_input(index, ClusterInput::Connected { link });
     }
 
@@ -284,26 +288,28 @@ impl ScaleWorld {
         }
     }
 
-    fn successor(&self, master: usize) -> usize {
+    fn replica_of(&self, master: usize) -> usize {
         master + self.hosts.len() / 2
     }
 
     /// Returns whether `witness` considers the replica of `master` to be the owner of its slots.
     fn sees_successor(&self, witness: usize, master: usize) -> bool {
-        let first = slot_share(master, self.hosts.len() / 2).0;
+        let first = slot_bounds_of_master(master, self.hosts.len() / 2).0;
         let slot = u16::try_from(first).ok().and_then(Slot::new);
         let owner = slot.and_then(|slot| self.hosts[witness].gossip.slot_owner(slot));
-        owner == Some(id_of(self.successor(master)))
+        owner == Some(id_of(self.replica_of(master)))
     }
 
     fn is_replaced(&self, master: usize) -> bool {
-        let successor = self.successor(master);
+        let successor = self.replica_of(master);
         self.sees_successor(successor, master) && self.hosts[successor].gossip.is_serving()
     }
 
-    fn have_new_view(&self, killed: usize) -> bool {
+    fn know_new_owners(&self, killed_masters: usize) -> bool {
         let running = (0..self.hosts.len()).filter(|index| !self.hosts[*index].is_dead);
-        running.into_iter().all(|witness| (0..killed).all(|master| self.sees_successor(witness, master)))
+        running
+            .into_iter()
+            .all(|witness| (0..killed_masters).all(|master| self.sees_successor(witness, master)))
     }
 }
 
@@ -312,11 +318,11 @@ impl ScaleHost {
         let port = u16::try_from(FIRST_PORT + index).expect("thousands of nodes at most");
         let bus_port = port + u16::try_from(BUS_PORT_OFFSET).expect("a port");
         let announce = AnnouncedAddress { port, bus_port, ..AnnouncedAddress::default() };
-        let config = ClusterConfig { announce, node_timeout, ..ClusterConfig::default() };
+        let config = ClusterConfig { announced_address: announce, node_timeout, ..ClusterConfig::default() };
         let rng = ChaCha8Rng::seed_from_u64(seed.wrapping_mul(10_007).wrapping_add(index as u64));
         let gossip = Gossip::restore(config, rng, &nodes_conf(index, nodes)).expect("written above");
         let (links, replicates) = (BTreeMap::new(), false);
-        Self { gossip, is_dead: false, replicates, links, last_link: 0, deadline: None }
+        Self { gossip, is_dead: false, is_replica: replicates, links, last_link: 0, deadline: None }
     }
 }
 

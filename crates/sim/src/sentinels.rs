@@ -109,21 +109,21 @@ pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
 
 impl SimulatedSystem for SentinelWorld {
     const PHASES: Phases = Phases {
-        settle: Duration::from_secs(7),
-        faults: Duration::from_secs(12),
+        settle_time: Duration::from_secs(7),
+        fault_time: Duration::from_secs(12),
         fault_interval_millis: (100, 1500),
         // The phase covers the longest TILT (30 s) plus the slowest recovery.
-        converge: Duration::from_secs(120),
-        stable: 4,
+        max_convergence_time: Duration::from_secs(120),
+        required_agreements: 4,
     };
-    const LIVENESS: InvariantName = InvariantName::Agreement;
+    const LIVENESS_INVARIANT: InvariantName = InvariantName::Agreement;
     type Event = SentinelSimEvent;
 
     fn simulation(&mut self) -> &mut Simulation<SentinelSimEvent> {
         &mut self.simulation
     }
 
-    fn begin(&mut self) {
+    fn start_processes(&mut self) {
         for host in self.hosts_of(true) {
             self.simulation.schedule_after(SERVERS_FIRST, SentinelSimEvent::Start { host });
         }
@@ -181,13 +181,13 @@ impl SimulatedSystem for SentinelWorld {
         self.handle_input(host, SentinelInput::Deadline);
     }
 
-    fn restart(&mut self, host: usize) {
+    fn restart_process(&mut self, host: usize) {
         self.restart(host);
     }
 
     fn continue_process(&mut self, _host: usize) {}
 
-    fn disagreement(&mut self) -> Option<String> {
+    fn find_disagreement(&mut self) -> Option<String> {
         let sentinels = self.sentinels.iter().filter_map(|sentinel| sentinel.sentinel.as_ref());
         let stores = self.simulation.data.stores.iter().skip(self.sentinels.len());
         let servers: Vec<(&Server, bool)> =
@@ -227,10 +227,10 @@ impl SentinelWorld {
             if number > 0 {
                 world.simulation.queue_role_change(
                     sentinels + number,
-                    RoleChange::BecomeReplica { master: sentinels, foreign: false },
+                    RoleChange::BecomeReplica { master: sentinels, has_foreign_data: false },
                 );
             }
-            world.simulation.begin_data(sentinels + number);
+            world.simulation.start_process_data(sentinels + number);
         }
         world
     }
@@ -387,12 +387,12 @@ impl SentinelWorld {
         let (incarnation, injected_bug) =
             (self.simulation.processes[host].incarnation, self.simulation.plan.injected_bug);
         self.sentinel(host).disk.begin(write, injected_bug);
-        let fails = !self.simulation.healed && self.simulation.random.percent(3);
-        let is_slow = !self.simulation.healed && self.simulation.random.percent(3);
+        let fails = !self.simulation.is_healed && self.simulation.random.chance(3);
+        let is_slow = !self.simulation.is_healed && self.simulation.random.chance(3);
         let time =
             if is_slow { self.simulation.random.millis(0, 300) } else { self.simulation.draw_sync_time() };
         self.simulation.schedule_after(time, SentinelSimEvent::WriteEnds { host, incarnation, fails });
-        if is_slow && self.simulation.random.percent(30) {
+        if is_slow && self.simulation.random.chance(30) {
             self.simulation.schedule_after(time / 2, SentinelSimEvent::CrashInWrite { host, incarnation });
         }
     }
@@ -423,7 +423,7 @@ impl SentinelWorld {
         }
         self.handle_input(host, SentinelInput::Written { journal_bytes });
         // Crashing right after a vote and restarting before the election ends is the worst case.
-        if voted && !self.simulation.healed && self.simulation.random.percent(3) {
+        if voted && !self.simulation.is_healed && self.simulation.random.chance(3) {
             self.crash(host, 1, 40);
         }
     }

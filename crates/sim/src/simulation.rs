@@ -16,7 +16,7 @@ use clock::Instant;
 
 use crate::data::{self, Data};
 use crate::environment::{DiskBehavior, Network};
-use crate::trace::{START_TIME, Trace, micros};
+use crate::trace::{START_TIME, Trace, micros_since_start};
 use crate::{InvariantName, Plan, RandomSource, RunResult, catch_panic};
 
 /// Interval between client writes.
@@ -32,26 +32,26 @@ const MAX_SIMULTANEOUS_EVENTS: usize = 10_000;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Phases {
     /// The initial time without faults, in which the processes connect.
-    pub(crate) settle: Duration,
-    pub(crate) faults: Duration,
+    pub(crate) settle_time: Duration,
+    pub(crate) fault_time: Duration,
     /// The range of the time between two faults, in milliseconds.
     pub(crate) fault_interval_millis: (u64, u64),
     /// The maximum time from healing to agreement.
-    pub(crate) converge: Duration,
+    pub(crate) max_convergence_time: Duration,
     /// The number of consecutive checks that must find the nodes in agreement.
-    pub(crate) stable: usize,
+    pub(crate) required_agreements: usize,
 }
 
 /// A system that can be simulated, such as a cluster.
 pub(crate) trait SimulatedSystem {
     const PHASES: Phases;
     /// The invariant that requires agreement after healing.
-    const LIVENESS: InvariantName;
+    const LIVENESS_INVARIANT: InvariantName;
     /// The events of this system, in addition to those that every simulation has.
     type Event: Debug;
 
     fn simulation(&mut self) -> &mut Simulation<Self::Event>;
-    fn begin(&mut self);
+    fn start_processes(&mut self);
     fn handle_event(&mut self, event: Self::Event);
     /// Wakes the threads that were waiting for the event just processed. Called after every event.
     fn after_event(&mut self) {}
@@ -64,13 +64,13 @@ pub(crate) trait SimulatedSystem {
     /// Calls the state machine of a process whose deadline has come.
     fn on_deadline(&mut self, host: usize);
     /// Starts a process that has died.
-    fn restart(&mut self, host: usize);
+    fn restart_process(&mut self, host: usize);
     /// Called when all faults end, for a process that is running.
     fn continue_process(&mut self, host: usize);
     /// Returns a description of the first disagreement after healing, or `None` if all nodes agree.
-    fn disagreement(&mut self) -> Option<String>;
+    fn find_disagreement(&mut self) -> Option<String>;
     /// Makes repairs that only an operator can make. Called after each check for agreement.
-    fn repair(&mut self) {}
+    fn repair_as_operator(&mut self) {}
     /// Adds each node's view of the others to the trace. Called if the nodes do not reach agreement.
     fn trace_views(&mut self) {}
 }
@@ -98,13 +98,13 @@ enum SimulationEvent<E> {
 
 /// A simulated process and its host.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct SimulatedProcess {
     pub(crate) is_up: bool,
     /// Whether the host has power. A host without power does not even refuse connections.
     pub(crate) has_power: bool,
     /// The time until which the process is frozen, as if by SIGSTOP; `None` if it is not frozen.
-    frozen: Option<Instant>,
-    pub(crate) slow: Duration,
+    frozen_until: Option<Instant>,
+    pub(crate) extra_latency: Duration,
     /// The number of the current incarnation, incremented by each restart.
     pub(crate) incarnation: u64,
     /// How far the process's clock is ahead of simulated time.
@@ -117,20 +117,20 @@ pub(crate) struct Simulation<E> {
     pub(crate) plan: Plan,
     pub(crate) random: RandomSource,
     queue: BTreeMap<(Instant, u64), SimulationEvent<E>>,
-    last_scheduled: u64,
+    last_sequence: u64,
     /// The current time, and the number of events that have been processed at this time.
-    simultaneous_events: (Instant, usize),
-    pub(crate) processes: Vec<Process>,
+    events_at_current_time: (Instant, usize),
+    pub(crate) processes: Vec<SimulatedProcess>,
     /// Pairs of a sending and a receiving host between which no data arrives.
     pub(crate) partitions: BTreeSet<(usize, usize)>,
     /// For each pair of hosts, lower index first, the time since which they have been able to communicate.
-    contacts: BTreeMap<(usize, usize), Instant>,
+    contact_since: BTreeMap<(usize, usize), Instant>,
     pub(crate) network: Network,
     pub(crate) disks: DiskBehavior,
     pub(crate) disks_lost: usize,
-    pub(crate) healed: bool,
+    pub(crate) is_healed: bool,
     healed_at: Option<Instant>,
-    agreements: usize,
+    consecutive_agreements: usize,
     disagreement: Option<(InvariantName, String)>,
     pub(crate) data: Data,
     violation: Option<String>,
@@ -142,8 +142,8 @@ pub(crate) struct Simulation<E> {
 /// Executes a run, from its first event to its result.
 pub(crate) fn run_simulation<P: SimulatedSystem>(mut system: P) -> RunResult {
     let phases = P::PHASES;
-    let faults = START_TIME + phases.settle;
-    let heal = faults + phases.faults;
+    let faults = START_TIME + phases.settle_time;
+    let heal = faults + phases.fault_time;
     let simulation = system.simulation();
     simulation.schedule(START_TIME, SimulationEvent::Begin);
     simulation.schedule(faults, SimulationEvent::Fault);
@@ -158,16 +158,20 @@ pub(crate) fn run_simulation<P: SimulatedSystem>(mut system: P) -> RunResult {
         if let Err(panic) = handled {
             system.simulation().abort_run(&panic);
         }
-        if at > heal + phases.converge {
+        if at > heal + phases.max_convergence_time {
             system.trace_views();
             let simulation = system.simulation();
-            let (rule, why) = simulation.disagreement.clone().unwrap_or((P::LIVENESS, String::new()));
-            let what = format!("no agreement {:?} after healing: {why}", phases.converge);
+            let (rule, why) =
+                simulation.disagreement.clone().unwrap_or((P::LIVENESS_INVARIANT, String::new()));
+            let what = format!("no agreement {:?} after healing: {why}", phases.max_convergence_time);
             simulation.record_violation(rule, &what);
             simulation.is_over = true;
         }
         let simulation = system.simulation();
-        if simulation.violation.is_some() || simulation.is_over || simulation.agreements >= phases.stable {
+        if simulation.violation.is_some()
+            || simulation.is_over
+            || simulation.consecutive_agreements >= phases.required_agreements
+        {
             break;
         }
     }
@@ -183,19 +187,19 @@ pub(crate) fn run_simulation<P: SimulatedSystem>(mut system: P) -> RunResult {
 fn handle_event<P: SimulatedSystem>(system: &mut P, event: SimulationEvent<P::Event>) {
     match event {
         SimulationEvent::Begin => {
-            system.begin();
+            system.start_processes();
             write_data(system);
         }
         SimulationEvent::Tick { host, incarnation } => on_tick(system, host, incarnation),
         SimulationEvent::WriteData => write_data(system),
         SimulationEvent::Fault => inject_fault(system),
         SimulationEvent::Reconnect(separated) => system.simulation().reconnect(&separated),
-        SimulationEvent::Heal => heal(system),
+        SimulationEvent::Heal => end_faults(system),
         SimulationEvent::Check => check(system),
         SimulationEvent::Restart { host, incarnation } => {
             let process = &system.simulation().processes[host];
             if process.incarnation == incarnation && !process.is_up {
-                system.restart(host);
+                system.restart_process(host);
             }
         }
         SimulationEvent::Data(event) => system.simulation().handle_data_event(event),
@@ -212,7 +216,7 @@ fn write_data<P: SimulatedSystem>(system: &mut P) {
 
 /// Injects one fault and schedules the next one.
 fn inject_fault<P: SimulatedSystem>(system: &mut P) {
-    if system.simulation().healed {
+    if system.simulation().is_healed {
         return;
     }
     system.inject_fault();
@@ -223,10 +227,10 @@ fn inject_fault<P: SimulatedSystem>(system: &mut P) {
 }
 
 /// Ends all faults. From then on, all nodes must reach agreement.
-fn heal<P: SimulatedSystem>(system: &mut P) {
+fn end_faults<P: SimulatedSystem>(system: &mut P) {
     let simulation = system.simulation();
     simulation.trace(|| "everything heals".into());
-    simulation.healed = true;
+    simulation.is_healed = true;
     simulation.healed_at = Some(simulation.now);
     simulation.partitions.clear();
     simulation.network.heal();
@@ -235,21 +239,22 @@ fn heal<P: SimulatedSystem>(system: &mut P) {
         let simulation = system.simulation();
         simulation.resume(host);
         let process = &mut simulation.processes[host];
-        process.slow = Duration::ZERO;
-        if process.is_up { system.continue_process(host) } else { system.restart(host) }
+        process.extra_latency = Duration::ZERO;
+        if process.is_up { system.continue_process(host) } else { system.restart_process(host) }
     }
     let simulation = system.simulation();
     simulation.schedule(simulation.now + AGREEMENT_CHECK_INTERVAL, SimulationEvent::Check);
 }
 
 fn check<P: SimulatedSystem>(system: &mut P) {
-    let disagreement = system.disagreement().map(|why| (P::LIVENESS, why));
+    let disagreement = system.find_disagreement().map(|why| (P::LIVENESS_INVARIANT, why));
     let simulation = system.simulation();
     let disagreement =
         disagreement.or_else(|| Some((InvariantName::SameData, simulation.data.disagreement()?)));
-    simulation.agreements = if disagreement.is_none() { simulation.agreements + 1 } else { 0 };
+    simulation.consecutive_agreements =
+        if disagreement.is_none() { simulation.consecutive_agreements + 1 } else { 0 };
     simulation.disagreement = disagreement;
-    system.repair();
+    system.repair_as_operator();
     let simulation = system.simulation();
     simulation.schedule(simulation.now + AGREEMENT_CHECK_INTERVAL, SimulationEvent::Check);
 }
@@ -273,7 +278,7 @@ fn on_tick<P: SimulatedSystem>(system: &mut P, host: usize, incarnation: u64) {
         return;
     }
     let (now, process) = (simulation.now, &mut simulation.processes[host]);
-    if let Some(until) = process.frozen.filter(|&until| until > now) {
+    if let Some(until) = process.frozen_until.filter(|&until| until > now) {
         return simulation.schedule(until, SimulationEvent::Tick { host, incarnation });
     }
     if process.next_tick.is_some_and(|at| at > now) {
@@ -298,17 +303,17 @@ impl<E: Debug> Simulation<E> {
             random,
             data,
             queue: BTreeMap::new(),
-            last_scheduled: 0,
-            simultaneous_events: (START_TIME, 0),
+            last_sequence: 0,
+            events_at_current_time: (START_TIME, 0),
             processes: Vec::new(),
             partitions: BTreeSet::new(),
-            contacts: BTreeMap::new(),
+            contact_since: BTreeMap::new(),
             network,
             disks,
             disks_lost: 0,
-            healed: false,
+            is_healed: false,
             healed_at: None,
-            agreements: 0,
+            consecutive_agreements: 0,
             disagreement: None,
             violation: None,
             is_over: false,
@@ -319,22 +324,22 @@ impl<E: Debug> Simulation<E> {
 
     /// Adds a running process, whose clients use this address.
     pub(crate) fn add_process(&mut self, address: String) {
-        self.processes.push(Process {
+        self.processes.push(SimulatedProcess {
             is_up: true,
             has_power: true,
-            frozen: None,
-            slow: Duration::ZERO,
+            frozen_until: None,
+            extra_latency: Duration::ZERO,
             incarnation: 0,
             clock_offset: Duration::ZERO,
             next_tick: None,
         });
-        self.data.add(&mut self.random, self.now, address);
-        self.choose_file(self.processes.len() - 1);
+        self.data.add_process(&mut self.random, self.now, address);
+        self.enable_file_at_random(self.processes.len() - 1);
     }
 
     fn schedule(&mut self, at: Instant, event: SimulationEvent<E>) {
-        self.last_scheduled += 1;
-        self.queue.insert((at, self.last_scheduled), event);
+        self.last_sequence += 1;
+        self.queue.insert((at, self.last_sequence), event);
     }
 
     pub(crate) fn schedule_at(&mut self, at: Instant, event: E) {
@@ -359,29 +364,29 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Records a violation. Only the first violation of a run is reported.
-    pub(crate) fn record_violation(&mut self, rule: InvariantName, what: &str) {
-        if self.plan.only.is_none_or(|only| only == rule) {
-            let at = micros(self.now);
-            self.violation.get_or_insert_with(|| format!("at {at} us: {}: {what}", rule.name()));
+    pub(crate) fn record_violation(&mut self, invariant: InvariantName, description: &str) {
+        if self.plan.only_invariant.is_none_or(|only| only == invariant) {
+            let at = micros_since_start(self.now);
+            self.violation.get_or_insert_with(|| format!("at {at} us: {}: {description}", invariant.name()));
         }
     }
 
     /// Ends the run and records a violation, unless only one invariant is to be checked.
-    pub(crate) fn abort_run(&mut self, what: &str) {
+    pub(crate) fn abort_run(&mut self, reason: &str) {
         self.is_over = true;
-        if self.plan.only.is_none() {
-            let at = micros(self.now);
-            self.violation.get_or_insert_with(|| format!("at {at} us: {what}"));
+        if self.plan.only_invariant.is_none() {
+            let at = micros_since_start(self.now);
+            self.violation.get_or_insert_with(|| format!("at {at} us: {reason}"));
         }
     }
 
     /// Aborts the run if time does not advance, as when the deadline of a state machine remains due after each call.
     fn check_progress(&mut self, event: &SimulationEvent<E>) {
-        if self.now > self.simultaneous_events.0 {
-            self.simultaneous_events = (self.now, 0);
+        if self.now > self.events_at_current_time.0 {
+            self.events_at_current_time = (self.now, 0);
         }
-        self.simultaneous_events.1 += 1;
-        if self.simultaneous_events.1 > MAX_SIMULTANEOUS_EVENTS {
+        self.events_at_current_time.1 += 1;
+        if self.events_at_current_time.1 > MAX_SIMULTANEOUS_EVENTS {
             self.abort_run(&format!("time stands still, with {event:?}"));
         }
     }
@@ -394,16 +399,16 @@ impl<E: Debug> Simulation<E> {
     /// Returns whether the process is running and not frozen.
     pub(crate) fn is_running(&self, host: usize) -> bool {
         let process = &self.processes[host];
-        process.is_up && process.frozen.is_none_or(|until| until <= self.now)
+        process.is_up && process.frozen_until.is_none_or(|until| until <= self.now)
     }
 
     /// Returns the time until which a process is frozen, if it is frozen.
     pub(crate) fn frozen_until(&self, host: usize) -> Option<Instant> {
-        self.processes[host].frozen.filter(|until| *until > self.now)
+        self.processes[host].frozen_until.filter(|until| *until > self.now)
     }
 
     pub(crate) fn latency(&mut self, from: usize, to: usize) -> Duration {
-        let slow = self.processes[from].slow + self.processes[to].slow;
+        let slow = self.processes[from].extra_latency + self.processes[to].extra_latency;
         self.network.draw_latency(&mut self.random) + slow
     }
 
@@ -413,35 +418,39 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Returns whether data from one host does not reach the other.
-    pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
+    pub(crate) fn is_blocked(&self, from: usize, to: usize) -> bool {
         self.partitions.contains(&(from, to))
     }
 
     /// Returns whether data cannot pass between two hosts in at least one direction.
-    pub(crate) fn cannot_communicate(&self, one: usize, other: usize) -> bool {
-        self.is_cut(one, other) || self.is_cut(other, one)
+    pub(crate) fn cannot_communicate(&self, first_host: usize, second_host: usize) -> bool {
+        self.is_blocked(first_host, second_host) || self.is_blocked(second_host, first_host)
     }
 
-    fn can_communicate(&self, one: usize, other: usize) -> bool {
-        self.is_running(one) && self.is_running(other) && !self.cannot_communicate(one, other)
+    fn can_communicate(&self, first_host: usize, second_host: usize) -> bool {
+        self.is_running(first_host)
+            && self.is_running(second_host)
+            && !self.cannot_communicate(first_host, second_host)
     }
 
     fn record_contacts(&mut self) {
         let hosts = 0..self.processes.len();
         for (one, other) in hosts.flat_map(|one| (0..one).map(move |other| (other, one))) {
             if self.can_communicate(one, other) {
-                self.contacts.entry((one, other)).or_insert(self.now);
+                self.contact_since.entry((one, other)).or_insert(self.now);
             } else {
-                self.contacts.remove(&(one, other));
+                self.contact_since.remove(&(one, other));
             }
         }
     }
 
     /// Returns how long two hosts have been able to communicate, even if slowly. The duration is sampled at regular
     /// intervals.
-    pub(crate) fn contact_duration(&self, one: usize, other: usize) -> Duration {
-        let since =
-            self.contacts.get(&(one.min(other), one.max(other))).filter(|_| self.can_communicate(one, other));
+    pub(crate) fn contact_duration(&self, first_host: usize, second_host: usize) -> Duration {
+        let since = self
+            .contact_since
+            .get(&(first_host.min(second_host), first_host.max(second_host)))
+            .filter(|_| self.can_communicate(first_host, second_host));
         since.map_or(Duration::ZERO, |since| self.now.since(*since))
     }
 
@@ -467,17 +476,17 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Freezes a process for a random time between `min_millis` and `max_millis` milliseconds.
-    pub(crate) fn freeze(&mut self, host: usize, shortest: u64, longest: u64) {
+    pub(crate) fn freeze(&mut self, host: usize, min_millis: u64, max_millis: u64) {
         if self.is_running(host) {
-            let until = self.now + self.random.millis(shortest, longest);
-            self.trace(|| format!("host {host} stops until {}", micros(until)));
-            self.processes[host].frozen = Some(until);
+            let until = self.now + self.random.millis(min_millis, max_millis);
+            self.trace(|| format!("host {host} stops until {}", micros_since_start(until)));
+            self.processes[host].frozen_until = Some(until);
         }
     }
 
     /// Resumes a frozen process. It then handles everything that arrived while it was frozen.
     fn resume(&mut self, host: usize) {
-        let Some(until) = self.processes[host].frozen.take().filter(|until| *until > self.now) else {
+        let Some(until) = self.processes[host].frozen_until.take().filter(|until| *until > self.now) else {
             return;
         };
         let mut waiting = self.queue.split_off(&(until, 0));
@@ -487,16 +496,16 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Kills a process. If `keeps_power` is false, its host also loses power.
-    pub(crate) fn kill(&mut self, host: usize, powered: bool) {
+    pub(crate) fn kill(&mut self, host: usize, keeps_power: bool) {
         let process = &mut self.processes[host];
-        (process.is_up, process.has_power) = (false, powered);
-        (process.frozen, process.next_tick) = (None, None);
+        (process.is_up, process.has_power) = (false, keeps_power);
+        (process.frozen_until, process.next_tick) = (None, None);
         process.incarnation += 1;
     }
 
     /// Schedules the restart of a dead process after a random time between `min_millis` and `max_millis` milliseconds.
-    pub(crate) fn schedule_restart(&mut self, host: usize, shortest: u64, longest: u64) {
-        let at = self.now + self.random.millis(shortest, longest);
+    pub(crate) fn schedule_restart(&mut self, host: usize, min_millis: u64, max_millis: u64) {
+        let at = self.now + self.random.millis(min_millis, max_millis);
         let incarnation = self.processes[host].incarnation;
         self.schedule(at, SimulationEvent::Restart { host, incarnation });
     }

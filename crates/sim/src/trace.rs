@@ -12,9 +12,9 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    pub(crate) fn new(kept: bool) -> Self {
+    pub(crate) fn new(keeps_lines: bool) -> Self {
         // The digest is FNV-1a. This number is its offset basis; `record` uses its prime.
-        Self { digest: 0xcbf2_9ce4_8422_2325, lines: kept.then(Vec::new) }
+        Self { digest: 0xcbf2_9ce4_8422_2325, lines: keeps_lines.then(Vec::new) }
     }
 
     pub(crate) fn record(&mut self, now: Instant, text: &str) {
@@ -22,7 +22,7 @@ impl Trace {
             self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
         if let Some(lines) = &mut self.lines {
-            lines.push(format!("{:>10} {text}", micros(now)));
+            lines.push(format!("{:>10} {text}", micros_since_start(now)));
         }
     }
 
@@ -32,11 +32,11 @@ impl Trace {
 }
 
 /// Returns the microseconds from the start of the run to `at`.
-pub(crate) fn micros(at: Instant) -> u64 {
+pub(crate) fn micros_since_start(at: Instant) -> u64 {
     at.as_micros() - START_TIME.as_micros()
 }
 
 /// Converts a time to the nanoseconds that the engine uses.
-pub(crate) fn nanos(at: Instant) -> u64 {
+pub(crate) fn to_nanos(at: Instant) -> u64 {
     at.as_micros() * 1000
 }

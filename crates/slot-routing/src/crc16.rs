@@ -6,9 +6,9 @@
 const POLYNOMIAL: u16 = 0x1021;
 
 /// `TABLES[k][b]` is the CRC of byte `b` followed by `k` zero bytes.
-static TABLES: [[u16; 256]; 8] = tables();
+static CRC_TABLES: [[u16; 256]; 8] = compute_tables();
 
-const fn tables() -> [[u16; 256]; 8] {
+const fn compute_tables() -> [[u16; 256]; 8] {
     let mut tables = [[0u16; 256]; 8];
     let mut byte = 0;
     while byte < 256 {
@@ -40,17 +40,17 @@ pub(crate) fn crc16(bytes: &[u8]) -> u16 {
     let mut chunks = bytes.chunks_exact(8);
     for chunk in &mut chunks {
         let [high, low] = crc.to_be_bytes();
-        crc = TABLES[7][usize::from(chunk[0] ^ high)]
-            ^ TABLES[6][usize::from(chunk[1] ^ low)]
-            ^ TABLES[5][usize::from(chunk[2])]
-            ^ TABLES[4][usize::from(chunk[3])]
-            ^ TABLES[3][usize::from(chunk[4])]
-            ^ TABLES[2][usize::from(chunk[5])]
-            ^ TABLES[1][usize::from(chunk[6])]
-            ^ TABLES[0][usize::from(chunk[7])];
+        crc = CRC_TABLES[7][usize::from(chunk[0] ^ high)]
+            ^ CRC_TABLES[6][usize::from(chunk[1] ^ low)]
+            ^ CRC_TABLES[5][usize::from(chunk[2])]
+            ^ CRC_TABLES[4][usize::from(chunk[3])]
+            ^ CRC_TABLES[3][usize::from(chunk[4])]
+            ^ CRC_TABLES[2][usize::from(chunk[5])]
+            ^ CRC_TABLES[1][usize::from(chunk[6])]
+            ^ CRC_TABLES[0][usize::from(chunk[7])];
     }
     for &byte in chunks.remainder() {
-        crc = (crc << 8) ^ TABLES[0][usize::from((crc >> 8) as u8 ^ byte)];
+        crc = (crc << 8) ^ CRC_TABLES[0][usize::from((crc >> 8) as u8 ^ byte)];
     }
     crc
 }
@@ -62,14 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn matches_the_test_vector_of_the_cluster_specification() {
+    fn crc16_matches_the_test_vector_of_the_cluster_specification() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(crc16(b""), 0);
     }
 
     proptest! {
         #[test]
-        fn agrees_with_the_crc16_crate(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn crc16_agrees_with_the_crc16_crate(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             prop_assert_eq!(crc16(&bytes), ::crc16::State::<::crc16::XMODEM>::calculate(&bytes));
         }
     }

@@ -14,11 +14,11 @@ impl RedisId {
     /// Creates an id from 20 random bytes, as lower-case hexadecimal.
     #[must_use]
     pub fn from_random(bytes: [u8; 20]) -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut name = [0; 40];
         for (pair, byte) in name.chunks_exact_mut(2).zip(bytes) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
+            pair[0] = HEX_DIGITS[usize::from(byte >> 4)];
+            pair[1] = HEX_DIGITS[usize::from(byte & 15)];
         }
         Self(name)
     }

@@ -34,7 +34,7 @@ pub enum Ownership {
 impl Ownership {
     /// Returns whether this replica's master owns or imports the slot.
     #[must_use]
-    pub fn is_masters(self) -> bool {
+    pub fn is_masters_slot(self) -> bool {
         matches!(self, Self::MasterOwned | Self::MasterMigrating | Self::MasterImporting)
     }
 }
@@ -43,15 +43,15 @@ impl Ownership {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouteRequest {
     /// Whether the client sent ASKING before this command, or the command implies it.
-    pub asking: bool,
+    pub is_asking: bool,
     /// Whether a replica may serve the command: the client is in READONLY mode and the command does not write. A script
     /// without declared flags counts as writing.
-    pub replica_read: bool,
+    pub allows_replica_read: bool,
     /// Number of distinct keys in the command.
-    pub keys: usize,
+    pub key_count: usize,
     /// Number of the command's keys that do not exist on this node. It is only used while the slot is migrating or
     /// importing.
-    pub missing_keys: usize,
+    pub missing_key_count: usize,
     /// Whether the command moves or copies a key to another database. Such a command gets TRYAGAIN while the slot is
     /// migrating or importing.
     pub crosses_databases: bool,
@@ -69,34 +69,34 @@ pub enum RouteDecision {
     /// Reply TRYAGAIN: some of the command's keys have moved to the target node and others have not.
     TryAgain,
     /// Reply CLUSTERDOWN: the slot has no owner.
-    Unserved,
+    ClusterDown,
 }
 
 /// Routes a command whose keys all hash to one slot.
 #[must_use]
-pub fn route(ownership: Ownership, access: RouteRequest) -> RouteDecision {
+pub fn route(ownership: Ownership, request: RouteRequest) -> RouteDecision {
     match ownership {
         Ownership::Local => RouteDecision::Serve,
-        Ownership::Migrating | Ownership::Importing if access.crosses_databases => RouteDecision::TryAgain,
-        Ownership::Migrating if access.missing_keys == 0 => RouteDecision::Serve,
-        Ownership::Migrating if access.missing_keys < access.keys => RouteDecision::TryAgain,
+        Ownership::Migrating | Ownership::Importing if request.crosses_databases => RouteDecision::TryAgain,
+        Ownership::Migrating if request.missing_key_count == 0 => RouteDecision::Serve,
+        Ownership::Migrating if request.missing_key_count < request.key_count => RouteDecision::TryAgain,
         Ownership::Migrating => RouteDecision::Ask,
-        Ownership::Importing if access.asking => {
-            if access.keys > 1 && access.missing_keys > 0 {
+        Ownership::Importing if request.is_asking => {
+            if request.key_count > 1 && request.missing_key_count > 0 {
                 RouteDecision::TryAgain
             } else {
                 RouteDecision::Serve
             }
         }
-        Ownership::MasterOwned if access.replica_read => RouteDecision::Serve,
-        Ownership::MasterMigrating if access.replica_read => route(Ownership::Migrating, access),
-        Ownership::MasterImporting if access.replica_read => route(Ownership::Importing, access),
+        Ownership::MasterOwned if request.allows_replica_read => RouteDecision::Serve,
+        Ownership::MasterMigrating if request.allows_replica_read => route(Ownership::Migrating, request),
+        Ownership::MasterImporting if request.allows_replica_read => route(Ownership::Importing, request),
         Ownership::Importing
         | Ownership::MasterOwned
         | Ownership::MasterMigrating
         | Ownership::MasterImporting
         | Ownership::Remote => RouteDecision::Moved,
-        Ownership::Unassigned => RouteDecision::Unserved,
+        Ownership::Unassigned => RouteDecision::ClusterDown,
     }
 }
 
@@ -104,7 +104,7 @@ pub fn route(ownership: Ownership, access: RouteRequest) -> RouteDecision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Redirect<'a> {
     /// Whether to send ASK, which redirects only the next command, instead of MOVED.
-    pub ask: bool,
+    pub is_ask: bool,
     /// The slot of the command's keys.
     pub slot: Slot,
     /// IP address or hostname of the other node. Empty means the host that the client is already connected to.
@@ -115,7 +115,7 @@ pub struct Redirect<'a> {
 
 impl fmt::Display for Redirect<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = if self.ask { "ASK" } else { "MOVED" };
+        let word = if self.is_ask { "ASK" } else { "MOVED" };
         write!(f, "{word} {} {}:{}", self.slot, self.host, self.port)
     }
 }
@@ -125,11 +125,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn route_decides_as_the_specification_says() {
+    fn route_decisions_match_the_specification() {
         use Ownership::{
             Importing, Local, MasterImporting, MasterMigrating, MasterOwned, Migrating, Remote, Unassigned,
         };
-        use RouteDecision::{Ask, Moved, Serve, TryAgain, Unserved};
+        use RouteDecision::{Ask, ClusterDown, Moved, Serve, TryAgain};
         // Columns: ownership, asking, replica_read, keys, missing_keys, expected decision
         let table = [
             (Local, false, false, 3, 3, Serve),
@@ -152,19 +152,25 @@ mod tests {
             (MasterImporting, true, true, 1, 0, Serve),
             (MasterImporting, true, false, 1, 0, Moved),
             (Remote, true, true, 1, 0, Moved),
-            (Unassigned, true, true, 1, 0, Unserved),
+            (Unassigned, true, true, 1, 0, ClusterDown),
         ];
         for (ownership, asking, replica_read, keys, missing_keys, verdict) in table {
-            let access = RouteRequest { asking, replica_read, keys, missing_keys, crosses_databases: false };
+            let access = RouteRequest {
+                is_asking: asking,
+                allows_replica_read: replica_read,
+                key_count: keys,
+                missing_key_count: missing_keys,
+                crosses_databases: false,
+            };
             assert_eq!(route(ownership, access), verdict, "{ownership:?} {access:?}");
         }
     }
 
     #[test]
-    fn redirections_have_the_specified_text() {
+    fn redirect_texts_match_the_specification() {
         let slot = Slot::new(3999).unwrap();
-        let moved = Redirect { ask: false, slot, host: "127.0.0.1", port: 6381 };
+        let moved = Redirect { is_ask: false, slot, host: "127.0.0.1", port: 6381 };
         assert_eq!(moved.to_string(), "MOVED 3999 127.0.0.1:6381");
-        assert_eq!(Redirect { ask: true, ..moved }.to_string(), "ASK 3999 127.0.0.1:6381");
+        assert_eq!(Redirect { is_ask: true, ..moved }.to_string(), "ASK 3999 127.0.0.1:6381");
     }
 }

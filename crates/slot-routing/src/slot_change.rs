@@ -6,29 +6,29 @@ pub enum SlotChange {
     /// Marks the slot as migrating to another node.
     Migrating {
         /// The id of the target node.
-        to: String,
+        target: String,
     },
     /// Marks the slot as imported from another node.
     Importing {
         /// The id of the source node.
-        from: String,
+        source: String,
     },
     /// Clears the migrating and importing marks.
     Stable,
     /// Assigns the slot to the node with this id.
-    Node(String),
+    AssignTo(String),
 }
 
 impl SlotChange {
     /// Parses the arguments of SETSLOT that follow the slot number.
     #[must_use]
-    pub fn parse(words: &[&str]) -> Option<Self> {
+    pub fn parse(arguments: &[&str]) -> Option<Self> {
         let (action, node) =
-            (words.first()?.to_ascii_lowercase(), words.get(1).map(|node| (*node).to_owned()));
+            (arguments.first()?.to_ascii_lowercase(), arguments.get(1).map(|node| (*node).to_owned()));
         match (action.as_str(), node) {
-            ("migrating", Some(to)) => Some(Self::Migrating { to }),
-            ("importing", Some(from)) => Some(Self::Importing { from }),
-            ("node", Some(node)) => Some(Self::Node(node)),
+            ("migrating", Some(to)) => Some(Self::Migrating { target: to }),
+            ("importing", Some(from)) => Some(Self::Importing { source: from }),
+            ("node", Some(node)) => Some(Self::AssignTo(node)),
             ("stable", _) => Some(Self::Stable),
             _ => None,
         }
@@ -36,11 +36,11 @@ impl SlotChange {
 
     /// Returns the subcommand as arguments that [`SlotChange::parse`] accepts.
     #[must_use]
-    pub fn words(&self) -> Vec<&str> {
+    pub fn to_arguments(&self) -> Vec<&str> {
         match self {
-            Self::Migrating { to } => vec!["MIGRATING", to],
-            Self::Importing { from } => vec!["IMPORTING", from],
-            Self::Node(node) => vec!["NODE", node],
+            Self::Migrating { target: to } => vec!["MIGRATING", to],
+            Self::Importing { source: from } => vec!["IMPORTING", from],
+            Self::AssignTo(node) => vec!["NODE", node],
             Self::Stable => vec!["STABLE"],
         }
     }

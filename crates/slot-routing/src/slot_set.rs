@@ -4,28 +4,28 @@ use std::fmt;
 
 use crate::slot::{SLOT_COUNT, Slot};
 
-const BYTES: usize = SLOT_COUNT / 8;
+const BITMAP_BYTES: usize = SLOT_COUNT / 8;
 
 /// A set of slots. The layout is that of the bus field `myslots`: slot `s` is bit `s & 7` of byte `s >> 3`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SlotSet(Box<[u8; BYTES]>);
+pub struct SlotSet(Box<[u8; BITMAP_BYTES]>);
 
 impl SlotSet {
     /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
-        Self(Box::new([0; BYTES]))
+        Self(Box::new([0; BITMAP_BYTES]))
     }
 
     /// Creates a set from the bitmap of a bus packet.
     #[must_use]
-    pub fn from_bitmap(bitmap: &[u8; BYTES]) -> Self {
+    pub fn from_bitmap(bitmap: &[u8; BITMAP_BYTES]) -> Self {
         Self(Box::new(*bitmap))
     }
 
     /// Returns the bitmap with one bit per slot, as on the bus; slot 0 is the lowest bit of the first byte.
     #[must_use]
-    pub fn as_bitmap(&self) -> &[u8; BYTES] {
+    pub fn as_bitmap(&self) -> &[u8; BITMAP_BYTES] {
         &self.0
     }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_join_neighbours() {
+    fn consecutive_slots_form_one_range() {
         let set: SlotSet = [0, 1, 2, 7, 8, 16383].map(slot).into_iter().collect();
         assert_eq!(set.ranges(), [(slot(0), slot(2)), (slot(7), slot(8)), (slot(16383), slot(16383))]);
         assert_eq!(set.len(), 6);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn returning_slots_are_emptied_first() {
+    fn returning_slots_are_reported_for_emptying() {
         let mut pending = SlotsToEmpty::default();
         pending.insert_all(&[slot(0), slot(1), slot(2)].into_iter().collect());
         assert_eq!(pending.first(), Some(slot(0)));

@@ -71,9 +71,9 @@ pub enum EndpointType {
 impl Endpoint {
     /// Returns the host in MOVED and ASK replies; `?` if hostnames are preferred and the node announces none.
     #[must_use]
-    pub fn host(&self, kind: EndpointType, via: ClientTransport) -> Cow<'_, str> {
-        match kind {
-            EndpointType::Ip => self.ip_for(via),
+    pub fn host(&self, endpoint_type: EndpointType, transport: ClientTransport) -> Cow<'_, str> {
+        match endpoint_type {
+            EndpointType::Ip => self.client_ip(transport),
             EndpointType::Hostname if self.hostname.is_empty() => "?".into(),
             EndpointType::Hostname => self.hostname.as_str().into(),
             EndpointType::Unknown => "".into(),
@@ -82,23 +82,23 @@ impl Endpoint {
 
     /// Returns the IP address to give to a client that uses this transport.
     #[must_use]
-    pub fn ip_for(&self, via: ClientTransport) -> Cow<'_, str> {
+    pub fn client_ip(&self, transport: ClientTransport) -> Cow<'_, str> {
         let ClientEndpoint { ipv4, ipv6, .. } = self.client_endpoint;
-        let own = if via.ipv6 { ipv6.map(|ip| ip.to_string()) } else { ipv4.map(|ip| ip.to_string()) };
+        let own = if transport.ipv6 { ipv6.map(|ip| ip.to_string()) } else { ipv4.map(|ip| ip.to_string()) };
         own.map_or(self.ip.as_str().into(), Cow::Owned)
     }
 
     /// Returns the port for connections between nodes. Falls back to the other port if the node has only a plaintext or
     /// only a TLS port.
     #[must_use]
-    pub fn port_for(&self, tls: bool) -> u16 {
+    pub fn node_port(&self, tls: bool) -> u16 {
         choose_port((self.port, self.tls_port), tls)
     }
 
     /// Returns the port to give to a client that uses this transport.
     #[must_use]
-    pub fn client_port(&self, via: ClientTransport) -> u16 {
-        choose_port(self.client_ports(), via.tls)
+    pub fn client_port(&self, transport: ClientTransport) -> u16 {
+        choose_port(self.client_ports(), transport.tls)
     }
 
     /// Returns the plaintext and the TLS client port; a missing port is 0.
@@ -142,9 +142,9 @@ pub struct Member {
     /// The replication offset of the node: the end of the stream that a master has written or a replica has applied.
     pub offset: ReplOffset,
     /// Whether the node is flagged FAIL: a majority of the masters agrees that it is down.
-    pub failed: bool,
+    pub has_failed: bool,
     /// Whether the member is flagged PFAIL: this node suspects that it is down.
-    pub suspected: bool,
+    pub is_suspected: bool,
 }
 
 impl Member {
@@ -163,18 +163,18 @@ pub struct Topology {
     /// The highest epoch that this node has seen.
     pub current_epoch: Epoch,
     /// Whether the cluster state is `ok`: slot coverage is sufficient and a majority of the masters is reachable.
-    pub serving: bool,
+    pub is_serving: bool,
     members: Vec<Member>,
     /// Indices in `members` of this node and of its master, if it has one.
     my_index: u16,
     my_master_index: Option<u16>,
-    /// Index in `members` of each slot's owner, or [`UNASSIGNED`].
+    /// Index in `members` of each slot's owner, or [`UNASSIGNED_INDEX`].
     owners: Box<[u16]>,
     migrating: BTreeMap<Slot, NodeId>,
     importing: BTreeMap<Slot, NodeId>,
 }
 
-const UNASSIGNED: u16 = u16::MAX;
+const UNASSIGNED_INDEX: u16 = u16::MAX;
 
 impl Topology {
     /// Creates a topology without slot assignments.
@@ -182,9 +182,9 @@ impl Topology {
     /// # Panics
     /// `members` does not contain `myself`.
     #[must_use]
-    pub fn new(myself: NodeId, current_epoch: Epoch, serving: bool, mut members: Vec<Member>) -> Self {
+    pub fn new(myself: NodeId, current_epoch: Epoch, is_serving: bool, mut members: Vec<Member>) -> Self {
         members.sort_by_key(|member| member.id);
-        assert!(members.len() < usize::from(UNASSIGNED), "more members than a cluster can name");
+        assert!(members.len() < usize::from(UNASSIGNED_INDEX), "more members than a cluster can name");
         let index_of = |id| members.iter().position(|member| member.id == id).map(|index| index as u16);
         let my_index = index_of(myself).expect("a node belongs to its own topology");
         let my_master_index = match members[usize::from(my_index)].role {
@@ -196,9 +196,9 @@ impl Topology {
             my_master_index,
             myself,
             current_epoch,
-            serving,
+            is_serving,
             members,
-            owners: vec![UNASSIGNED; SLOT_COUNT].into_boxed_slice(),
+            owners: vec![UNASSIGNED_INDEX; SLOT_COUNT].into_boxed_slice(),
             migrating: BTreeMap::new(),
             importing: BTreeMap::new(),
         }
@@ -219,7 +219,7 @@ impl Topology {
     ///
     /// # Panics
     /// `owner` is not a member.
-    pub fn assign_run(&mut self, first: Slot, last: Slot, owner: NodeId) {
+    pub fn assign_range(&mut self, first: Slot, last: Slot, owner: NodeId) {
         let index = self.index_of(owner).expect("only a member can own a slot") as u16;
         self.owners[first.index()..=last.index()].fill(index);
     }
@@ -290,9 +290,9 @@ impl Topology {
     }
 
     /// Returns this node's relation to the slots of the member with this index, ignoring migrations and imports.
-    fn stable_ownership(&self, owner: u16) -> Ownership {
-        match owner {
-            UNASSIGNED => Ownership::Unassigned,
+    fn stable_ownership(&self, owner_index: u16) -> Ownership {
+        match owner_index {
+            UNASSIGNED_INDEX => Ownership::Unassigned,
             owner if owner == self.my_index => Ownership::Local,
             owner if Some(owner) == self.my_master_index => Ownership::MasterOwned,
             _ => Ownership::Remote,
@@ -312,7 +312,7 @@ impl Topology {
 
     /// Returns the slots whose [`Ownership`] differs from that in `before`.
     #[must_use]
-    pub fn changes_since(&self, before: &Self) -> Vec<Slot> {
+    pub fn ownership_changes_since(&self, before: &Self) -> Vec<Slot> {
         let own_state =
             |topology: &Self| (topology.my_index, topology.my_master_index, topology.my_member().role);
         // Fast path: most new topologies change only node attributes.
@@ -366,10 +366,10 @@ pub(crate) mod tests {
         ];
         for ((port, tls_port), (tls, ipv6), (ip, wanted)) in table {
             let (endpoint, via) = (at(port, tls_port), ClientTransport { tls, ipv6 });
-            let given = (endpoint.ip_for(via), endpoint.client_port(via));
+            let given = (endpoint.client_ip(via), endpoint.client_port(via));
             assert_eq!(given, (ip.into(), wanted), "{port} {tls_port} {via:?}");
             assert_eq!(
-                endpoint.port_for(tls),
+                endpoint.node_port(tls),
                 if tls && tls_port != 0 || port == 0 { tls_port } else { port }
             );
         }
@@ -384,8 +384,8 @@ pub(crate) mod tests {
             role,
             config_epoch: Epoch(1),
             offset: ReplOffset(0),
-            failed: false,
-            suspected: false,
+            has_failed: false,
+            is_suspected: false,
         }
     }
 
@@ -396,23 +396,23 @@ pub(crate) mod tests {
         let of = |members: &[&Member], epoch| {
             let members = members.iter().map(|member| (*member).clone()).collect();
             let mut topology = Topology::new(one.id, Epoch(epoch), true, members);
-            topology.assign_run(slot(0), slot(99), one.id);
-            topology.assign_run(slot(100), slot(199), two.id);
+            topology.assign_range(slot(0), slot(99), one.id);
+            topology.assign_range(slot(100), slot(199), two.id);
             topology
         };
         let before = of(&[&one, &two], 3);
-        assert_eq!(of(&[&one, &two], 4).changes_since(&before), []);
+        assert_eq!(of(&[&one, &two], 4).ownership_changes_since(&before), []);
         let mut after = before.clone();
         after.assign([slot(7)], two.id);
         after.mark_importing(slot(150), two.id);
-        assert_eq!(after.changes_since(&before), [slot(7), slot(150)]);
+        assert_eq!(after.ownership_changes_since(&before), [slot(7), slot(150)]);
         assert_eq!((before.slots_of_my_shard().len(), after.slots_of_my_shard().len()), (100, 99));
         // All member indices change, but this node's relation to every slot remains unchanged.
-        assert_eq!(of(&[&member(0, Role::Master), &one, &two], 4).changes_since(&before), []);
+        assert_eq!(of(&[&member(0, Role::Master), &one, &two], 4).ownership_changes_since(&before), []);
     }
 
     #[test]
-    fn ownership_follows_owner_role_and_moves() {
+    fn ownership_depends_on_owner_role_and_migrations() {
         let id = |byte| NodeId::from_random([byte; 20]);
         let slot = |number| Slot::new(number).unwrap();
         let members = vec![member(1, Role::Master), member(2, Role::Master), member(3, Role::Replica(id(2)))];

@@ -13,26 +13,26 @@ use append_only::{AofDirectory, AofFilesError, AofStorage, FileToLoad};
 use engine::{CommandError, CommandOrigin, DispatchStatus, PipelinedRequests, Session, Worker};
 use persistence::Disk;
 use persistence::aof::{Manifest, ReplAnnotation};
-use replication::{Position, ReplId, last_multi_offset};
+use replication::{ReplId, ReplPosition, last_multi_offset};
 use resp::{Batch, ParseLimits, Parser, ProtocolError};
 use slot_routing::ReplOffset;
 
 use crate::host::LoadEvent;
-use crate::rdb::{LoadError, LoadResult, Loader, clear};
+use crate::rdb::{LoadError, LoadResult, Loader, clear_for_loading};
 
 /// Number of bytes read and executed at once; a longer command extends the buffer.
 const BUFFER_LEN: usize = 1 << 20;
 /// Maximum length of an annotation line in bytes.
 const MAX_LINE_LEN: usize = 4096;
 /// The error if the replication position of a file contradicts the end of the previous file.
-const POSITION_MISMATCH: &str = "what follows does not begin where what was before ends";
+const POSITION_MISMATCH_ERROR: &str = "what follows does not begin where what was before ends";
 
 /// Why the files were not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum AofError {
     /// The manifest is malformed, or the directory cannot be read.
     #[error("{0}")]
-    InvalidFileList(#[from] AofFilesError),
+    FileList(#[from] AofFilesError),
     /// The base is not a loadable RDB.
     #[error("{}: {error}", file.display())]
     Base {
@@ -55,7 +55,7 @@ pub enum AofError {
          --fix <filename.manifest> (at offset {offset}: {reason})",
         file_name(file)
     )]
-    Format {
+    MalformedBytes {
         /// The malformed file.
         file: PathBuf,
         /// File offset of the malformed bytes.
@@ -108,10 +108,10 @@ pub enum AofError {
 #[derive(Debug, Default)]
 struct ReplayState {
     /// The replication position after the last executed command; `None` while no annotation has stated it.
-    position: Option<Position>,
+    position: Option<ReplPosition>,
     /// The replication position at the start of the current file. The commands before the first position annotation may
     /// not belong to the stream; on a replica, for example, a SELECT precedes it.
-    start: Option<Position>,
+    file_start: Option<ReplPosition>,
 }
 
 impl ReplayState {
@@ -124,14 +124,14 @@ impl ReplayState {
         let Ok(id) = ReplId::parse(history.as_bytes()) else { return true };
         if id == ReplId::NONE {
             // The following commands are not part of the stream. The next annotation states the position after them.
-            (self.position, self.start) = (None, None);
+            (self.position, self.file_start) = (None, None);
             return true;
         }
         // The replication id may change, but the offset continues.
-        let follows = |at: Position| at.offset.0 == offset;
-        let known = self.position.into_iter().chain(self.start.take());
+        let follows = |at: ReplPosition| at.offset.0 == offset;
+        let known = self.position.into_iter().chain(self.file_start.take());
         let is_right = self.position.is_none() || known.into_iter().any(follows);
-        self.position = Some(Position { id, offset: ReplOffset(offset) });
+        self.position = Some(ReplPosition { id, offset: ReplOffset(offset) });
         is_right
     }
 }
@@ -142,14 +142,14 @@ pub struct AofLoadResult {
     /// The result of loading the base if it was an RDB; otherwise empty.
     pub base: LoadResult,
     /// The replication position at the end; `None` if the files do not state it.
-    pub position: Option<Position>,
+    pub position: Option<ReplPosition>,
     /// The database selected by the last command.
-    pub db: u16,
+    pub selected_db: u16,
 }
 
 /// The commands of a file, which may start after an RDB.
 #[derive(Debug)]
-struct AofFileRange<'a> {
+struct AofCommands<'a> {
     file: &'a FileToLoad,
     start: u64,
     /// Whether an incomplete file may be truncated after its last complete command (`aof-load-truncated`). True only
@@ -165,41 +165,41 @@ impl Loader<'_> {
     /// The files cannot be read or are malformed.
     pub fn run_files<D: AofStorage>(
         &self,
-        folder: &AofDirectory<D>,
+        directory: &AofDirectory<D>,
         manifest: &Manifest,
-        truncates: bool,
+        may_truncate: bool,
     ) -> Result<AofLoadResult, AofError> {
         let mut base = LoadResult::default();
         let mut replay = ReplayState::default();
-        clear(self.engine);
+        clear_for_loading(self.engine);
         let mut session = Session::new(0, CommandOrigin::Master, true);
-        for file in &folder.files_to_load(manifest) {
+        for file in &directory.files_to_load(manifest) {
             self.host.report_event(LoadEvent::FileStarted);
             let event = LoadEvent::FileLoaded { name: &file.name, is_base: file.is_base };
-            let path = || folder.disk.path_of(&file.name);
+            let path = || directory.disk.path_of(&file.name);
             let in_file = |error| AofError::Io { file: path(), error };
             let mut begin = 0;
-            if file.is_base && is_rdb(&folder.disk, &file.name).map_err(in_file)? {
+            if file.is_base && is_rdb(&directory.disk, &file.name).map_err(in_file)? {
                 self.host.report_event(LoadEvent::RdbBase);
-                let len = folder.disk.len(&file.name).map_err(in_file)?;
-                let input = folder.disk.read(&file.name).map_err(in_file)?;
+                let len = directory.disk.len(&file.name).map_err(in_file)?;
+                let input = directory.disk.read(&file.name).map_err(in_file)?;
                 // Keep expired keys, because a later command may extend their lifetime.
                 base = self
                     .replace(input, len, false, || true)
                     .map_err(|error| AofError::Base { file: path(), error })?;
-                replay.position = position_of(&base);
-                begin = base.bytes;
+                replay.position = replication_position(&base);
+                begin = base.rdb_bytes;
                 if len <= begin {
                     session.select(base.stream_db.unwrap_or(0));
                     self.host.report_event(event);
                     continue;
                 }
             }
-            let part = AofFileRange { file, start: begin, may_truncate: truncates };
-            self.run_file(&folder.disk, &mut session, &part, &mut replay)?;
+            let part = AofCommands { file, start: begin, may_truncate };
+            self.run_file(&directory.disk, &mut session, &part, &mut replay)?;
             self.host.report_event(event);
         }
-        Ok(AofLoadResult { base, position: replay.position, db: session.db() })
+        Ok(AofLoadResult { base, position: replay.position, selected_db: session.db() })
     }
 
     /// Executes the commands of a file. Truncates the file if it ends in the middle of a command and may be truncated.
@@ -207,7 +207,7 @@ impl Loader<'_> {
         &self,
         disk: &D,
         session: &mut Session,
-        &AofFileRange { file, start: begin, may_truncate: truncates }: &AofFileRange<'_>,
+        &AofCommands { file, start: begin, may_truncate: truncates }: &AofCommands<'_>,
         replay: &mut ReplayState,
     ) -> Result<(), AofError> {
         let (name, path) = (&file.name, || disk.path_of(&file.name));
@@ -229,7 +229,7 @@ impl Loader<'_> {
             Ok(whole) => Err(AofError::Truncated { file: path(), complete_bytes: whole }),
             Err(ReplayError::Io(error)) => Err(in_file(error)),
             Err(ReplayError::Format { offset, reason }) => {
-                Err(AofError::Format { file: path(), offset, reason })
+                Err(AofError::MalformedBytes { file: path(), offset, reason })
             }
             Err(ReplayError::Command { offset, error }) => {
                 Err(AofError::Command { file: path(), offset, error })
@@ -246,8 +246,8 @@ impl Loader<'_> {
         begin: u64,
         replay: &mut ReplayState,
     ) -> Result<u64, ReplayError> {
-        let mut reader = Reader::new(self, input, begin);
-        replay.start = replay.position;
+        let mut reader = AofExecutor::new(self, input, begin);
+        replay.file_start = replay.position;
         let outcome = reader.run(session, replay);
         if session.in_transaction()
             && let Some(position) = &mut replay.position
@@ -262,10 +262,10 @@ impl Loader<'_> {
 
 /// Returns the replication position at which an RDB was written; `None` if it does not state one.
 #[must_use]
-pub fn position_of(loaded: &LoadResult) -> Option<Position> {
+pub fn replication_position(loaded: &LoadResult) -> Option<ReplPosition> {
     let id = ReplId::parse(loaded.repl_id.as_deref()?).ok()?;
     let offset = u64::try_from(loaded.repl_offset?).ok()?;
-    Some(Position { id, offset: ReplOffset(offset) })
+    Some(ReplPosition { id, offset: ReplOffset(offset) })
 }
 
 /// Returns the file name without its directory.
@@ -302,7 +302,7 @@ impl From<io::Error> for ReplayError {
 }
 
 /// Reads the commands of a file and executes them.
-struct Reader<'a, R> {
+struct AofExecutor<'a, R> {
     loader: &'a Loader<'a>,
     worker: Worker,
     file: R,
@@ -316,9 +316,9 @@ struct Reader<'a, R> {
     complete_bytes: u64,
 }
 
-impl<'a, R: Read> Reader<'a, R> {
+impl<'a, R: Read> AofExecutor<'a, R> {
     fn new(loader: &'a Loader<'a>, file: R, begin: u64) -> Self {
-        let worker = loader.engine.worker(loader.host.nanos());
+        let worker = loader.engine.new_worker(loader.host.nanos_clock());
         Self {
             loader,
             worker,
@@ -355,7 +355,7 @@ impl<'a, R: Read> Reader<'a, R> {
         self.batch.clear();
         let parsed = self.parser.parse(&mut self.input, &mut self.batch, &limits);
         self.run_batch(session)?;
-        let mut done = parsed.consumed;
+        let mut done = parsed.consumed_bytes;
         if let Some(position) = &mut replay.position {
             position.offset.0 += done as u64;
         }
@@ -367,19 +367,19 @@ impl<'a, R: Read> Reader<'a, R> {
                 match rest.iter().position(|byte| *byte == b'\n') {
                     Some(end) => {
                         if !replay.apply_position(&rest[..=end]) {
-                            return Err(self.stop(done, POSITION_MISMATCH));
+                            return Err(self.format_error_at(done, POSITION_MISMATCH_ERROR));
                         }
                         done += end + 1;
                         more = true;
                     }
                     None if rest.len() > MAX_LINE_LEN => {
-                        return Err(self.stop(done, "an annotation without an end"));
+                        return Err(self.format_error_at(done, "an annotation without an end"));
                     }
                     None => {}
                 }
             }
             Some(error) => {
-                return Err(self.stop(done, &error.to_string()));
+                return Err(self.format_error_at(done, &error.to_string()));
             }
         }
         if !session.in_transaction() {
@@ -393,15 +393,15 @@ impl<'a, R: Read> Reader<'a, R> {
     }
 
     /// Creates the error for malformed bytes at index `index` of the input.
-    fn stop(&self, done: usize, reason: &str) -> ReplayError {
-        ReplayError::Format { offset: self.offset + done as u64, reason: reason.to_owned() }
+    fn format_error_at(&self, index: usize, reason: &str) -> ReplayError {
+        ReplayError::Format { offset: self.offset + index as u64, reason: reason.to_owned() }
     }
 
     /// Finds the first of these requests that is unknown or has a wrong number of arguments, and its error.
-    fn find_unknown_command(&self, numbers: Range<usize>) -> Option<(usize, CommandError)> {
+    fn find_unknown_command(&self, requests: Range<usize>) -> Option<(usize, CommandError)> {
         let registry = self.loader.commands.registry();
         let fault = |number: usize| registry.check(self.batch.args(number, &self.input)).err();
-        numbers.into_iter().find_map(|number| Some((number, fault(number)?)))
+        requests.into_iter().find_map(|number| Some((number, fault(number)?)))
     }
 
     fn run_batch(&mut self, session: &mut Session) -> Result<(), ReplayError> {
@@ -418,14 +418,14 @@ impl<'a, R: Read> Reader<'a, R> {
             );
             if let Some(error) = first_error(&replies) {
                 if let Some((index, error)) = self.find_unknown_command(next..after) {
-                    let offset = self.offset + self.batch.consumed(index) as u64;
+                    let offset = self.offset + self.batch.consumed_bytes(index) as u64;
                     return Err(ReplayError::Command { offset, error: error.to_string() });
                 }
                 host.report_event(LoadEvent::CommandFailed(&error));
             }
             replies.clear();
             if matches!(flow, DispatchStatus::Node(_)) {
-                host.on_command(self.batch.args(after, &self.input));
+                host.on_unexecuted_command(self.batch.args(after, &self.input));
             }
             // The engine does not execute commands such as PING and REPLCONF. They change no data.
             next = if matches!(flow, DispatchStatus::Node(_) | DispatchStatus::Paused) {

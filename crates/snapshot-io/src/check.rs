@@ -5,7 +5,7 @@
 //!
 //! - The parts of one set, sorted set or hash must not share an element, and the parts of a stream must fit together.
 //!   For this, the check remembers a hash of each element of the value that is being read, or the stream itself, up to
-//!   [`MAX_KEPT_BYTES`]. The parts of a larger value are checked only one by one, so the load may still find an error
+//!   [`MAX_CHECK_BYTES`]. The parts of a larger value are checked only one by one, so the load may still find an error
 //!   after the old data is dropped.
 //! - The small values of one slot must fit in its pages. The check adds up their sizes, eight bytes per slot. Only the
 //!   load knows how many bytes of the pages stay unused, so it may still reject a slot that is fuller than three
@@ -19,11 +19,11 @@ use keyspace::{
 use persistence::{RdbEntry, RdbError, RdbItem};
 use slot_routing::{SLOT_COUNT, Slot};
 
-use crate::rdb::{DUPLICATE_ELEMENT, LoadError, Loader};
+use crate::rdb::{DUPLICATE_ELEMENT_ERROR, LoadError, Loader};
 use crate::store_queue::PREFETCH_BATCH;
 
 /// Maximum memory for checking the elements of one value: 8,388,608 hashes, or a stream of this size.
-const MAX_KEPT_BYTES: usize = 128 << 20;
+const MAX_CHECK_BYTES: usize = 128 << 20;
 /// Number of bytes by which one batch of keys may exceed a slot's capacity, because the load checks the capacity only
 /// before each batch.
 const MAX_BATCH_BYTES: u64 = (PREFETCH_BATCH as u64) << 13;
@@ -36,45 +36,45 @@ impl Loader<'_> {
     pub fn check(&self, input: impl Read) -> Result<(), LoadError> {
         let mut loader = self.open(input)?;
         let keyspace = &self.engine.keyspace;
-        let (databases, limits) = (keyspace.databases(), self.engine.settings.encoding_limits());
+        let (databases, limits) = (keyspace.database_count(), self.engine.settings.encoding_limits());
         let (mut libraries, mut slots) = (Vec::new(), SlotSizes::default());
-        let mut open = KeptElements::None;
+        let mut open = ElementChecker::None;
         loop {
             let offset = loader.offset();
             let fits = match loader.next_item()? {
                 None => break,
                 Some(RdbItem::Entry(entry)) if entry.db >= databases => {
-                    return Err(LoadError::Database(entry.db, databases));
+                    return Err(LoadError::DatabaseOutOfRange(entry.db, databases));
                 }
                 Some(RdbItem::Entry(entry)) if entry.is_part => {
-                    open = KeptElements::of(entry.value.kind());
-                    open.add(entry.value, keyspace, &limits)
+                    open = ElementChecker::for_kind(entry.value_buffer.kind());
+                    open.add_part(entry.value_buffer, keyspace, &limits)
                 }
                 Some(RdbItem::Entry(entry)) => {
                     slots.add(keyspace, &entry)?;
                     true
                 }
                 Some(RdbItem::NextPart { part, is_last }) => {
-                    let fits = open.add(part, keyspace, &limits);
-                    fits && (!is_last || std::mem::take(&mut open).are_unique())
+                    let fits = open.add_part(part, keyspace, &limits);
+                    fits && (!is_last || std::mem::take(&mut open).has_no_duplicates())
                 }
                 Some(RdbItem::Function(code)) => {
                     libraries.push(code.to_vec());
                     true
                 }
-                Some(RdbItem::Aux { .. } | RdbItem::Sizes { .. } | RdbItem::Empty(_)) => true,
+                Some(RdbItem::Aux { .. } | RdbItem::KeyCounts { .. } | RdbItem::Empty(_)) => true,
             };
             if !fits {
-                return Err(RdbError { offset, reason: DUPLICATE_ELEMENT }.into());
+                return Err(RdbError { offset, reason: DUPLICATE_ELEMENT_ERROR }.into());
             }
         }
-        Ok(self.engine.check_libraries(&libraries, self.host.nanos())?)
+        Ok(self.engine.check_libraries(&libraries, self.host.nanos_clock())?)
     }
 }
 
 /// What the check remembers of a large value while its parts are read.
 #[derive(Debug, Default)]
-enum KeptElements {
+enum ElementChecker {
     /// Nothing: no large value is being read, or it may contain duplicates, or it is too large.
     #[default]
     None,
@@ -85,26 +85,26 @@ enum KeptElements {
     Ordered(DetachedValue, usize),
 }
 
-impl KeptElements {
-    fn of(kind: Kind) -> Self {
+impl ElementChecker {
+    fn for_kind(kind: Kind) -> Self {
         match kind.element_uniqueness() {
             ElementUniqueness::ByName => Self::Hashes(Vec::new()),
-            ElementUniqueness::ByOrder => Self::Ordered(DetachedValue::large(kind), 0),
+            ElementUniqueness::ByOrder => Self::Ordered(DetachedValue::empty_large(kind), 0),
             ElementUniqueness::Repeatable => Self::None,
         }
     }
 
     /// Adds a part. Returns false if it is a stream's part that does not fit the earlier parts.
-    fn add(&mut self, part: PackedValue<'_>, keyspace: &Keyspace, limits: &EncodingLimits) -> bool {
+    fn add_part(&mut self, part: PackedValue<'_>, keyspace: &Keyspace, limits: &EncodingLimits) -> bool {
         let (is_within, fits) = match self {
             Self::None => return true,
             Self::Hashes(hashes) => {
                 push_hashes(hashes, part, keyspace);
-                (size_of_val(hashes.as_slice()) <= MAX_KEPT_BYTES, true)
+                (size_of_val(hashes.as_slice()) <= MAX_CHECK_BYTES, true)
             }
             Self::Ordered(value, bytes) => {
                 *bytes += part.bytes().len();
-                (*bytes <= MAX_KEPT_BYTES, value.add(part, limits))
+                (*bytes <= MAX_CHECK_BYTES, value.add_part(part, limits))
             }
         };
         if !is_within {
@@ -114,7 +114,7 @@ impl KeptElements {
     }
 
     /// Returns whether no element occurs twice.
-    fn are_unique(self) -> bool {
+    fn has_no_duplicates(self) -> bool {
         let Self::Hashes(mut hashes) = self else { return true };
         hashes.sort_unstable();
         hashes.windows(2).all(|pair| pair[0] != pair[1])
@@ -144,7 +144,7 @@ impl SlotSizes {
         let sizes = &mut self.0[db];
         sizes.resize(SLOT_COUNT, 0);
         let key = keyspace.key_in_slot(slot, entry.key);
-        let stored = NewEntry { key, value: entry.value, expiry: entry.expiry, usage: None };
+        let stored = NewEntry { key, value: entry.value_buffer, expiry: entry.expiry, usage: None };
         let size = &mut sizes[slot.index()];
         *size += stored.inline_bytes() as u64;
         if *size > slot_capacity() + MAX_BATCH_BYTES { Err(LoadError::SlotFull) } else { Ok(()) }
@@ -153,14 +153,14 @@ impl SlotSizes {
 
 #[cfg(test)]
 mod tests {
-    use engine::{Commands, Engine, NoLog};
+    use engine::{CommandSet, Engine, NoLog};
     use keyspace::Keyspace;
 
     use super::*;
-    use crate::testing::IgnoringHost;
+    use crate::testing::NoopHost;
 
     /// Builds a snapshot with one string key and, unless `library` is empty, a function library.
-    fn snapshot(value: &[u8], library: &str) -> Vec<u8> {
+    fn build_snapshot(value: &[u8], library: &str) -> Vec<u8> {
         let mut bytes = b"REDIS0011".to_vec();
         if !library.is_empty() {
             bytes.extend([0xF5, library.len() as u8]);
@@ -174,19 +174,19 @@ mod tests {
         bytes
     }
 
-    fn with_loader(work: impl FnOnce(&Loader<'_>)) {
-        let commands = Commands::new(::commands::for_server());
+    fn with_loader(test: impl FnOnce(&Loader<'_>)) {
+        let commands = CommandSet::new(::commands::server_registry());
         let catalogue = commands.registry().catalogue();
         let engine = Engine::new(catalogue, Keyspace::new(1, 2), None, Box::new(NoLog));
-        engine.begin_routing();
+        engine.init_slot_ownership();
         let (engine, commands) = (&engine, &commands);
-        work(&Loader {
+        test(&Loader {
             engine,
             commands,
-            threads: 1,
+            store_threads: 1,
             verify_checksum: true,
             max_deletion_bytes: 0,
-            host: &IgnoringHost,
+            host: &NoopHost,
         });
     }
 
@@ -196,15 +196,15 @@ mod tests {
 
     #[test]
     fn check_finds_load_errors_without_storing() {
-        let good = snapshot(b"value", "#!lua name=lib\nserver.register_function('f', function() end)");
+        let good = build_snapshot(b"value", "#!lua name=lib\nserver.register_function('f', function() end)");
         with_loader(|loader| loader.check(good.as_slice()).unwrap());
         let mut bad: Vec<(Vec<u8>, &str)> =
             (0..good.len()).map(|end| (good[..end].to_vec(), "cut off")).collect();
-        bad.push((snapshot(b"v", "#!lua name=lib\nnonsense("), "a library that does not load"));
+        bad.push((build_snapshot(b"v", "#!lua name=lib\nnonsense("), "a library that does not load"));
         let vector_set = [&b"REDIS0012"[..], &[0xFE, 0, 7, 1, b'v', 1, 0, 0xFF]].concat();
         bad.push((vector_set, "a module's value"));
         bad.push((b"REDIS0999".to_vec(), "a version of the future"));
-        let mut database = snapshot(b"v", "");
+        let mut database = build_snapshot(b"v", "");
         database[b"REDIS0011".len() + 1] = 2;
         bad.push((database, "a database that is not there"));
         let mut damaged = good.clone();
@@ -223,22 +223,22 @@ mod tests {
     }
 
     /// Encodes `number` as an RDB length of two bytes.
-    fn len(number: usize) -> [u8; 2] {
+    fn encode_len(number: usize) -> [u8; 2] {
         [0x40 | (number >> 8) as u8, number as u8]
     }
 
-    fn string(bytes: &[u8]) -> Vec<u8> {
-        [&len(bytes.len())[..], bytes].concat()
+    fn encode_string(bytes: &[u8]) -> Vec<u8> {
+        [&encode_len(bytes.len())[..], bytes].concat()
     }
 
     /// Builds a snapshot whose key `k` has a value of type `code` with a hundred bytes per element, so that the value
     /// is read in parts.
-    fn large_value(code: u8, elements: &[usize]) -> Vec<u8> {
-        let mut bytes = [&b"REDIS0011"[..], &[0xFE, 0, code, 1, b'k'], &len(elements.len())].concat();
+    fn build_large_value(code: u8, elements: &[usize]) -> Vec<u8> {
+        let mut bytes = [&b"REDIS0011"[..], &[0xFE, 0, code, 1, b'k'], &encode_len(elements.len())].concat();
         for element in elements {
-            bytes.extend(string(format!("{element:0>100}").as_bytes()));
+            bytes.extend(encode_string(format!("{element:0>100}").as_bytes()));
             match code {
-                4 => bytes.extend(string(b"value")),
+                4 => bytes.extend(encode_string(b"value")),
                 5 => bytes.extend([0; 8]),
                 _ => {}
             }
@@ -249,15 +249,15 @@ mod tests {
     }
 
     #[test]
-    fn check_finds_an_element_in_two_parts_of_a_large_value() {
+    fn check_finds_duplicates_across_parts() {
         let unique: Vec<usize> = (0..5000).collect();
         let repeated: Vec<usize> = (0..4999).chain([7]).collect();
         for code in [2, 4, 5] {
             with_loader(|loader| {
-                let bytes = large_value(code, &unique);
+                let bytes = build_large_value(code, &unique);
                 loader.check(bytes.as_slice()).unwrap();
                 loader.replace(bytes.as_slice(), 0, false, || true).unwrap();
-                let bytes = large_value(code, &repeated);
+                let bytes = build_large_value(code, &repeated);
                 let refused = loader.check(bytes.as_slice()).map_err(|error| error.to_string());
                 assert!(refused.is_err_and(|text| text.contains("the same element twice")), "type {code}");
                 assert!(has_data(loader));
@@ -265,7 +265,7 @@ mod tests {
             });
         }
         // A list may contain equal elements.
-        with_loader(|loader| loader.check(large_value(1, &repeated).as_slice()).unwrap());
+        with_loader(|loader| loader.check(build_large_value(1, &repeated).as_slice()).unwrap());
     }
 
     #[test]
@@ -275,8 +275,8 @@ mod tests {
             let mut bytes = [&b"REDIS0011"[..], &[0xFE, 0]].concat();
             for key in 0..keys {
                 bytes.push(0);
-                bytes.extend(string(format!("{{slot}}{key}").as_bytes()));
-                bytes.extend(string(&[b'v'; 200]));
+                bytes.extend(encode_string(format!("{{slot}}{key}").as_bytes()));
+                bytes.extend(encode_string(&[b'v'; 200]));
             }
             bytes.push(0xFF);
             bytes.extend([0; 8]);
@@ -294,9 +294,9 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_header_keeps_the_data() {
+    fn unreadable_header_leaves_the_data_unchanged() {
         with_loader(|loader| {
-            loader.replace(snapshot(b"value", "").as_slice(), 0, false, || true).unwrap();
+            loader.replace(build_snapshot(b"value", "").as_slice(), 0, false, || true).unwrap();
             for header in [&b""[..], b"nonsense!", b"REDIS0999", b"REDI"] {
                 let mut is_dropped = false;
                 let outcome = loader.replace_after(header, 0, false, || is_dropped = true, || true);

@@ -9,22 +9,22 @@ pub trait LoadHost {
     fn now(&self) -> Millis;
 
     /// Returns a function that reads a monotonic clock in nanoseconds.
-    fn nanos(&self) -> fn() -> u64;
+    fn nanos_clock(&self) -> fn() -> u64;
 
     /// Called before a snapshot of `total` bytes is read.
     fn on_begin(&self, total: u64);
 
     /// Called periodically with the number of bytes and keys read so far.
-    fn report_progress(&self, read: u64, keys: u64);
+    fn report_progress(&self, bytes: u64, keys: u64);
 
     /// Called with the memory usage that the snapshot states, in bytes.
-    fn used_memory(&self, bytes: u64);
+    fn on_used_memory(&self, bytes: u64);
 
     /// Called after each key that was read.
     fn on_key_read(&self);
 
     /// Called for an AOF command that the engine does not execute.
-    fn on_command(&self, args: Args<'_>) {
+    fn on_unexecuted_command(&self, args: Args<'_>) {
         let _ = args;
     }
 

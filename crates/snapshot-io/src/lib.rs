@@ -18,8 +18,8 @@ mod store_queue;
 #[cfg(test)]
 mod testing;
 
-pub use aof::{AofError, AofLoadResult, position_of};
+pub use aof::{AofError, AofLoadResult, replication_position};
 pub use host::{LoadEvent, LoadHost};
-pub use rdb::{LoadError, LoadResult, Loader, clear};
-pub use skipped_keys::SkippedKeys;
+pub use rdb::{LoadError, LoadResult, Loader, clear_for_loading};
+pub use skipped_keys::SkippedKeyDeletions;
 pub use snapshot::{SnapshotState, WriteObserver, take_snapshot, write_commands, write_rdb};

@@ -8,13 +8,13 @@ use std::io::Read;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use engine::{Commands, Engine, LazyFreeReason, NodeFlags};
+use engine::{CommandSet, Engine, LazyFreeReason, NodeFlags};
 use keyspace::{Keyspace, LockedSlots, Usage};
 use persistence::{RdbEntry, RdbError, RdbErrorReason, RdbItem, RdbLoader, ReadLimits};
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::host::{LoadEvent, LoadHost};
-use crate::skipped_keys::SkippedKeys;
+use crate::skipped_keys::SkippedKeyDeletions;
 use crate::store_queue::{StoreErrors, StoreQueue, store_queue};
 
 /// Maximum number of bytes queued for the storing threads. The threads may be processing as many again.
@@ -23,7 +23,7 @@ const MAX_BYTES_IN_FLIGHT: usize = 1 << 20;
 const MIN_BYTES_PER_KEY: u64 = 4;
 /// Maximum number of skipped keys that are logged individually.
 const MAX_LOGGED_KEYS: u64 = 10;
-pub(crate) const DUPLICATE_ELEMENT: RdbErrorReason =
+pub(crate) const DUPLICATE_ELEMENT_ERROR: RdbErrorReason =
     RdbErrorReason::BadValue("a value with the same element twice");
 /// Number of items between two progress reports.
 const ITEMS_PER_PROGRESS_REPORT: usize = 1024;
@@ -33,13 +33,13 @@ const ITEMS_PER_PROGRESS_REPORT: usize = 1024;
 pub enum LoadError {
     /// The file cannot be opened.
     #[error("{0}")]
-    OpenValue(#[from] std::io::Error),
+    Open(#[from] std::io::Error),
     /// The file cannot be read or is malformed.
     #[error("{0}")]
     Read(#[from] RdbError),
     /// The file uses a database that is not configured: its number, and the highest allowed one.
     #[error("the file has a database {0}, and there are only {1}")]
-    Database(u16, u16),
+    DatabaseOutOfRange(u16, u16),
     /// The file ends too early.
     #[error("the master's connection ended before its snapshot did")]
     Incomplete,
@@ -61,7 +61,7 @@ pub struct LoadResult {
     /// Number of skipped keys with empty collections.
     pub empty_keys: u64,
     /// Commands that delete the skipped keys and fields on the replicas of this node.
-    pub skipped_keys: SkippedKeys,
+    pub skipped_keys: SkippedKeyDeletions,
     /// The replication id that the snapshot states.
     pub repl_id: Option<Vec<u8>>,
     /// The replication offset that the snapshot states.
@@ -71,7 +71,7 @@ pub struct LoadResult {
     /// The migrating slots that the snapshot states, in the format of [`persistence::RdbInfo::slot_states`].
     pub slot_states: Vec<u8>,
     /// Length of the RDB in bytes. In an old append-only file, commands follow it.
-    pub bytes: u64,
+    pub rdb_bytes: u64,
     /// Source texts of the function libraries.
     libraries: Vec<Vec<u8>>,
 }
@@ -97,12 +97,12 @@ pub struct Loader<'a> {
     /// The engine that receives the data.
     pub engine: &'a Engine,
     /// The command table for AOF commands.
-    pub commands: &'a Commands,
+    pub commands: &'a CommandSet,
     /// Number of threads that store keys.
-    pub threads: usize,
+    pub store_threads: usize,
     /// Whether to verify checksums (`rdbchecksum`).
     pub verify_checksum: bool,
-    /// Maximum number of bytes of [`SkippedKeys`].
+    /// Maximum number of bytes of [`SkippedKeyDeletions`].
     pub max_deletion_bytes: u64,
     /// The process that runs the load.
     pub host: &'a dyn LoadHost,
@@ -110,7 +110,7 @@ pub struct Loader<'a> {
 
 impl std::fmt::Debug for Loader<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loader").field("threads", &self.threads).finish_non_exhaustive()
+        f.debug_struct("Loader").field("threads", &self.store_threads).finish_non_exhaustive()
     }
 }
 
@@ -128,9 +128,9 @@ impl Loader<'_> {
         input: impl Read,
         len: u64,
         drop_expired: bool,
-        whole: impl FnOnce() -> bool,
+        is_complete: impl FnOnce() -> bool,
     ) -> Result<LoadResult, LoadError> {
-        self.replace_after(input, len, drop_expired, || (), whole)
+        self.replace_after(input, len, drop_expired, || (), is_complete)
     }
 
     /// Like [`Self::replace`], but calls `before_drop` after the header was read, directly before the old data is
@@ -143,19 +143,19 @@ impl Loader<'_> {
         input: impl Read,
         len: u64,
         drop_expired: bool,
-        before: impl FnOnce(),
-        whole: impl FnOnce() -> bool,
+        before_drop: impl FnOnce(),
+        is_complete: impl FnOnce() -> bool,
     ) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
-        before();
+        before_drop();
         self.host.on_begin(len);
-        clear(self.engine);
+        clear_for_loading(self.engine);
         let outcome = self.load(rdb, len, drop_expired);
         let outcome =
-            outcome.and_then(|loaded| if whole() { Ok(loaded) } else { Err(LoadError::Incomplete) });
+            outcome.and_then(|loaded| if is_complete() { Ok(loaded) } else { Err(LoadError::Incomplete) });
         if outcome.is_err() {
             // Drop the incomplete data.
-            flush(self.engine);
+            remove_all_keys(self.engine);
         }
         self.engine.invalidate_all_watches();
         outcome
@@ -168,29 +168,29 @@ impl Loader<'_> {
     ///
     /// # Errors
     /// Same as [`Self::replace`], but the data is unchanged and `before_swap` was not called.
-    pub fn replace_by_exchange(
+    pub fn replace_by_swap(
         &self,
         input: impl Read,
         len: u64,
-        served: bool,
-        whole: impl FnOnce() -> bool,
-        before: impl FnOnce(),
+        serve_old_data: bool,
+        is_complete: impl FnOnce() -> bool,
+        before_swap: impl FnOnce(),
     ) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
         self.host.on_begin(len);
         let engine = self.engine;
         engine
             .settings
-            .set_node_flag(if served { NodeFlags::ASYNC_LOADING } else { NodeFlags::LOADING }, true);
+            .set_node_flag(if serve_old_data { NodeFlags::ASYNC_LOADING } else { NodeFlags::LOADING }, true);
         // The seed has no effect, because hash secrets are set once per process.
         let aside = engine.keyspace.empty_like(0);
         let loaded = self.load_into(&aside, rdb, len, false)?;
-        if !whole() {
+        if !is_complete() {
             return Err(LoadError::Incomplete);
         }
-        engine.replace_libraries(&loaded.libraries, self.host.nanos())?;
-        before();
-        exchange_databases(engine, &aside);
+        engine.replace_libraries(&loaded.libraries, self.host.nanos_clock())?;
+        before_swap();
+        swap_databases(engine, &aside);
         engine.invalidate_all_watches();
         Ok(loaded)
     }
@@ -221,7 +221,7 @@ impl Loader<'_> {
 
     fn load(&self, rdb: RdbLoader<impl Read>, len: u64, drop_expired: bool) -> Result<LoadResult, LoadError> {
         let loaded = self.load_into(&self.engine.keyspace, rdb, len, drop_expired)?;
-        self.engine.replace_libraries(&loaded.libraries, self.host.nanos())?;
+        self.engine.replace_libraries(&loaded.libraries, self.host.nanos_clock())?;
         Ok(loaded)
     }
 
@@ -233,9 +233,9 @@ impl Loader<'_> {
         drop_expired: bool,
     ) -> Result<LoadResult, LoadError> {
         let limits = self.engine.settings.encoding_limits();
-        let (errors, share) = (StoreErrors::default(), MAX_BYTES_IN_FLIGHT / self.threads);
+        let (errors, share) = (StoreErrors::default(), MAX_BYTES_IN_FLIGHT / self.store_threads);
         let mut loaded = std::thread::scope(|scope| {
-            let store_queues = (0..self.threads).map(|_| {
+            let store_queues = (0..self.store_threads).map(|_| {
                 let (store_queue, storing) = store_queue(keyspace, limits, &errors, share);
                 scope.spawn(move || storing.run());
                 store_queue
@@ -251,7 +251,7 @@ impl Loader<'_> {
             return Err(LoadError::SlotFull);
         }
         if let Some(offset) = errors.first_duplicate() {
-            return Err(RdbError { offset, reason: DUPLICATE_ELEMENT }.into());
+            return Err(RdbError { offset, reason: DUPLICATE_ELEMENT_ERROR }.into());
         }
         if drop_expired {
             drop_expired_fields(keyspace, self.host.now(), &mut loaded, self.max_deletion_bytes);
@@ -268,7 +268,7 @@ impl Loader<'_> {
         store_queues: &mut [StoreQueue],
     ) -> Result<LoadResult, LoadError> {
         let settings = &self.engine.settings;
-        let databases = self.engine.keyspace.databases();
+        let databases = self.engine.keyspace.database_count();
         let (now, by_frequency) = (self.host.now(), settings.lfu().is_some());
         let deletion = settings.deletion_command(LazyFreeReason::EXPIRE);
         let (mut loaded, mut store_queue, mut items) = (LoadResult::default(), None, 0);
@@ -288,7 +288,7 @@ impl Loader<'_> {
                     store_queue = None;
                 }
                 RdbItem::Entry(entry) if entry.db >= databases => {
-                    return Err(LoadError::Database(entry.db, databases));
+                    return Err(LoadError::DatabaseOutOfRange(entry.db, databases));
                 }
                 RdbItem::Entry(entry) => {
                     let (slot, usage) = (Slot::of_key(entry.key), usage_from_file(&entry, now, by_frequency));
@@ -299,7 +299,7 @@ impl Loader<'_> {
                     self.host.on_key_read();
                 }
                 RdbItem::Empty(key) => {
-                    self.skip_empty(key.key, &mut loaded);
+                    self.count_empty_key(key.key, &mut loaded);
                     store_queue = None;
                 }
                 RdbItem::NextPart { part, is_last } => {
@@ -309,9 +309,9 @@ impl Loader<'_> {
                 }
                 RdbItem::Aux { name: b"used-mem", value } => {
                     let used = resp::parse_i64(value).and_then(|used| u64::try_from(used).ok());
-                    self.host.used_memory(used.unwrap_or(0));
+                    self.host.on_used_memory(used.unwrap_or(0));
                 }
-                RdbItem::Sizes { keys, .. } => {
+                RdbItem::KeyCounts { keys, .. } => {
                     let keys = keys.min(len / MIN_BYTES_PER_KEY);
                     store_queues.iter_mut().for_each(|queue| queue.expect_keys(expected_keys_per_slot(keys)));
                 }
@@ -319,13 +319,13 @@ impl Loader<'_> {
                 RdbItem::Function(code) => loaded.libraries.push(code.to_vec()),
             }
         }
-        loaded.bytes = loader.offset();
-        self.host.report_progress(loaded.bytes, loaded.keys);
+        loaded.rdb_bytes = loader.offset();
+        self.host.report_progress(loaded.rdb_bytes, loaded.keys);
         Ok(loaded)
     }
 
     /// Counts a skipped key with an empty collection. Only the first few such keys are logged.
-    fn skip_empty(&self, key: &[u8], loaded: &mut LoadResult) {
+    fn count_empty_key(&self, key: &[u8], loaded: &mut LoadResult) {
         loaded.empty_keys += 1;
         if loaded.empty_keys <= MAX_LOGGED_KEYS {
             self.host.report_event(LoadEvent::EmptyKey(key));
@@ -334,15 +334,15 @@ impl Loader<'_> {
 }
 
 /// Swaps the keys of all databases between `aside` and the engine.
-fn exchange_databases(engine: &Engine, aside: &Keyspace) {
+fn swap_databases(engine: &Engine, loaded: &Keyspace) {
     let turn = engine.keyspace.acquire_global_lock();
     let mut taken = Vec::new();
-    let databases = engine.keyspace.databases();
-    for (number, slot) in engine.keyspace.slots().zip(LockedSlots::all(&turn).iter_mut()) {
-        let mut new = aside.lock(number);
+    let databases = engine.keyspace.database_count();
+    for (number, slot) in engine.keyspace.slots().zip(LockedSlots::lock_all(&turn).iter_mut()) {
+        let mut new = loaded.lock(number);
         for db in 0..databases {
-            taken.extend(slot.take(db).table);
-            if let Some(table) = new.take(db).table {
+            taken.extend(slot.take_database(db).table);
+            if let Some(table) = new.take_database(db).table {
                 *slot.table(db) = table;
             }
         }
@@ -352,17 +352,17 @@ fn exchange_databases(engine: &Engine, aside: &Keyspace) {
 }
 
 /// Removes all data. Commands get LOADING until the caller ends that state.
-pub fn clear(engine: &Engine) {
+pub fn clear_for_loading(engine: &Engine) {
     engine.settings.set_node_flag(NodeFlags::LOADING, true);
-    flush(engine);
+    remove_all_keys(engine);
 }
 
 /// Removes every key of every database.
-fn flush(engine: &Engine) {
+fn remove_all_keys(engine: &Engine) {
     let turn = engine.keyspace.acquire_global_lock();
     let mut taken = Vec::new();
-    for slot in LockedSlots::all(&turn).iter_mut() {
-        taken.extend(slot.databases().into_iter().filter_map(|db| slot.take(db).table));
+    for slot in LockedSlots::lock_all(&turn).iter_mut() {
+        taken.extend(slot.databases().into_iter().filter_map(|db| slot.take_database(db).table));
     }
     // Drop the old tables while no slot is locked.
     drop(taken);
@@ -390,8 +390,8 @@ fn expected_keys_per_slot(keys: u64) -> usize {
 }
 
 /// Converts a key's usage information in the file; `None` if the current eviction policy does not use it.
-fn usage_from_file(entry: &RdbEntry<'_>, now: Millis, by_frequency: bool) -> Option<Usage> {
-    if by_frequency {
+fn usage_from_file(entry: &RdbEntry<'_>, now: Millis, is_lfu: bool) -> Option<Usage> {
+    if is_lfu {
         entry.usage.frequency.map(|counter| Usage::with_frequency(now, counter))
     } else {
         entry.usage.idle_seconds.map(|seconds| Usage::with_idle_time(now, seconds))

@@ -24,7 +24,7 @@ pub struct SnapshotState {
 impl SnapshotState {
     /// Returns the approximate number of keys.
     #[must_use]
-    pub fn keys(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.sizes.iter().map(|size| size.keys).sum()
     }
 
@@ -35,12 +35,12 @@ impl SnapshotState {
     }
 
     /// Restricts the snapshot to the keys of these slots.
-    pub fn keep_slots(&mut self, slots: &SlotSet) {
+    pub fn retain_slots(&mut self, slots: &SlotSet) {
         self.slots = self.slots.iter().filter(|slot| slots.contains(*slot)).collect();
     }
 
     /// Excludes the keys of these slots.
-    pub fn drop_keys(&mut self, slots: &SlotSet) {
+    pub fn exclude_slots(&mut self, slots: &SlotSet) {
         for slot in slots.iter() {
             self.slots.remove(slot);
         }
@@ -57,16 +57,16 @@ impl SnapshotState {
 pub fn take_snapshot<R>(
     engine: &Engine,
     nanos: fn() -> u64,
-    at_cut: impl FnOnce() -> R,
+    while_locked: impl FnOnce() -> R,
 ) -> (Option<(SnapshotState, R)>, u64) {
     let turn = engine.keyspace.acquire_global_lock();
     // Count the keys before locking, because counting visits every slot.
     let sizes = engine.keyspace.sizes();
-    let ready = engine.keyspace.prepare_cut();
+    let ready = engine.keyspace.prepare_snapshot();
     let began = nanos();
     // A change of the function libraries locks every slot, so they cannot change while all slots are locked here.
     let functions = &engine.scripts.functions;
-    let cut = ready.cut(&turn, || (at_cut(), functions.libraries()));
+    let cut = ready.take(&turn, || (while_locked(), functions.libraries()));
     let took = nanos() - began;
     let state = cut.map(|(snapshot, (noted, libraries))| {
         (
@@ -88,7 +88,7 @@ pub trait WriteObserver {
     ///
     /// # Errors
     /// An error aborts writing.
-    fn on_part_written(&mut self, keys: u64) -> io::Result<()>;
+    fn on_keys_written(&mut self, keys: u64) -> io::Result<()>;
 }
 
 /// Writes a snapshot as an RDB. No slot is locked while writing to `out`.
@@ -103,10 +103,10 @@ pub fn write_rdb(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let mut writer = RdbWriter::new(out, options, info)?;
-    state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
+    state.libraries.iter().try_for_each(|library| writer.write_function(&library.code))?;
     let sizes = &state.sizes;
     walk_all(state.snapshot, &state.slots, observer, &mut |entry| {
-        writer.entry(entry, |db| (sizes[usize::from(db)].keys, sizes[usize::from(db)].volatile))
+        writer.write_entry(entry, |db| (sizes[usize::from(db)].keys, sizes[usize::from(db)].volatile))
     })?;
     writer.finish().map(drop)
 }
@@ -121,8 +121,8 @@ pub fn write_commands(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let mut writer = CommandWriter::new(out);
-    state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
-    walk_all(state.snapshot, &state.slots, observer, &mut |entry| writer.entry(entry))?;
+    state.libraries.iter().try_for_each(|library| writer.write_function(&library.code))?;
+    walk_all(state.snapshot, &state.slots, observer, &mut |entry| writer.write_entry(entry))?;
     writer.finish().map(drop)
 }
 
@@ -138,13 +138,13 @@ fn walk_all(
         while more {
             let (mut outcome, mut keys) = (Ok(()), 0);
             more = snapshot.walk_part(slot, &mut |entry| {
-                keys += u64::from(!matches!(entry.value, SnapshotValue::Part(part) if !part.first));
+                keys += u64::from(!matches!(entry.value, SnapshotValue::Part(part) if !part.is_first));
                 if outcome.is_ok() {
                     outcome = write(&entry);
                 }
             });
             outcome?;
-            observer.on_part_written(keys)?;
+            observer.on_keys_written(keys)?;
         }
     }
     Ok(())

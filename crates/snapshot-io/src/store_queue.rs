@@ -23,21 +23,21 @@ pub(crate) const PREFETCH_BATCH: usize = 32;
 #[derive(Debug)]
 pub(crate) struct StoreErrors {
     /// File offset of the first large value with a duplicate element.
-    first_duplicate: AtomicU64,
+    first_duplicate_offset: AtomicU64,
     /// Whether a slot had no room for its keys.
     is_full: AtomicBool,
 }
 
 impl Default for StoreErrors {
     fn default() -> Self {
-        Self { first_duplicate: AtomicU64::new(u64::MAX), is_full: AtomicBool::new(false) }
+        Self { first_duplicate_offset: AtomicU64::new(u64::MAX), is_full: AtomicBool::new(false) }
     }
 }
 
 impl StoreErrors {
     /// Returns the file offset of a large value with a duplicate element, if one was found.
     pub(crate) fn first_duplicate(&self) -> Option<u64> {
-        Some(self.first_duplicate.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
+        Some(self.first_duplicate_offset.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
     }
 
     /// Returns whether a slot had no room for its keys.
@@ -52,9 +52,9 @@ pub(crate) struct StoreQueue {
     spare_batch: Receiver<Batch>,
     batch: Batch,
     /// Size in bytes at which the current batch is sent to the thread.
-    batch_share: usize,
+    max_batch_bytes: usize,
     /// Expected number of keys per slot in the current database.
-    expected: usize,
+    expected_keys_per_slot: usize,
 }
 
 /// The state of a storing thread: the data, its limits, and its batch channels.
@@ -64,23 +64,23 @@ pub(crate) struct StoreThread<'a> {
     errors: &'a StoreErrors,
     batches: Receiver<Batch>,
     returned_batches: Sender<Batch>,
-    batch_share: usize,
+    max_batch_bytes: usize,
 }
 
 /// Keys that are sent to a thread. All names and values are stored in `bytes`.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
-    keys: Vec<ReadEntry>,
+    entries: Vec<ReadEntry>,
     /// Expected final number of keys per slot.
-    expected: usize,
+    expected_keys_per_slot: usize,
 }
 
 /// A key with a complete value: its database and slot for sorting, and its index in the batch.
 struct SlotOrderedKey {
     db: u16,
     slot: Slot,
-    number: u32,
+    index: u32,
     summary: ValueSummary,
 }
 
@@ -127,13 +127,13 @@ pub(crate) fn store_queue<'a>(
     keyspace: &'a Keyspace,
     limits: EncodingLimits,
     errors: &'a StoreErrors,
-    share: usize,
+    max_batch_bytes: usize,
 ) -> (StoreQueue, StoreThread<'a>) {
     let ((sender, batches), (emptied, spare)) = (sync_channel(0), channel());
     let batch = Batch::default();
     (
-        StoreQueue { sender, spare_batch: spare, batch, batch_share: share, expected: 0 },
-        StoreThread { keyspace, limits, errors, batches, returned_batches: emptied, batch_share: share },
+        StoreQueue { sender, spare_batch: spare, batch, max_batch_bytes, expected_keys_per_slot: 0 },
+        StoreThread { keyspace, limits, errors, batches, returned_batches: emptied, max_batch_bytes },
     )
 }
 
@@ -143,8 +143,8 @@ impl StoreQueue {
         let bytes = &mut self.batch.bytes;
         bytes.extend_from_slice(entry.key);
         let key_end = bytes.len() as u32;
-        bytes.extend_from_slice(entry.value.bytes());
-        let about = entry.value.summary();
+        bytes.extend_from_slice(entry.value_buffer.bytes());
+        let about = entry.value_buffer.summary();
         let content = if entry.is_part {
             EntryContent::First { summary: about, offset }
         } else {
@@ -164,23 +164,23 @@ impl StoreQueue {
     }
 
     /// Announces the expected number of keys per slot in the current database.
-    pub(crate) fn expect_keys(&mut self, keys: usize) {
+    pub(crate) fn expect_keys(&mut self, keys_per_slot: usize) {
         self.send();
-        self.expected = keys;
+        self.expected_keys_per_slot = keys_per_slot;
     }
 
     fn push(&mut self, entry: ReadEntry) {
-        self.batch.keys.push(entry);
-        if self.batch.bytes.len() >= self.batch_share {
+        self.batch.entries.push(entry);
+        if self.batch.bytes.len() >= self.max_batch_bytes {
             self.send();
         }
     }
 
     pub(crate) fn send(&mut self) {
-        if !self.batch.keys.is_empty() {
+        if !self.batch.entries.is_empty() {
             let spare = self.spare_batch.try_recv().unwrap_or_default();
             let mut batch = std::mem::replace(&mut self.batch, spare);
-            batch.expected = self.expected;
+            batch.expected_keys_per_slot = self.expected_keys_per_slot;
             self.sender.send(batch).expect("a storing thread ends after its sender");
         }
     }
@@ -188,35 +188,35 @@ impl StoreQueue {
 
 impl Batch {
     /// Returns the offset in the batch at which an entry starts.
-    fn start(&self, number: usize) -> usize {
-        number.checked_sub(1).map_or(0, |before| self.keys[before].end as usize)
+    fn entry_start(&self, index: usize) -> usize {
+        index.checked_sub(1).map_or(0, |before| self.entries[before].end as usize)
     }
 
     /// Returns the key of an entry, and the bytes of its value.
-    fn parts(&self, number: usize) -> (&[u8], &[u8]) {
-        let loose = &self.keys[number];
+    fn key_and_value(&self, index: usize) -> (&[u8], &[u8]) {
+        let loose = &self.entries[index];
         let (key_end, end) = (loose.key_end as usize, loose.end as usize);
-        (&self.bytes[self.start(number)..key_end], &self.bytes[key_end..end])
+        (&self.bytes[self.entry_start(index)..key_end], &self.bytes[key_end..end])
     }
 
     /// Collects the keys with complete values, sorted by database and slot.
-    fn sort(&self, order: &mut Vec<SlotOrderedKey>) {
-        order.clear();
-        let whole = self.keys.iter().enumerate();
-        order.extend(whole.filter_map(|(number, loose)| match loose.content {
+    fn collect_sorted(&self, sorted: &mut Vec<SlotOrderedKey>) {
+        sorted.clear();
+        let whole = self.entries.iter().enumerate();
+        sorted.extend(whole.filter_map(|(number, loose)| match loose.content {
             EntryContent::Whole(about) => {
-                Some(SlotOrderedKey { db: loose.db, slot: loose.slot, number: number as u32, summary: about })
+                Some(SlotOrderedKey { db: loose.db, slot: loose.slot, index: number as u32, summary: about })
             }
             EntryContent::First { .. } | EntryContent::Continuation { .. } => None,
         }));
-        order.sort_unstable_by_key(|ordered| (ordered.db, ordered.slot, ordered.number));
+        sorted.sort_unstable_by_key(|ordered| (ordered.db, ordered.slot, ordered.index));
     }
 
-    fn clear(&mut self, share: usize) {
-        self.keys.clear();
+    fn clear(&mut self, max_bytes: usize) {
+        self.entries.clear();
         self.bytes.clear();
         // Shrink the buffer, so that one long string does not occupy its memory forever.
-        self.bytes.shrink_to(2 * share);
+        self.bytes.shrink_to(2 * max_bytes);
     }
 }
 
@@ -226,30 +226,30 @@ impl StoreThread<'_> {
         let (mut open, mut order) = (None, Vec::new());
         while let Ok(mut batch) = self.batches.recv() {
             self.assemble_large_values(&batch, &mut open);
-            batch.sort(&mut order);
-            order.chunks(PREFETCH_BATCH).for_each(|some| self.store(&batch, some));
-            batch.clear(self.batch_share);
+            batch.collect_sorted(&mut order);
+            order.chunks(PREFETCH_BATCH).for_each(|some| self.store_keys(&batch, some));
+            batch.clear(self.max_batch_bytes);
             // Sending fails when the load has ended and the queue has been dropped.
             let _ = self.returned_batches.send(batch);
         }
     }
 
     /// Stores some keys of a batch. The keys must be sorted by slot.
-    fn store(&self, batch: &Batch, some: &[SlotOrderedKey]) {
-        let entry = |&SlotOrderedKey { slot, number, summary: about, .. }: &SlotOrderedKey| {
-            let loose = &batch.keys[number as usize];
-            let (key, bytes) = batch.parts(number as usize);
+    fn store_keys(&self, batch: &Batch, keys: &[SlotOrderedKey]) {
+        let entry = |&SlotOrderedKey { slot, index: number, summary: about, .. }: &SlotOrderedKey| {
+            let loose = &batch.entries[number as usize];
+            let (key, bytes) = batch.key_and_value(number as usize);
             let (key, value) = (self.keyspace.key_in_slot(slot, key), PackedValue::from_parts(bytes, about));
             NewEntry { key, value, expiry: loose.expiry, usage: loose.usage }
         };
-        let entries: SmallVec<[NewEntry<'_>; PREFETCH_BATCH]> = some.iter().map(entry).collect();
+        let entries: SmallVec<[NewEntry<'_>; PREFETCH_BATCH]> = keys.iter().map(entry).collect();
         entries.iter().for_each(|entry| self.keyspace.prefetch_slot(&entry.key));
-        self.keyspace.prefetch_entries(some[0].db, entries.iter().map(|entry| &entry.key));
+        self.keyspace.prefetch_entries(keys[0].db, entries.iter().map(|entry| &entry.key));
         let mut at = 0;
-        for of_one in some.chunk_by(|one, other| (one.db, one.slot) == (other.db, other.slot)) {
+        for of_one in keys.chunk_by(|one, other| (one.db, one.slot) == (other.db, other.slot)) {
             let SlotOrderedKey { db, slot, .. } = of_one[0];
             let entries = &entries[at..at + of_one.len()];
-            if !self.keyspace.lock(slot).table(db).bulk_load(entries, batch.expected) {
+            if !self.keyspace.lock(slot).table(db).bulk_load(entries, batch.expected_keys_per_slot) {
                 self.errors.is_full.store(true, Ordering::Relaxed);
             }
             at += of_one.len();
@@ -257,22 +257,22 @@ impl StoreThread<'_> {
     }
 
     /// Assembles large values from their parts; a key is created only when its value is complete.
-    fn assemble_large_values(&self, batch: &Batch, open: &mut Option<OpenValue>) {
-        for (number, loose) in batch.keys.iter().enumerate() {
-            let (key, bytes) = batch.parts(number);
+    fn assemble_large_values(&self, batch: &Batch, open_value: &mut Option<OpenValue>) {
+        for (number, loose) in batch.entries.iter().enumerate() {
+            let (key, bytes) = batch.key_and_value(number);
             match loose.content {
                 EntryContent::Whole(_) => {}
                 EntryContent::First { summary: about, offset } => {
                     let part = PackedValue::from_parts(bytes, about);
-                    let mut value = DetachedValue::large(part.kind());
+                    let mut value = DetachedValue::empty_large(part.kind());
                     self.add(&mut value, part, offset);
                     let (db, expiry, usage) = (loose.db, loose.expiry, loose.usage);
-                    *open = Some(OpenValue { db, key: key.into(), expiry, usage, value });
+                    *open_value = Some(OpenValue { db, key: key.into(), expiry, usage, value });
                 }
                 EntryContent::Continuation { summary: about, is_last, offset } => {
-                    let value = &mut open.as_mut().expect("the first part comes first").value;
+                    let value = &mut open_value.as_mut().expect("the first part comes first").value;
                     self.add(value, PackedValue::from_parts(bytes, about), offset);
-                    if is_last && let Some(whole) = open.take() {
+                    if is_last && let Some(whole) = open_value.take() {
                         self.store_assembled(whole);
                     }
                 }
@@ -281,8 +281,8 @@ impl StoreThread<'_> {
     }
 
     fn add(&self, value: &mut DetachedValue, part: PackedValue<'_>, offset: u64) {
-        if !value.add(part, &self.limits) {
-            self.errors.first_duplicate.fetch_min(offset, Ordering::Relaxed);
+        if !value.add_part(part, &self.limits) {
+            self.errors.first_duplicate_offset.fetch_min(offset, Ordering::Relaxed);
         }
     }
 

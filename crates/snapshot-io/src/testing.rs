@@ -3,14 +3,14 @@
 use crate::host::{LoadEvent, LoadHost};
 
 /// A load host that ignores all reports. Its clock does not advance.
-pub(crate) struct IgnoringHost;
+pub(crate) struct NoopHost;
 
-impl LoadHost for IgnoringHost {
+impl LoadHost for NoopHost {
     fn now(&self) -> clock::Millis {
         clock::Millis(1_700_000_000_000)
     }
 
-    fn nanos(&self) -> fn() -> u64 {
+    fn nanos_clock(&self) -> fn() -> u64 {
         || 0
     }
 
@@ -18,7 +18,7 @@ impl LoadHost for IgnoringHost {
 
     fn report_progress(&self, _read: u64, _keys: u64) {}
 
-    fn used_memory(&self, _bytes: u64) {}
+    fn on_used_memory(&self, _bytes: u64) {}
 
     fn on_key_read(&self) {}
 

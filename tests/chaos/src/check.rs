@@ -12,8 +12,8 @@ use serde::Serialize;
 use crate::workload::FinalData;
 use crate::{OpOutcome, Operation, Timeline, Timeouts};
 
-/// The number of violations of one kind that are described in full.
-const MAX_DESCRIBED: usize = 20;
+/// The maximum number of violations of one kind that are described in full.
+const MAX_DESCRIBED_VIOLATIONS: usize = 20;
 
 /// What the checkers found in one run.
 #[derive(Debug, Default, Serialize)]
@@ -23,26 +23,26 @@ pub struct CheckerFindings {
     /// The number of violations, including those that are not described.
     pub violation_count: usize,
     /// Lost acknowledged writes that asynchronous replication explains, by workload.
-    pub explained: BTreeMap<&'static str, usize>,
+    pub explained_losses: BTreeMap<&'static str, usize>,
     /// The number of lost acknowledged writes, explained or not.
-    pub lost: usize,
+    pub lost_writes: usize,
 }
 
 impl CheckerFindings {
     fn add_violation(&mut self, text: String) {
         self.violation_count += 1;
-        if self.violations.len() < MAX_DESCRIBED {
+        if self.violations.len() < MAX_DESCRIBED_VIOLATIONS {
             self.violations.push(text);
         }
     }
 
     /// Records that an acknowledged write is missing.
     fn add_lost_write(&mut self, op: &Operation, input: &CheckInput<'_>) {
-        self.lost += 1;
+        self.lost_writes += 1;
         if op.confirmed {
             self.add_violation(format!("confirmed by a replica, and lost: {op:?}"));
         } else if input.explains(op) {
-            *self.explained.entry(op.workload).or_default() += 1;
+            *self.explained_losses.entry(op.workload).or_default() += 1;
         } else {
             self.add_violation(format!("lost without a reason: {op:?}"));
         }

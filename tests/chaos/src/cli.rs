@@ -16,7 +16,7 @@ pub struct ChaosArguments {
     /// How servers detect and replace a failed node.
     #[arg(long, value_enum, default_value = "cluster")]
     mode: Mode,
-    /// The seed of the fault schedule; equal seeds draw equal faults.
+    /// The seed of the fault schedule; equal seeds give equal faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// No further round of faults begins after this many seconds.
@@ -25,17 +25,17 @@ pub struct ChaosArguments {
     /// The maximum number of rounds.
     #[arg(long, default_value_t = usize::MAX)]
     rounds: usize,
-    /// The server binary: Redoubt, Redis or Valkey. The default is the Redoubt that was built.
+    /// The server binary: Redoubt, Redis or Valkey. The default is the Redoubt binary of this build.
     #[arg(long)]
     server: Option<PathBuf>,
     /// A binary of another server for one of the replicas.
     #[arg(long)]
     other: Option<PathBuf>,
-    /// Runs the same rounds on this server afterwards. The test fails if Redoubt loses ten times as many acknowledged
-    /// writes as this server does, even if every loss is explained.
+    /// Runs the same rounds on this server after the run on Redoubt. The test fails if Redoubt loses ten times as many
+    /// acknowledged writes as this server does, even if every loss is explained.
     #[arg(long, alias = "beside")]
     compare_with: Option<PathBuf>,
-    /// The faults to draw from; the default is all.
+    /// The faults from which the schedule is drawn; the default is all faults.
     #[arg(long, value_enum, value_delimiter = ',')]
     faults: Vec<FaultKind>,
     /// The report's file name; node logs are kept beside it if there are findings.
@@ -56,7 +56,7 @@ pub fn run_command(arguments: ChaosArguments) -> Result<ExitCode> {
     let options = ChaosOptions {
         mode: arguments.mode,
         program: arguments.server.as_deref().map_or_else(Program::redoubt, Program::from_binary),
-        other: arguments.other.as_deref().map(Program::from_binary),
+        last_replica_program: arguments.other.as_deref().map(Program::from_binary),
         seed: arguments.seed,
         duration: Duration::from_secs(arguments.seconds),
         rounds: arguments.rounds,
@@ -66,29 +66,29 @@ pub fn run_command(arguments: ChaosArguments) -> Result<ExitCode> {
     let result = run_and_report(&options, &arguments.report)?;
     let too_much = match arguments.compare_with {
         Some(binary) => {
-            loses_far_more_than(&options, &result, Program::from_binary(&binary), &arguments.report)?
+            loses_far_more_writes_than(&options, &result, Program::from_binary(&binary), &arguments.report)?
         }
         None => false,
     };
     Ok(if result.is_success() && !too_much { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the same rounds on `other` and returns whether it lost far fewer writes. Findings about `other` are printed but
-/// do not fail the test.
-fn loses_far_more_than(
+/// Runs the same rounds on the server `other` and returns whether that server lost far fewer writes. Findings about
+/// `other` are printed but do not fail the test.
+fn loses_far_more_writes_than(
     options: &ChaosOptions,
     result: &RunResult,
-    other: Program,
+    other_program: Program,
     report: &Path,
 ) -> Result<bool> {
-    println!("The same rounds with {} ...", other.name());
+    println!("The same rounds with {} ...", other_program.name());
     let theirs = run_and_report(
-        &comparison::with_same_rounds(options, result, other),
+        &comparison::with_same_rounds(options, result, other_program),
         &report.with_extension("beside.html"),
     )?;
-    let (lost, others) = (result.findings.lost, theirs.findings.lost);
+    let (lost, others) = (result.findings.lost_writes, theirs.findings.lost_writes);
     println!("Acknowledged writes lost, explained or not: {lost}, and there {others}.");
-    let too_much = comparison::loses_far_more(lost, others);
+    let too_much = comparison::loses_far_more_writes(lost, others);
     if too_much {
         println!("FAR MORE LOST: {lost} versus {others}.");
     }
@@ -110,7 +110,7 @@ fn run_and_report(options: &ChaosOptions, report: &Path) -> Result<RunResult> {
         timeline.fault_count(),
         timeline.recoveries.len(),
         healed.as_secs_f64(),
-        result.findings.explained
+        result.findings.explained_losses
     );
     let stalled = timeline.total_stall();
     if !stalled.is_zero() {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use harness::{Connection, Endpoint, MASTER_NAME, Reply, SLOTS, slot_of};
+use harness::{Connection, Endpoint, MASTER_NAME, Reply, SLOT_COUNT, slot_of};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -44,7 +44,7 @@ pub struct ChaosClient<'a> {
     slot_owners: HashMap<u16, usize>,
     /// The node that received the last command.
     last_node: usize,
-    counter: u64,
+    last_value: u64,
 }
 
 impl<'a> ChaosClient<'a> {
@@ -60,14 +60,14 @@ impl<'a> ChaosClient<'a> {
             connections: HashMap::new(),
             slot_owners: HashMap::new(),
             last_node: 0,
-            counter: 0,
+            last_value: 0,
         }
     }
 
     /// Returns a number that no other client writes and that exceeds this client's earlier ones.
     pub fn unique_value(&mut self) -> u64 {
-        self.counter += 1;
-        ((self.id as u64 + 1) << 32) | self.counter
+        self.last_value += 1;
+        ((self.id as u64 + 1) << 32) | self.last_value
     }
 
     /// Returns the number of replicas per master in a healthy deployment.
@@ -77,8 +77,8 @@ impl<'a> ChaosClient<'a> {
     }
 
     /// Returns a random number below `end`.
-    pub fn random_below(&mut self, end: usize) -> usize {
-        self.rng.random_range(0..end)
+    pub fn random_below(&mut self, bound: usize) -> usize {
+        self.rng.random_range(0..bound)
     }
 
     /// Runs `operation`, which returns the value read, and records it in the history.
@@ -161,20 +161,20 @@ impl<'a> ChaosClient<'a> {
             Mode::Cluster => {
                 let servers = self.mode.data_node_count();
                 // Initially the masters own equal slot ranges in node order.
-                let first = usize::from(slot) * self.mode.shard_count() / usize::from(SLOTS);
-                if self.slot_owners.is_empty() && self.counter < 3 {
+                let first = usize::from(slot) * self.mode.shard_count() / usize::from(SLOT_COUNT);
+                if self.slot_owners.is_empty() && self.last_value < 3 {
                     first
                 } else {
                     self.random_below(servers)
                 }
             }
             Mode::Sentinel => {
-                self.ask_sentinels().unwrap_or_else(|| self.random_below(self.mode.data_node_count()))
+                self.query_sentinels().unwrap_or_else(|| self.random_below(self.mode.data_node_count()))
             }
         }
     }
 
-    fn ask_sentinels(&mut self) -> Option<usize> {
+    fn query_sentinels(&mut self) -> Option<usize> {
         let sentinel = self.mode.data_node_count()
             + self.random_below(self.mode.node_count() - self.mode.data_node_count());
         let question: &[&str] = &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME];

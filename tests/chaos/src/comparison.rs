@@ -13,16 +13,16 @@ use crate::{ChaosOptions, RunResult};
 /// The ratio of losses from which a server is considered worse. Losses vary several-fold between runs, because the
 /// exact moment of a kill matters, but not tenfold.
 const MAX_LOSS_RATIO: usize = 10;
-/// The other server may need this many times as long for the same rounds.
+/// The run with the other server may take this many times as long for the same rounds.
 const DURATION_FACTOR: u32 = 4;
 
 /// Returns options for the same number of rounds as `result`, with another server and without a
 /// tight time limit.
 #[must_use]
-pub fn with_same_rounds(options: &ChaosOptions, result: &RunResult, other: Program) -> ChaosOptions {
+pub fn with_same_rounds(options: &ChaosOptions, result: &RunResult, other_program: Program) -> ChaosOptions {
     ChaosOptions {
-        program: other,
-        other: None,
+        program: other_program,
+        last_replica_program: None,
         rounds: result.timeline.recoveries.len(),
         duration: options.duration.max(Duration::from_secs(1)) * DURATION_FACTOR,
         log_folder: None,
@@ -33,8 +33,8 @@ pub fn with_same_rounds(options: &ChaosOptions, result: &RunResult, other: Progr
 /// Returns whether `lost_writes` is at least ten times `others`. Zero losses of the other server count as
 /// one.
 #[must_use]
-pub fn loses_far_more(lost_writes: usize, others: usize) -> bool {
-    lost_writes >= MAX_LOSS_RATIO * others.max(1)
+pub fn loses_far_more_writes(lost_writes: usize, other_lost_writes: usize) -> bool {
+    lost_writes >= MAX_LOSS_RATIO * other_lost_writes.max(1)
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
     use crate::{FaultKind, Mode, Timeline};
 
     #[test]
-    fn only_tenfold_losses_fail() {
+    fn comparison_fails_from_tenfold_losses() {
         for (lost, others, too_much) in [
             (0, 0, false),
             (9, 0, false),
@@ -55,7 +55,7 @@ mod tests {
             (20, 2, true),
             (5, 300, false),
         ] {
-            assert_eq!(loses_far_more(lost, others), too_much, "{lost} beside {others}");
+            assert_eq!(loses_far_more_writes(lost, others), too_much, "{lost} beside {others}");
         }
     }
 
@@ -67,7 +67,7 @@ mod tests {
         let options = ChaosOptions {
             mode: Mode::Cluster,
             program: Program::from_binary("ours".as_ref()),
-            other: Some(Program::redis()),
+            last_replica_program: Some(Program::redis()),
             seed: 7,
             duration: Duration::from_secs(60),
             rounds: usize::MAX,
@@ -76,6 +76,9 @@ mod tests {
         };
         let theirs = with_same_rounds(&options, &result, Program::from_binary("theirs".as_ref()));
         assert_eq!((theirs.seed, theirs.rounds, theirs.faults), (7, 2, vec![FaultKind::Kill]));
-        assert_eq!((theirs.program, theirs.other), (Program::from_binary("theirs".as_ref()), None));
+        assert_eq!(
+            (theirs.program, theirs.last_replica_program),
+            (Program::from_binary("theirs".as_ref()), None)
+        );
     }
 }

@@ -64,32 +64,34 @@ pub struct Deployment {
     pub mode: Mode,
     /// The data nodes, followed by the sentinels.
     pub nodes: Vec<Node>,
-    /// The network with one host per node; `None` if the machine permits none.
+    /// The simulated network with one host per node; `None` if the machine does not permit one.
     pub network: Option<TestNetwork>,
     /// The faults that this machine does not permit, such as those that need a network.
-    unsupported: Vec<FaultKind>,
+    unsupported_faults: Vec<FaultKind>,
 }
 
 impl Deployment {
-    /// Starts the deployment with everything that `faults` need. With `other`, the last replica runs that program.
+    /// Starts the deployment with everything that `faults` need. If `other` is given, the last replica runs that
+    /// program.
     ///
     /// # Errors
     /// The deployment cannot be started.
     pub fn start(
         mode: Mode,
         program: &Program,
-        other: Option<&Program>,
+        other_program: Option<&Program>,
         faults: &[FaultKind],
     ) -> Result<Self> {
         let network =
             value_or_skip("cuts of the network and bad lines", TestNetwork::create(mode.node_count() as u8));
         let unsupported = RefCell::new(Vec::new());
         if network.is_none() {
-            let on_network = |fault: &&FaultKind| fault.cuts_network() || fault.degrades_link();
+            let on_network = |fault: &&FaultKind| fault.partitions_network() || fault.degrades_link();
             unsupported.borrow_mut().extend(FaultKind::value_variants().iter().filter(on_network));
         }
         let last = mode.data_node_count() - 1;
-        let program_of = |place: usize| if place == last { other.unwrap_or(program) } else { program };
+        let program_of =
+            |place: usize| if place == last { other_program.unwrap_or(program) } else { program };
         let wants = |fault| faults.contains(&fault) && !unsupported.borrow().contains(&fault);
         let prepare = |place: usize, options: &str| {
             let mut node = match &network {
@@ -115,7 +117,7 @@ impl Deployment {
                 Cluster::join_nodes(nodes, mode.shard_count()).nodes
             }
             Mode::Sentinel => {
-                let group = SentinelGroup::start_with(|place| {
+                let group = SentinelGroup::start_with_nodes(|place| {
                     prepare(place, if place < mode.data_node_count() { MONITORED_OPTIONS } else { "" })
                 });
                 group.shorten_timeouts();
@@ -123,13 +125,13 @@ impl Deployment {
             }
         };
         let unsupported = unsupported.take();
-        Ok(Self { mode, nodes, network, unsupported })
+        Ok(Self { mode, nodes, network, unsupported_faults: unsupported })
     }
 
     /// Returns whether this machine permits `fault`.
     #[must_use]
     pub fn supports(&self, fault: FaultKind) -> bool {
-        !self.unsupported.contains(&fault)
+        !self.unsupported_faults.contains(&fault)
     }
 
     /// Copies the node logs to `folder`, named by the node numbers of the report.
@@ -151,7 +153,7 @@ impl Deployment {
         self.nodes.iter().map(Node::endpoint).collect()
     }
 
-    /// Returns the index of the node whose client port this is.
+    /// Returns the index of the node that listens for clients on `port`.
     #[must_use]
     pub fn node_on_port(&self, port: &str) -> Option<usize> {
         self.nodes.iter().position(|node| node.port.to_string() == port)

@@ -78,7 +78,7 @@ impl FaultKind {
         }
     }
 
-    /// Returns the faults that a run in this mode draws from by default.
+    /// Returns the faults from which a run in this mode draws by default.
     #[must_use]
     pub fn default_faults(mode: Mode) -> Vec<Self> {
         Self::value_variants().iter().copied().filter(|fault| fault.occurs_in(mode)).collect()
@@ -86,7 +86,7 @@ impl FaultKind {
 
     /// Returns whether the fault partitions the network.
     #[must_use]
-    pub fn cuts_network(self) -> bool {
+    pub fn partitions_network(self) -> bool {
         matches!(self, Self::Isolate | Self::Halves | Self::Bridge | Self::OneWay)
     }
 
@@ -98,14 +98,14 @@ impl FaultKind {
 
     /// Returns whether asynchronous replication may lose acknowledged writes during the fault.
     #[must_use]
-    pub fn may_lose(self) -> bool {
+    pub fn may_lose_writes(self) -> bool {
         !self.is_planned() && !matches!(self, Self::FullDisk | Self::ClockJump)
     }
 
     /// Returns whether replicas may lag because of the fault.
     #[must_use]
     pub fn delays_replicas(self) -> bool {
-        self.may_lose() || self == Self::FullDisk
+        self.may_lose_writes() || self == Self::FullDisk
     }
 
     /// Returns whether the fault is a scheduled operation, which must not lose acknowledged writes.

@@ -35,7 +35,7 @@ pub struct Operation {
     pub invoked: Duration,
     /// When the operation ended, since the beginning of the run.
     pub completed: Duration,
-    /// The index of the node that replied, or of the last one contacted.
+    /// The index of the node that replied, or else of the last node contacted.
     pub node: usize,
     /// Whether the operation took effect, as far as the client knows.
     pub outcome: OpOutcome,
@@ -48,7 +48,7 @@ pub struct Operation {
 /// The operations of all clients in order of completion.
 #[derive(Debug)]
 pub struct OpHistory {
-    began: Instant,
+    start_time: Instant,
     operations: Mutex<Vec<Operation>>,
 }
 
@@ -56,13 +56,13 @@ impl OpHistory {
     /// Creates an empty history; its clock starts now.
     #[must_use]
     pub fn new() -> Self {
-        Self { began: Instant::now(), operations: Mutex::default() }
+        Self { start_time: Instant::now(), operations: Mutex::default() }
     }
 
     /// Returns the time since the beginning of the run.
     #[must_use]
     pub fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.start_time.elapsed()
     }
 
     /// Appends an operation that has ended.

@@ -14,7 +14,7 @@ const OPERATOR_DELAY: Duration = Duration::from_secs(4);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const CLOCK_JUMP_SECONDS: [i64; 5] = [1, 5, 30, 600, 3600];
 
-/// Runs one round. Each fault begins and ends on schedule, and all faults have ended when this returns.
+/// Runs one round. Each fault begins and ends on schedule; the function returns after the end of all faults.
 pub(crate) fn run_round(
     deployment: &mut Deployment,
     round: &FaultRound,
@@ -27,7 +27,7 @@ pub(crate) fn run_round(
     while !waiting.is_empty() || !active.is_empty() {
         let elapsed = began.elapsed();
         waiting.retain(|scheduled| {
-            if elapsed < scheduled.after {
+            if elapsed < scheduled.start_delay {
                 return true;
             }
             let begin = history.now();
@@ -38,7 +38,7 @@ pub(crate) fn run_round(
             false
         });
         active.retain_mut(|(scheduled, injected)| {
-            if elapsed < scheduled.after + scheduled.duration {
+            if elapsed < scheduled.start_delay + scheduled.duration {
                 return true;
             }
             end_fault(deployment, scheduled);
@@ -162,8 +162,10 @@ fn degrade_link(deployment: &Deployment, scheduled: &ScheduledFault) {
         FaultKind::Delay => {
             LinkImpairment { delay: millis(200), jitter: millis(100), ..LinkImpairment::default() }
         }
-        FaultKind::Loss => LinkImpairment { loss: 5 + (draw % 30) as u32, ..LinkImpairment::default() },
-        _ => LinkImpairment { duplication: 50, jitter: millis(10), ..LinkImpairment::default() },
+        FaultKind::Loss => {
+            LinkImpairment { loss_percent: 5 + (draw % 30) as u32, ..LinkImpairment::default() }
+        }
+        _ => LinkImpairment { duplication_percent: 50, jitter: millis(10), ..LinkImpairment::default() },
     };
     network.impair_link(scheduled.node, bad, draw).expect("the run looked whether it can");
 }
@@ -188,11 +190,11 @@ fn has_role(node: &Node, expected: &str) -> bool {
     role.is_some_and(|role| matches!(role, Reply::Array(items) if items[0].text() == expected))
 }
 
-/// Requests a failover as an operator would, at the replica in the drawn node's shard.
-fn request_failover(deployment: &Deployment, node: usize, how: &str) {
+/// Requests a failover as an operator would, from the replica in the shard of `node`.
+fn request_failover(deployment: &Deployment, node: usize, option: &str) {
     let shard = (0..deployment.nodes.len()).filter(|each| each % 3 == node % 3);
     if let Some(replica) = shard.into_iter().find(|each| is_replica(&deployment.nodes[*each])) {
-        send_command(&deployment.nodes[replica], &format!("CLUSTER FAILOVER{how}"));
+        send_command(&deployment.nodes[replica], &format!("CLUSTER FAILOVER{option}"));
     }
 }
 
@@ -203,7 +205,7 @@ fn migrate_random_slot(deployment: &Deployment, random: u64) {
     let masters: Vec<usize> =
         (0..deployment.nodes.len()).filter(|each| is_master(&deployment.nodes[*each])).collect();
     if let Some(target) = masters.get(random as usize / 7 % masters.len().max(1)) {
-        // If the migration is interrupted, it is left as it is, and the servers must recover.
+        // If the migration is interrupted, it is left unfinished, and the servers must recover.
         let _ = harness::move_slot(&deployment.nodes, slot, *target);
     }
 }
@@ -227,7 +229,7 @@ fn change_settings(node: &Node, random: u64) {
 /// Returns the first failed check, or `None` if all nodes run, agree and are in sync.
 pub(crate) fn find_failed_check(deployment: &mut Deployment) -> Option<String> {
     for node in &mut deployment.nodes {
-        if node.has_ended() {
+        if node.has_exited() {
             return Some(format!("the process on {} ended by itself:\n{}", node.port, node.log()));
         }
     }
@@ -242,7 +244,7 @@ fn check_cluster(deployment: &Deployment) -> Option<String> {
     for node in &deployment.nodes {
         let port = node.port;
         let Some(mut connection) = connect(node) else { return Some(format!("{port} does not answer")) };
-        let state = harness::cluster_field(&mut connection, "cluster_state");
+        let state = harness::cluster_info_field(&mut connection, "cluster_state");
         if state.as_deref() != Some("ok") {
             return Some(format!("{port} says cluster_state {state:?}"));
         }
@@ -330,8 +332,11 @@ fn repair_slots(deployment: &Deployment) {
     }
 }
 
-/// Waits until all checks pass. Returns the time taken, and the check that still failed if `bound` was reached.
-pub(crate) fn wait_for_recovery(deployment: &mut Deployment, bound: Duration) -> (Duration, Option<String>) {
+/// Waits until all checks pass. Returns the time taken, and the check that still failed after the time limit `bound`.
+pub(crate) fn wait_for_recovery(
+    deployment: &mut Deployment,
+    time_limit: Duration,
+) -> (Duration, Option<String>) {
     let began = Instant::now();
     let mut fixed = false;
     loop {
@@ -341,7 +346,7 @@ pub(crate) fn wait_for_recovery(deployment: &mut Deployment, bound: Duration) ->
             repair_slots(deployment);
             fixed = true;
         }
-        if began.elapsed() > bound.min(SLOW_OPERATION_TIMEOUT) {
+        if began.elapsed() > time_limit.min(SLOW_OPERATION_TIMEOUT) {
             return (began.elapsed(), Some(wrong));
         }
         std::thread::sleep(POLL_INTERVAL * 10);

@@ -61,7 +61,7 @@ pub fn render_html(options: &ChaosOptions, result: &RunResult) -> Result<String>
     let text = environment.get_template("report.html")?.render(context! {
         mode => options.mode,
         server => options.program.name(),
-        other => options.other.as_ref().map(harness::Program::name),
+        other => options.last_replica_program.as_ref().map(harness::Program::name),
         seed => options.seed,
         good => result.is_success(),
         operations => result.ops.len(),

@@ -41,7 +41,7 @@ pub struct ChaosOptions {
     /// The program that the servers run.
     pub program: Program,
     /// The program of the last replica, if it differs from the others.
-    pub other: Option<Program>,
+    pub last_replica_program: Option<Program>,
     /// The seed from which the fault schedule is drawn.
     pub seed: u64,
     /// The time after which no further round begins.
@@ -82,8 +82,12 @@ impl RunResult {
 /// # Panics
 /// A client thread panics.
 pub fn run(options: &ChaosOptions) -> Result<RunResult> {
-    let mut deployment =
-        Deployment::start(options.mode, &options.program, options.other.as_ref(), &options.faults)?;
+    let mut deployment = Deployment::start(
+        options.mode,
+        &options.program,
+        options.last_replica_program.as_ref(),
+        &options.faults,
+    )?;
     let endpoints = deployment.endpoints();
     let mut faults = options.faults.clone();
     faults.retain(|fault| deployment.supports(*fault));

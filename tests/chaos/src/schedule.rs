@@ -21,7 +21,7 @@ pub struct ScheduledFault {
     /// A random number from which details are derived when the fault is injected.
     pub random: u64,
     /// When the fault begins, since the beginning of the round.
-    pub after: Duration,
+    pub start_delay: Duration,
     /// How long the fault lasts.
     pub duration: Duration,
 }
@@ -69,7 +69,7 @@ impl FaultSchedule {
             fault,
             node: self.rng.random_range(0..places),
             random: self.rng.random(),
-            after: Duration::from_millis(self.rng.random_range(0..1500)),
+            start_delay: Duration::from_millis(self.rng.random_range(0..1500)),
             duration: Duration::from_millis(self.rng.random_range(300..5000)),
         }
     }
@@ -89,17 +89,17 @@ impl Iterator for FaultSchedule {
             let clashes = |other: &ScheduledFault| {
                 let wipes = new.fault == FaultKind::Wipe || other.fault == FaultKind::Wipe;
                 new.node == other.node
-                    || (new.fault.cuts_network() && other.fault.cuts_network())
+                    || (new.fault.partitions_network() && other.fault.partitions_network())
                     || (wipes
                         && (shard(&new) == shard(other)
-                            || other.fault.cuts_network()
-                            || new.fault.cuts_network()))
+                            || other.fault.partitions_network()
+                            || new.fault.partitions_network()))
             };
             if !faults.iter().any(clashes) {
                 faults.push(new);
             }
         }
-        faults.sort_by_key(|scheduled| scheduled.after);
+        faults.sort_by_key(|scheduled| scheduled.start_delay);
         Some(FaultRound { faults })
     }
 }

@@ -47,7 +47,7 @@ fn allowed_cores() -> Vec<usize> {
 fn watch_core(core: usize, history: &OpHistory, stop: &AtomicBool) -> Vec<TimeSpan> {
     let mut only = CpuSet::new();
     only.set(core);
-    // If the watcher cannot be bound to one core, it sees fewer stalls, which is still useful.
+    // If the watcher thread cannot be bound to one core, it detects fewer stalls, which is still useful.
     let _ = sched_setaffinity(None, &only);
     let mut waits = Vec::new();
     let mut last = history.now();

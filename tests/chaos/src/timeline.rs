@@ -41,7 +41,7 @@ pub struct MasterPeriod {
 pub struct Recovery {
     /// When the last fault of the round ended, since the beginning of the run.
     pub began: Duration,
-    /// How long it took until all nodes agreed.
+    /// The time from the end of the last fault until all nodes agreed.
     pub took: Duration,
     /// The check that still failed at the time limit; `None` after a complete recovery.
     pub wrong: Option<String>,
@@ -87,23 +87,22 @@ impl Timeline {
         stalls.map(|stall| stall.end - stall.begin).sum()
     }
 
-    /// Returns whether asynchronous replication explains the loss of acknowledged write `op`. It does if the node was
-    /// disturbed, the write happened before the node could notice that it was deposed, and another node was promoted or
-    /// the node's data was destroyed.
+    /// Returns whether asynchronous replication explains the loss of the acknowledged write `op`. It does if a fault
+    /// disturbed the node, the write happened before the node could notice that it was deposed, and another node was
+    /// promoted or the node's data was destroyed.
     #[must_use]
     pub fn explains(&self, op: &Operation, timeouts: Timeouts) -> bool {
         self.faults.iter().any(|fault| self.fault_explains(op, fault, timeouts))
     }
 
     fn fault_explains(&self, op: &Operation, fault: &InjectedFault, timeouts: Timeouts) -> bool {
-        if !fault.fault.may_lose() || !self.affects_master(op.node, fault) {
+        if !fault.fault.may_lose_writes() || !self.affects_master(op.node, fault) {
             return false;
         }
         let last = match fault.fault {
             FaultKind::Kill | FaultKind::Wipe | FaultKind::Freeze => fault.in_effect + timeouts.tolerance,
             FaultKind::Force | FaultKind::Takeover => fault.end + timeouts.tolerance,
-            // Under sentinels, a master that keeps one replica on its side has enough replicas to
-            // accept writes.
+            // Under sentinels, a master that can reach one replica has enough replicas to accept writes.
             FaultKind::Halves | FaultKind::Bridge if self.shards == 1 => {
                 fault.end + timeouts.deposed_after + timeouts.tolerance
             }
@@ -111,7 +110,7 @@ impl Timeline {
             bad if bad.degrades_link() => fault.end + timeouts.deposed_after + timeouts.tolerance,
             _ => fault.in_effect + timeouts.deposed_after + timeouts.tolerance,
         };
-        let first = self.last_in_sync(op.node, fault, timeouts).saturating_sub(timeouts.max_lag);
+        let first = self.last_time_in_sync(op.node, fault, timeouts).saturating_sub(timeouts.max_lag);
         let replaced = fault.fault == FaultKind::Wipe || self.has_successor(op.node, fault.begin);
         replaced && first <= op.completed && op.invoked <= last
     }
@@ -121,7 +120,7 @@ impl Timeline {
     fn affects_master(&self, node: usize, fault: &InjectedFault) -> bool {
         match fault.fault {
             FaultKind::Force | FaultKind::Takeover => {
-                fault.nodes.iter().any(|each| self.same_shard(*each, node))
+                fault.nodes.iter().any(|each| self.are_in_same_shard(*each, node))
             }
             _ => fault.nodes.contains(&node),
         }
@@ -129,11 +128,11 @@ impl Timeline {
 
     /// Returns the last time before this fault at which the master's replicas were certainly in
     /// sync. Earlier faults may have delayed them.
-    fn last_in_sync(&self, node: usize, fault: &InjectedFault, timeouts: Timeouts) -> Duration {
+    fn last_time_in_sync(&self, node: usize, fault: &InjectedFault, timeouts: Timeouts) -> Duration {
         let mut first = fault.begin;
-        // A disturbance during another one extends it.
+        // If replicas were lagging because of an earlier disturbance, they may have lagged since its beginning.
         for other in self.faults.iter().rev() {
-            let disturbs = other.nodes.iter().any(|each| self.same_shard(*each, node));
+            let disturbs = other.nodes.iter().any(|each| self.are_in_same_shard(*each, node));
             let overlaps = other.begin <= first && other.end + timeouts.deposed_after * 2 >= first;
             if disturbs && overlaps && other.fault.delays_replicas() {
                 first = first.min(other.begin);
@@ -142,38 +141,38 @@ impl Timeline {
         first
     }
 
-    /// Returns whether a clock in this node's shard was wrong between `from` and `to`, so that
-    /// expiry came too early or too late.
+    /// Returns whether the clock of a node in the shard was wrong between `from` and `to`, so that keys may have
+    /// expired too early or too late.
     #[must_use]
     pub fn is_clock_wrong(&self, node: usize, from: Duration, to: Duration) -> bool {
         self.faults.iter().any(|fault| {
             fault.fault == FaultKind::ClockJump
-                && fault.nodes.iter().any(|each| self.same_shard(*each, node))
+                && fault.nodes.iter().any(|each| self.are_in_same_shard(*each, node))
                 && fault.begin <= to
                 && fault.end + CLOCK_DELAY >= from
         })
     }
 
-    fn same_shard(&self, one: usize, other: usize) -> bool {
-        one % self.shards.max(1) == other % self.shards.max(1)
+    fn are_in_same_shard(&self, node: usize, other_node: usize) -> bool {
+        node % self.shards.max(1) == other_node % self.shards.max(1)
     }
 
     /// Returns whether another node of the shard was observed as master after this time.
     fn has_successor(&self, node: usize, after: Duration) -> bool {
-        self.master_periods
-            .iter()
-            .any(|reign| reign.node != node && self.same_shard(reign.node, node) && reign.until > after)
+        self.master_periods.iter().any(|reign| {
+            reign.node != node && self.are_in_same_shard(reign.node, node) && reign.until > after
+        })
     }
 
-    /// Returns the periods in which keys of this node's shard may change without a client. Linearizability is not
+    /// Returns the periods in which keys of the node's shard may change without a client. Linearizability is not
     /// checked across these periods.
     #[must_use]
     pub fn disturbed_periods(&self, node: usize, timeouts: Timeouts) -> Vec<(Duration, Duration)> {
         let mut spans: Vec<(Duration, Duration)> = self
             .faults
             .iter()
-            .filter(|fault| fault.fault.may_lose())
-            .filter(|fault| fault.nodes.iter().any(|each| self.same_shard(*each, node)))
+            .filter(|fault| fault.fault.may_lose_writes())
+            .filter(|fault| fault.nodes.iter().any(|each| self.are_in_same_shard(*each, node)))
             .map(|fault| {
                 (
                     fault.begin.saturating_sub(timeouts.max_lag),

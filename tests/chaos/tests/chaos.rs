@@ -9,7 +9,7 @@ fn run_briefly(mode: Mode, seed: u64) -> RunResult {
     let options = ChaosOptions {
         mode,
         program: Program::redoubt(),
-        other: None,
+        last_replica_program: None,
         seed,
         duration: Duration::from_secs(25),
         rounds: usize::MAX,

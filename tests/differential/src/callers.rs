@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use harness::{Node, Reply};
 
-/// Commands that no caller runs here, with the place where they are tested or the reason why not. A container command
-/// includes all its subcommands.
+/// Commands that no caller in this package runs, with the place where they are tested or the reason why not. A
+/// container command includes all its subcommands.
 const TESTED_ELSEWHERE: &[(&str, &str)] = include!("elsewhere.in");
 /// Reasons why a caller does not run a command. The columns are the caller or `Any`, the command, and the reason.
 const EXEMPTIONS: &str = include_str!("callers.tsv");
@@ -43,7 +43,7 @@ pub enum CommandCaller {
 }
 
 impl CommandCaller {
-    /// Whether this caller can execute a command with these flags.
+    /// Whether this caller can execute a command with these command flags.
     #[must_use]
     pub fn can_execute(self, flags: &BTreeSet<String>) -> bool {
         match self {
@@ -74,7 +74,7 @@ pub fn tested_elsewhere_reason(command: &str) -> Option<&'static str> {
     TESTED_ELSEWHERE.iter().find(|(listed, _)| covers_command(listed, command)).map(|(_, reason)| *reason)
 }
 
-/// Whether a listed name is this command or the command that contains it.
+/// Whether `listed` names this command or its container command.
 fn covers_command(listed: &str, command: &str) -> bool {
     command.strip_prefix(listed).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
@@ -122,38 +122,40 @@ impl CommandFlags {
 /// The commands that were executed without error, per caller.
 #[derive(Debug)]
 pub struct ExecutedCommands {
-    table: CommandFlags,
-    names: BTreeSet<(CommandCaller, String)>,
+    command_flags: CommandFlags,
+    executed_commands: BTreeSet<(CommandCaller, String)>,
 }
 
 impl ExecutedCommands {
     /// Creates an empty record with the command table of this server.
     #[must_use]
     pub fn for_server(node: &Node) -> Self {
-        Self { table: CommandFlags::from_node(node), names: BTreeSet::new() }
+        Self { command_flags: CommandFlags::from_node(node), executed_commands: BTreeSet::new() }
     }
 
     /// Creates an empty record without a command table, for tests.
     #[cfg(test)]
     pub(crate) fn without_table() -> Self {
-        Self { table: CommandFlags(BTreeMap::new()), names: BTreeSet::new() }
+        Self { command_flags: CommandFlags(BTreeMap::new()), executed_commands: BTreeSet::new() }
     }
 
     /// Records that a command was executed.
     pub fn add(&mut self, caller: CommandCaller, words: &[Vec<u8>]) {
-        self.names.extend(self.table.command_name(words).map(|name| (caller, name.to_owned())));
+        self.executed_commands
+            .extend(self.command_flags.command_name(words).map(|name| (caller, name.to_owned())));
     }
 
-    /// Adds the records of a run with the same command table.
+    /// Adds the commands executed in another run, which used the same command table.
     pub fn merge(&mut self, other: Self) {
-        self.names.extend(other.names);
+        self.executed_commands.extend(other.executed_commands);
     }
 
-    /// One line for each command that the caller can execute and did not, and for each exemption that is not needed.
+    /// Returns one line for each command that the caller can execute but did not, and for each exemption that is not
+    /// needed.
     #[must_use]
     pub fn missing_commands(&self, caller: CommandCaller) -> Vec<String> {
         let of = |(name, flags): (&String, &BTreeSet<String>)| {
-            let ran = self.names.contains(&(caller, name.clone()));
+            let ran = self.executed_commands.contains(&(caller, name.clone()));
             match (ran, caller.exemption_reason(name)) {
                 (true, Some(reason)) => Some(format!("{name} ran with {caller:?}, in spite of: {reason}")),
                 (false, None) if caller.can_execute(flags) && tested_elsewhere_reason(name).is_none() => {
@@ -162,7 +164,7 @@ impl ExecutedCommands {
                 (true, None) | (false, _) => None,
             }
         };
-        self.table.0.iter().filter_map(of).collect()
+        self.command_flags.0.iter().filter_map(of).collect()
     }
 }
 
@@ -170,7 +172,7 @@ impl ExecutedCommands {
 mod tests {
     use super::*;
 
-    fn executed(callers: &[CommandCaller], lines: &[&str]) -> ExecutedCommands {
+    fn executed_commands(callers: &[CommandCaller], lines: &[&str]) -> ExecutedCommands {
         let flags = |flags: &[&str]| flags.iter().map(|flag| (*flag).to_owned()).collect::<BTreeSet<_>>();
         let table = BTreeMap::from([
             ("BLPOP".to_owned(), flags(&["write", "blocking"])),
@@ -179,7 +181,8 @@ mod tests {
             ("WAIT".to_owned(), flags(&["blocking"])),
             ("XGROUP CREATE".to_owned(), flags(&["write"])),
         ]);
-        let mut executed = ExecutedCommands { table: CommandFlags(table), names: BTreeSet::new() };
+        let mut executed =
+            ExecutedCommands { command_flags: CommandFlags(table), executed_commands: BTreeSet::new() };
         for line in lines {
             let words: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
             callers.iter().for_each(|caller| executed.add(*caller, &words));
@@ -189,13 +192,13 @@ mod tests {
 
     #[test]
     fn commands_missing_from_callers_coverage_are_reported() {
-        let all = executed(
+        let all = executed_commands(
             &[CommandCaller::Exec, CommandCaller::UnblockedClient],
             &["blpop l 0", "get a", "xgroup CREATE s g 0"],
         );
         assert_eq!(all.missing_commands(CommandCaller::UnblockedClient), Vec::<String>::new());
         assert_eq!(all.missing_commands(CommandCaller::Script).len(), 4, "another caller's");
-        let some = executed(
+        let some = executed_commands(
             &[CommandCaller::UnblockedClient, CommandCaller::Loader],
             &["get a", "xgroup", "nosuch"],
         );
@@ -210,7 +213,7 @@ mod tests {
     #[test]
     fn outdated_exclusion_reasons_are_reported() {
         let lines = ["blpop l 0", "wait 0 0"];
-        let missing_commands = executed(&[CommandCaller::UnblockedClient], &lines)
+        let missing_commands = executed_commands(&[CommandCaller::UnblockedClient], &lines)
             .missing_commands(CommandCaller::UnblockedClient);
         assert_eq!(missing_commands.len(), 1, "{missing_commands:?}");
         assert!(

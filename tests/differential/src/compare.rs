@@ -10,26 +10,26 @@ use crate::waivers::is_waived;
 /// How strictly the replies to a command can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ComparisonMode {
-    /// The replies must be equal byte by byte.
+    /// The replies must be identical byte by byte.
     Exact,
-    /// The replies have the same elements in any order.
+    /// The replies must have the same elements in any order.
     Unordered,
-    /// The replies have the same pairs in any order, as a map or as a flat list of names and values.
+    /// The replies must have the same pairs in any order, as a map or as a flat list of names and values.
     Pairs,
-    /// The replies are a cursor and elements in any order.
+    /// The replies must be a cursor and the same elements in any order.
     Scan,
-    /// The replies are a cursor and pairs in any order.
+    /// The replies must be a cursor and the same pairs in any order.
     ScanPairs,
-    /// The replies have the same number of elements.
+    /// The replies must have the same number of elements.
     SameLength,
-    /// Positive numbers may differ by this much, because time passed between the two servers.
+    /// Positive numbers may differ by at most this much, because time passes between the two servers' replies.
     WithinTolerance(i64),
-    /// Scores may have another text for the same value, as in Redis before and after 7.2.
+    /// Scores may be formatted differently but must have equal values; Redis changed the format in 7.2.
     Scores,
-    /// The replies are equal except for the lag of consumer groups, which Valkey computes differently, and stream
+    /// The replies must be equal except for the lag of consumer groups, which Valkey computes differently, and stream
     /// fields that only Redis has for idempotent producers.
     Streams,
-    /// The replies have the same type; errors must be equal byte by byte.
+    /// The replies must have the same type; errors must be identical byte by byte.
     SameType,
 }
 
@@ -37,12 +37,12 @@ enum ComparisonMode {
 #[must_use]
 pub fn are_equivalent(command: &Command, ours: &Reply, theirs: &Reply) -> bool {
     if called_command(command).len() < command.len() {
-        return are_equal_in_order(command, &sort_unordered(ours), &sort_unordered(theirs));
+        return are_equal_or_waived(command, &sort_unordered(ours), &sort_unordered(theirs));
     }
-    are_equal_in_order(command, ours, theirs)
+    are_equal_or_waived(command, ours, theirs)
 }
 
-fn are_equal_in_order(command: &Command, ours: &Reply, theirs: &Reply) -> bool {
+fn are_equal_or_waived(command: &Command, ours: &Reply, theirs: &Reply) -> bool {
     ours == theirs
         || is_waived(called_command(command), ours, theirs)
         || match comparison_mode(command) {
@@ -68,8 +68,8 @@ pub(crate) struct CommandQueue<'a> {
 }
 
 impl<'a> CommandQueue<'a> {
-    pub(crate) fn new(ran: &'a mut ExecutedCommands) -> Self {
-        Self { commands: Vec::new(), executed: ran }
+    pub(crate) fn new(executed: &'a mut ExecutedCommands) -> Self {
+        Self { commands: Vec::new(), executed }
     }
 
     /// Whether the two replies to `command` are equivalent, given the commands before it.
@@ -113,7 +113,7 @@ fn comparison_mode(command: &Command) -> ComparisonMode {
     };
     let compares_times = (3..command.len()).any(|index| ["GT", "LT"].contains(&upper(index).as_str()));
     match (upper(0).as_str(), upper(1).as_str()) {
-        // An earlier command may have set a time relative to now; PTTL compares the result.
+        // An earlier command may have set a time relative to the current time; only PTTL compares such times.
         ("EXPIRE" | "PEXPIRE", _) if compares_times => ComparisonMode::SameType,
         ("HEXPIRE" | "HPEXPIRE", _) if compares_times => ComparisonMode::SameLength,
         ("KEYS" | "HKEYS" | "HVALS", _) => ComparisonMode::Unordered,

@@ -9,7 +9,7 @@ use crate::{CommandDocument, tested_elsewhere_reason, waivers};
 /// The reason in `elsewhere.in` for a command of Valkey that Redoubt does not have.
 const NOT_SUPPORTED_REASON: &str = "not there";
 /// Commands that only Redoubt has, and their purpose.
-pub const REDOUBT_ONLY: &[(&str, &str)] =
+pub const REDOUBT_ONLY_COMMANDS: &[(&str, &str)] =
     &[("CLUSTER|FAILOVERS", "only in Redoubt"), ("INCREX", "Redis 8.8, not compared")];
 /// The file name of the page of differences.
 const DIFFERENCES_PAGE: &str = "differences.md";
@@ -53,8 +53,8 @@ pub fn compatibility_page(commands: &ServerCommands) -> String {
         tables of the differential tests by `make compatibility-page`; a test fails when it is out of date.\n\n"
         .to_owned();
     write_summary(commands, &mut page);
-    write_absent(commands, &mut page);
-    write_groups(commands, &mut page);
+    write_missing_commands(commands, &mut page);
+    write_command_groups(commands, &mut page);
     page
 }
 
@@ -81,7 +81,7 @@ fn write_summary(commands: &ServerCommands, page: &mut String) {
     );
 }
 
-fn write_absent(commands: &ServerCommands, page: &mut String) {
+fn write_missing_commands(commands: &ServerCommands, page: &mut String) {
     let (ours, valkey) =
         (command_names(&commands.redoubt_commands), command_names(&commands.valkey_commands));
     let absent = |documents: &[CommandDocument], but: &BTreeSet<&str>| {
@@ -103,7 +103,7 @@ fn write_absent(commands: &ServerCommands, page: &mut String) {
     );
 }
 
-fn write_groups(commands: &ServerCommands, page: &mut String) {
+fn write_command_groups(commands: &ServerCommands, page: &mut String) {
     let mut groups: BTreeMap<&str, BTreeMap<&str, &CommandDocument>> = BTreeMap::new();
     for document in &commands.redoubt_commands {
         groups.entry(&document.group).or_default().insert(&document.name, document);
@@ -114,7 +114,8 @@ fn write_groups(commands: &ServerCommands, page: &mut String) {
             "## {group}\n\n| command | since | tests | differences |\n| --- | --- | --- | --- |"
         );
         for (name, document) in documents {
-            let alone = REDOUBT_ONLY.iter().find(|(only, _)| *only == name).map(|(_, reason)| *reason);
+            let alone =
+                REDOUBT_ONLY_COMMANDS.iter().find(|(only, _)| *only == name).map(|(_, reason)| *reason);
             let tested = tested_elsewhere_reason(name).or(alone).unwrap_or("compared with Valkey");
             let differs = match waivers::waiver_count(name) {
                 0 => String::new(),

@@ -21,7 +21,7 @@ pub(crate) struct ServerData {
 impl ServerData {
     pub(crate) fn connect(node: &Node) -> Self {
         let mut connection = node.connect();
-        // The digest may have to read a hundred million bytes.
+        // The digest may have to read a hundred megabytes.
         connection.set_timeout(DIGEST_TIMEOUT);
         Self { connection }
     }
@@ -51,7 +51,7 @@ impl ServerData {
         if let Some(found) = self.compare_replies(theirs, &command_from_words(&[b"KEYS", b"*"])) {
             return Some(found);
         }
-        let mut keys: Vec<Vec<u8>> = list_bytes(&self.connection.call_line("KEYS *"));
+        let mut keys: Vec<Vec<u8>> = list_elements(&self.connection.call_line("KEYS *"));
         keys.sort();
         keys.iter().find_map(|key| {
             let about_key: [&[&[u8]]; 2] = [&[b"TYPE", key], &[b"PEXPIRETIME", key]];
@@ -73,13 +73,13 @@ impl ServerData {
         if kind != Reply::Simple("hash".into()) {
             return self.compare_replies(theirs, &command_from_words(&[b"DEBUG", b"DIGEST-VALUE", key]));
         }
-        let fields = list_bytes(&run_query(&mut self.connection, &command_from_words(&[b"HKEYS", key])));
+        let fields = list_elements(&run_query(&mut self.connection, &command_from_words(&[b"HKEYS", key])));
         let count = fields.len().to_string();
         let mut times = command_from_words(&[b"HPEXPIRETIME", key, b"FIELDS", count.as_bytes()]);
         times.extend(fields);
         self.compare_replies(theirs, &command_from_words(&[b"HGETALL", key]))
             .or_else(|| self.compare_replies(theirs, &times))
-            // An older server does not have the commands for field TTLs.
+            // Older servers do not have the commands for field TTLs.
             .filter(|(_, ours, theirs)| ![ours, theirs].iter().any(|it| it.is_error("ERR unknown command")))
     }
 
@@ -93,7 +93,7 @@ impl ServerData {
 /// The members of a sorted set with their scores as numbers.
 fn members_with_scores(list: &Reply) -> Vec<(Vec<u8>, Option<f64>)> {
     let score = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
-    let words = list_bytes(list);
+    let words = list_elements(list);
     words.chunks_exact(2).map(|pair| (pair[0].clone(), score(&pair[1]))).collect()
 }
 
@@ -106,7 +106,7 @@ fn command_from_words(words: &[&[u8]]) -> Command {
     words.iter().map(|word| word.to_vec()).collect()
 }
 
-fn list_bytes(list: &Reply) -> Vec<Vec<u8>> {
+fn list_elements(list: &Reply) -> Vec<Vec<u8>> {
     let bytes = |item: &Reply| if let Reply::Bulk(bytes) = item { bytes.clone() } else { Vec::new() };
     list.items().iter().map(bytes).collect()
 }

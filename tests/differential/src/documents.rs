@@ -53,7 +53,7 @@ fn collect_documents(reply: &Reply, documents: &mut Vec<CommandDocument>) {
     }
 }
 
-/// Collects the tokens of these arguments and of nested arguments.
+/// Collects the tokens of a command's arguments and their nested arguments.
 fn collect_tokens(arguments: &Reply, tokens: &mut BTreeSet<String>) {
     for argument in arguments.items() {
         for (name, value) in iter_fields(argument) {

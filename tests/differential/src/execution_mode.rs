@@ -58,8 +58,8 @@ impl ExecutionMode {
     }
 }
 
-/// Whether Redoubt intentionally executes a command after the other commands of its transaction. Such a command is sent
-/// in a separate transaction.
+/// Whether Redoubt intentionally executes the command after all other commands of its transaction. Such a command is
+/// sent in a separate transaction.
 fn needs_own_transaction(command: &Command) -> bool {
     ["CONFIG", "MIGRATE"]
         .iter()

@@ -59,20 +59,20 @@ pub struct Generator<'a> {
     payloads: &'a [Vec<u8>],
     random: ChaCha8Rng,
     /// If set, only words that contain this tag are used for kinds that have such words.
-    tag: Option<&'static str>,
+    hash_tag: Option<&'static str>,
 }
 
 impl<'a> Generator<'a> {
     /// Creates a generator; equal seeds generate equal commands.
     #[must_use]
     pub fn new(grammar: &'a Grammar, payloads: &'a [Vec<u8>], seed: u64) -> Self {
-        Self { grammar, payloads, random: ChaCha8Rng::seed_from_u64(seed), tag: None }
+        Self { grammar, payloads, random: ChaCha8Rng::seed_from_u64(seed), hash_tag: None }
     }
 
     /// Restricts the generator to keys of one slot, for kinds that have keys with a hash tag.
     #[must_use]
     pub fn with_keys_of_one_slot(self) -> Self {
-        Self { tag: Some("{t}"), ..self }
+        Self { hash_tag: Some("{t}"), ..self }
     }
 
     /// Generates `length` commands, followed by commands that inspect the resulting data.
@@ -80,8 +80,8 @@ impl<'a> Generator<'a> {
     pub fn generate_sequence(&mut self, length: usize) -> Vec<Command> {
         let mut commands: Vec<Command> = (0..length).map(|_| self.generate_command()).collect();
         for database in ["0", "1", "2"] {
-            commands.push(command_of_words(&["SELECT", database]));
-            commands.push(command_of_words(&["KEYS", "*"]));
+            commands.push(command_from_words(&["SELECT", database]));
+            commands.push(command_from_words(&["KEYS", "*"]));
             commands.extend(
                 self.grammar
                     .inspections
@@ -102,10 +102,10 @@ impl<'a> Generator<'a> {
         command
     }
 
-    /// Generates a command with words moved, repeated, replaced and dropped at random: options come several times and
-    /// in any order, option words stand where names and numbers belong, and numbers are wrong.
+    /// Generates a command with arguments moved, repeated, replaced and dropped at random: options come several times
+    /// and in any order, option names stand where names and numbers belong, and numbers are wrong.
     #[must_use]
-    pub fn generate_scrambled(&mut self) -> Command {
+    pub fn generate_scrambled_command(&mut self) -> Command {
         let form = &self.grammar.forms[self.random.random_range(0..self.grammar.forms.len())];
         let mut command = Command::new();
         self.expand_parts(&form.parts, &mut command);
@@ -142,14 +142,14 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Returns an option word of this form or of any other form.
+    /// Returns an option name of this command form or of any other form.
     fn random_option(&mut self, form: &'a CommandForm) -> Vec<u8> {
         let any = self.grammar.forms.choose(&mut self.random).map_or(form, |form| form);
         let mut words = Vec::new();
         for form in [form, form, any] {
             collect_literals(&form.parts, &mut words);
         }
-        // A form may have placeholders only, even for the command name, and then there is no literal word.
+        // A command form may consist of placeholders only, even for the command name, and then has no literal word.
         let word = words.choose(&mut self.random).copied().unwrap_or("nonsense");
         self.random_case(word)
     }
@@ -204,7 +204,7 @@ impl<'a> Generator<'a> {
             "value" => out.push(self.random_value()),
             "payload" => out.push(self.random_payload()),
             "commandline" => {
-                out.extend(command_of_words(NESTED_COMMANDS.choose(&mut self.random).expect("not empty")));
+                out.extend(command_from_words(NESTED_COMMANDS.choose(&mut self.random).expect("not empty")));
             }
             _ => out.push(self.random_word(kind)),
         }
@@ -212,8 +212,8 @@ impl<'a> Generator<'a> {
 
     /// A random word of this kind.
     fn random_word(&mut self, kind: &str) -> Vec<u8> {
-        let words = &self.grammar.words[kind];
-        if let Some(tag) = self.tag {
+        let words = &self.grammar.word_lists[kind];
+        if let Some(tag) = self.hash_tag {
             let has_tag = |word: &&Vec<u8>| word.starts_with(tag.as_bytes()) && !word.contains(&b'*');
             let tagged: Vec<&Vec<u8>> = words.iter().filter(has_tag).collect();
             if let Some(word) = tagged.choose(&mut self.random) {
@@ -245,14 +245,14 @@ impl<'a> Generator<'a> {
         payload
     }
 
-    /// Drops, duplicates, replaces or adds an argument in one of twelve commands.
+    /// Drops, duplicates, replaces or adds an argument in one of twelve commands on average.
     fn mutate_argument(&mut self, form: &CommandForm, command: &mut Command) {
         if !form.can_be_mutated || command.is_empty() || !self.random.random_ratio(1, 12) {
             return;
         }
         let nonsense = INVALID_ARGUMENTS.choose(&mut self.random).expect("not empty").as_bytes().to_vec();
         if nonsense == b"*" && command[0].eq_ignore_ascii_case(b"XADD") {
-            // The word is an id that depends on the clock.
+            // An id `*` would depend on the clock, so XADD never gets this invalid argument.
             return;
         }
         let at = self.random.random_range(1..=command.len());
@@ -279,7 +279,7 @@ fn collect_literals(parts: &[SyntaxPart], found: &mut Vec<&'static str>) {
     }
 }
 
-fn command_of_words(words: &[&str]) -> Command {
+fn command_from_words(words: &[&str]) -> Command {
     words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn same_seed_generates_same_commands() {
-        let grammar = Grammar::for_peer(crate::ReferenceServer::Valkey);
+        let grammar = Grammar::for_reference_server(crate::ReferenceServer::Valkey);
         let make = |seed| Generator::new(&grammar, &[], seed).generate_sequence(300);
         assert_eq!(make(1), make(1));
         assert_ne!(make(1), make(2));

@@ -6,18 +6,18 @@ use std::str::SplitWhitespace;
 
 use crate::{Command, ReferenceServer};
 
-/// A part of a command form.
+/// An element of a command's syntax.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SyntaxPart {
     /// A literal word, such as the command's name.
     Word(&'static str),
     /// An argument of a kind whose words are listed in the tables or generated.
     ArgumentKind(&'static str),
-    /// Parts that may be absent.
+    /// Syntax elements that may be absent.
     Optional(Vec<SyntaxPart>),
     /// A choice of exactly one alternative.
     Choice(Vec<Vec<SyntaxPart>>),
-    /// Parts that are repeated one to three times.
+    /// Syntax elements that are repeated one to three times.
     Repeated(Vec<SyntaxPart>),
 }
 
@@ -56,7 +56,7 @@ const TABLES: &[&str] = &[
     include_str!("commands/zset.txt"),
 ];
 
-/// The words of each kind of argument.
+/// The possible words for each kind of argument.
 type WordLists = BTreeMap<&'static str, Vec<Vec<u8>>>;
 
 /// The command forms of the tables, with the words of their arguments.
@@ -65,7 +65,7 @@ pub struct Grammar {
     pub(crate) forms: Vec<CommandForm>,
     /// Commands that inspect the data after a sequence, each repeated for every word of its argument kind.
     pub(crate) inspections: Vec<Vec<SyntaxPart>>,
-    pub(crate) words: WordLists,
+    pub(crate) word_lists: WordLists,
 }
 
 impl Grammar {
@@ -74,8 +74,8 @@ impl Grammar {
     /// A line that begins with `=` lists words of an argument kind, one with `?` is an inspection command, and every
     /// other line is a weight and a form; `commands/README.md` describes the format.
     #[must_use]
-    pub fn for_peer(peer: ReferenceServer) -> Self {
-        Self::read_tables(|table| ReferenceServer::from_table(table) == peer)
+    pub fn for_reference_server(server: ReferenceServer) -> Self {
+        Self::read_tables(|table| ReferenceServer::from_table(table) == server)
     }
 
     /// Reads the tables for all peers.
@@ -84,7 +84,7 @@ impl Grammar {
         Self::read_tables(|_| true)
     }
 
-    /// The forms of the selected tables, with the words of all tables.
+    /// Reads the syntax forms of the selected tables. The word lists come from all tables.
     fn read_tables(is_selected: impl Fn(&str) -> bool) -> Self {
         let lines_of = |table: &&'static str| table.lines().map(str::trim);
         let own: Vec<&&'static str> = TABLES.iter().filter(|table| is_selected(table)).collect();
@@ -101,7 +101,7 @@ impl Grammar {
         let forms = lines().filter(is_form).map(|line| parse_form(line, &is_kind)).collect();
         let inspections = lines().filter_map(|line| line.strip_prefix('?'));
         let inspections = inspections.map(|line| parse_all(line, &is_kind)).collect();
-        Self { forms, inspections, words }
+        Self { forms, inspections, word_lists: words }
     }
 
     /// The words in all forms of this command (or subcommand, after a space); empty if there is no form.
@@ -115,7 +115,7 @@ impl Grammar {
         found
     }
 
-    /// Whether the first parts of a form can produce these names.
+    /// Whether the first syntax elements of a form can produce these names.
     fn can_be_named(&self, parts: &[SyntaxPart], names: &[&str]) -> bool {
         let [name, others @ ..] = names else { return true };
         let [part, behind @ ..] = parts else { return false };
@@ -123,7 +123,7 @@ impl Grammar {
             SyntaxPart::Word(word) => word.eq_ignore_ascii_case(name) && self.can_be_named(behind, others),
             SyntaxPart::ArgumentKind(kind) => {
                 let is_name = |word: &Vec<u8>| word.eq_ignore_ascii_case(name.as_bytes());
-                self.words.get(kind).is_some_and(|words| words.iter().any(is_name))
+                self.word_lists.get(kind).is_some_and(|words| words.iter().any(is_name))
                     && self.can_be_named(behind, others)
             }
             SyntaxPart::Optional(_) | SyntaxPart::Repeated(_) => false,
@@ -141,7 +141,7 @@ impl Grammar {
                     found.insert(word.to_uppercase());
                 }
                 SyntaxPart::ArgumentKind(kind) => {
-                    let words = self.words.get(kind).into_iter().flatten();
+                    let words = self.word_lists.get(kind).into_iter().flatten();
                     found.extend(words.map(|word| String::from_utf8_lossy(word).to_uppercase()));
                 }
                 SyntaxPart::Optional(inner) | SyntaxPart::Repeated(inner) => self.gather_words(inner, found),
@@ -157,7 +157,8 @@ impl Grammar {
         let kind = inspection
             .iter()
             .find_map(|part| if let SyntaxPart::ArgumentKind(kind) = part { Some(*kind) } else { None });
-        let words: BTreeSet<&Vec<u8>> = self.words[kind.expect("a inspection has one kind")].iter().collect();
+        let words: BTreeSet<&Vec<u8>> =
+            self.word_lists[kind.expect("a inspection has one kind")].iter().collect();
         let part = |part: &SyntaxPart, word: &[u8]| match part {
             SyntaxPart::Word(word) => word.as_bytes().to_vec(),
             _ => word.to_vec(),
@@ -168,13 +169,13 @@ impl Grammar {
 
 /// Splits a line into words at spaces. Words are quoted if they contain spaces or escapes (`\\`, `\r`, `
 /// `, `\xff`).
-fn read_words(listed: &str) -> Vec<Vec<u8>> {
+fn read_words(line: &str) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
-    let mut rest = listed.trim();
+    let mut rest = line.trim();
     while !rest.is_empty() {
         let (word, behind) = match rest.strip_prefix('"') {
             Some(quoted) => {
-                let end = end_of_quote(quoted).expect("quotes come in pairs");
+                let end = closing_quote_position(quoted).expect("quotes come in pairs");
                 (&quoted[..end], &quoted[end + 1..])
             }
             None => rest.split_once(' ').unwrap_or((rest, "")),
@@ -186,7 +187,7 @@ fn read_words(listed: &str) -> Vec<Vec<u8>> {
 }
 
 /// The position of the closing quote: the first one without a backslash before it.
-fn end_of_quote(quoted: &str) -> Option<usize> {
+fn closing_quote_position(quoted: &str) -> Option<usize> {
     let mut escaped = false;
     quoted.bytes().position(|byte| {
         let closes = byte == b'"' && !escaped;
@@ -236,7 +237,7 @@ fn parse_all(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> Vec<SyntaxPa
 
 type WordSource = Peekable<SplitWhitespace<'static>>;
 
-/// Parses up to a closing bracket or a bar, which is not consumed.
+/// Parses syntax elements up to a closing bracket or a bar, which is not consumed.
 fn parse_parts(words: &mut WordSource, is_kind: &dyn Fn(&str) -> bool) -> Vec<SyntaxPart> {
     let mut parts = Vec::new();
     while let Some(&word) = words.peek() {
@@ -302,6 +303,6 @@ mod tests {
 
     #[test]
     fn command_tables_can_be_parsed() {
-        assert!(Grammar::for_peer(ReferenceServer::Valkey).forms.len() > 300);
+        assert!(Grammar::for_reference_server(ReferenceServer::Valkey).forms.len() > 300);
     }
 }

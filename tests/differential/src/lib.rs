@@ -25,7 +25,7 @@ mod waivers;
 pub use callers::{CommandCaller, CommandFlags, ExecutedCommands, tested_elsewhere_reason};
 pub use compare::are_equivalent;
 pub use compatibility::{
-    REDOUBT_ONLY, ServerCommands, compatibility_page, find_wrong_missing_entries, is_missing,
+    REDOUBT_ONLY_COMMANDS, ServerCommands, compatibility_page, find_wrong_missing_entries, is_missing,
 };
 pub use documents::{CommandDocument, read_documents};
 pub use execution_mode::{ExecutionMode, Protocol};

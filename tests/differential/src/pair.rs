@@ -12,12 +12,12 @@ use crate::data::ServerData;
 use crate::execution_mode::called_command;
 use crate::{Command, Protocol, format_command};
 
-/// The options keep the slow log empty, however slow the machine is. The backlog size is Valkey's default, ten times
-/// that of Redis 7.0.
+/// The slow log must stay empty, however slow the machine is. The backlog size is Valkey's default, ten times that of
+/// Redis 7.0.
 const SERVER_OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl-backlog-size 1mb \
                        --slowlog-log-slower-than -1";
 
-/// The number of pipelined commands, small enough that neither side blocks on a full socket buffer.
+/// The number of pipelined commands, small enough that neither client nor server blocks on a full socket buffer.
 const PIPELINE_SIZE: usize = 50;
 /// The maximum number of bytes of a reply that a report shows.
 const MAX_SHOWN_BYTES: usize = 400;
@@ -52,8 +52,8 @@ impl ReplyDifference {
         name.unwrap_or_default()
     }
 
-    /// A key that is equal for differences with probably the same cause: the command, and the replies without numbers
-    /// and names.
+    /// A key by which differences with probably the same cause are grouped: the command, and the replies without
+    /// numbers and names.
     #[must_use]
     pub fn group_key(&self) -> String {
         let kind = |reply: &Option<Reply>| match reply {
@@ -165,8 +165,8 @@ impl ServerPair {
         payloads
     }
 
-    /// Empties both servers, runs the sequence on both, and returns the differences of the replies, or else of the
-    /// resulting data. Two errors with different texts do not end the sequence, because errors change no data; any
+    /// Empties both servers, runs the sequence on both, and returns the replies that differ, or else the differences in
+    /// the resulting data. Two errors with different texts do not end the sequence, because errors change no data; any
     /// other difference does.
     ///
     /// # Panics
@@ -184,8 +184,8 @@ impl ServerPair {
         differences
     }
 
-    /// Returns the replies that differ, and whether the sequence ended early, by the last difference or because both
-    /// servers closed the connection.
+    /// Returns the replies that differ, and whether the sequence ended early, either because of the last difference or
+    /// because both servers closed the connection.
     fn compare_replies(&self, protocol: Protocol, commands: &[Command]) -> (Vec<ReplyDifference>, bool) {
         let mut ours = connect_to_empty_server(&self.ours, protocol);
         let mut theirs = connect_to_empty_server(&self.theirs, protocol);
@@ -214,8 +214,8 @@ impl ServerPair {
                 differences.push(ReplyDifference { commands, ours: here, theirs: there });
                 if !both_failed {
                     // Wait until the pipelined commands have completed, so that none of them affects the next sequence.
-                    // One read timeout means that a side has sent all its replies: the number of replies may be what
-                    // differs.
+                    // A read timeout means that a server has sent all its replies; the servers may have sent different
+                    // numbers of replies.
                     for side in [&mut ours, &mut theirs] {
                         let _ = (index + 1..batch.len()).try_for_each(|_| read_reply(side).map(drop));
                     }
@@ -226,8 +226,8 @@ impl ServerPair {
         (differences, false)
     }
 
-    /// Drops commands while the same kind of difference remains. Returns `None` if the difference does not happen
-    /// again.
+    /// Drops commands as long as the same kind of difference remains. Returns `None` if the difference cannot be
+    /// reproduced.
     #[must_use]
     pub fn shrink_difference(
         &self,
@@ -271,7 +271,7 @@ impl ServerPair {
             let mut connection = node.connect();
             // The server may close before it has read everything; only its replies are compared.
             let _ = connection.send_raw(bytes);
-            let _ = connection.end_sending();
+            let _ = connection.shut_down_sending();
             connection.read_to_end()
         };
         Ok((answer(&self.ours)?, answer(&self.theirs)?))

@@ -1,4 +1,5 @@
-//! A master of one kind with a replica of the other kind: by applying the stream, the replica must get equal data.
+//! A master and a replica that run different programs: by applying the replication stream, the replica must get equal
+//! data.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,7 +16,7 @@ const SERVER_OPTIONS: &str =
     "--save  --appendonly no --enable-debug-command yes --repl-diskless-sync-delay 0";
 /// The number of commands that are pipelined to the master.
 const PIPELINE_SIZE: usize = 50;
-/// Time limit for a replica to catch up, also on a busy machine.
+/// Time limit for a replica to catch up, generous for a busy machine.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running master and its replica.
@@ -144,7 +145,8 @@ impl ReplicatedPair {
         keys.sum()
     }
 
-    /// Runs the commands on the emptied master, and records them for the caller that will apply them.
+    /// Runs the commands on the emptied master, and records them for the caller (replica or loader) that will apply
+    /// them.
     fn run_on_master(&self, caller: CommandCaller, commands: &[Command]) {
         let mut ran = self.executed.borrow_mut();
         let mut connection = self.master.connect();
@@ -209,16 +211,19 @@ impl ReplicatedPair {
         (there != here).then_some((question, there, here))
     }
 
-    /// Removes commands while the rest still makes a difference.
+    /// Removes commands as long as the remaining ones still produce a difference.
     #[must_use]
-    pub fn shrink_commands(mut commands: Vec<Command>, differs: impl Fn(&[Command]) -> bool) -> Vec<Command> {
+    pub fn shrink_commands(
+        mut commands: Vec<Command>,
+        makes_difference: impl Fn(&[Command]) -> bool,
+    ) -> Vec<Command> {
         let mut chunk = commands.len().div_ceil(2).max(1);
         loop {
             let mut at = 0;
             while at < commands.len() {
                 let mut fewer = commands.clone();
                 fewer.drain(at..(at + chunk).min(fewer.len()));
-                if differs(&fewer) {
+                if makes_difference(&fewer) {
                     commands = fewer;
                 } else {
                     at += chunk;

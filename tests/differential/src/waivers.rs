@@ -1,4 +1,4 @@
-//! Intended differences from Valkey, from which docs/differences.md is generated too.
+//! Intended differences from Valkey. The page docs/differences.md is also generated from them.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use harness::Reply;
 
 const WAIVERS_TABLE: &str = include_str!("waivers.tsv");
-/// Differences that no reply shows, used only for the page.
+/// Differences that do not show in any reply, used only for the page of differences.
 const OTHER_DIFFERENCES: &str = include_str!("beside_replies.tsv");
 
 /// An accepted difference in the replies to one command.
@@ -39,7 +39,7 @@ fn parse_rows(data: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
     })
 }
 
-/// Splits a command into arguments. A script in it is quoted, because scripts contain spaces.
+/// Splits a command into arguments. A script argument is quoted, because scripts contain spaces.
 fn split_arguments(command: &str) -> Vec<&str> {
     let parts = command.split('"').enumerate();
     parts
@@ -64,15 +64,15 @@ pub fn is_waived(command: &[Vec<u8>], ours: &Reply, theirs: &Reply) -> bool {
 }
 
 /// Whether a reply equals the text of a waiver.
-fn reply_matches(reply: &Reply, shown: &str) -> bool {
+fn reply_matches(reply: &Reply, pattern: &str) -> bool {
     let reply = format!("{reply:?}");
-    match shown.strip_suffix('*') {
+    match pattern.strip_suffix('*') {
         Some(beginning) => reply.starts_with(beginning),
-        None => reply == shown,
+        None => reply == pattern,
     }
 }
 
-/// The number of waivers for this command; a subcommand is named after its container and a space.
+/// The number of waivers for this command; a subcommand's name is its container's name, a space, and its own.
 pub(crate) fn waiver_count(command: &str) -> usize {
     let words = split_arguments(command);
     WAIVERS.iter().filter(|waiver| waiver.arguments.starts_with(&words)).count()

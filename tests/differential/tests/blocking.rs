@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 const CLIENT_COUNT: usize = 7;
 const BLOCKING_KEYS: &[&str] = &["a", "b", "c"];
 const STEP_COUNT: usize = 120;
-const TIMEOUT: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Commands that block. [`UNBLOCKING_COMMANDS`] are chosen more often, so that the keys are not always empty.
 const BLOCKING_COMMANDS: &[&str] = &[
@@ -42,8 +42,8 @@ const BLOCKING_COMMANDS: &[&str] = &[
     "BZPOPMIN K K 0",
     "BZMPOP 0 2 K K MIN COUNT 3",
 ];
-/// Commands that unblock clients. `|` separates the commands of a transaction, `N` is a rising number, `T` one key per
-/// transaction: clients blocked on a key that STORE overwrites use no other key.
+/// Commands that unblock clients. `|` separates the commands of a transaction, `N` is a rising number, and `T` is one
+/// key per transaction. Clients blocked on a key that a STORE command overwrites use no other key.
 const UNBLOCKING_COMMANDS: &[&str] = &[
     "RPUSH K N",
     "LPUSH K N N",
@@ -163,7 +163,7 @@ impl<'a> BlockingServer<'a> {
         told
     }
 
-    /// Waits until every client has received its reply or is blocked.
+    /// Waits until every client has received its reply or is blocked, and adds the replies to `replies`.
     fn wait_until_settled(&mut self, replies: &mut ClientReplies) {
         let start = Instant::now();
         loop {
@@ -178,7 +178,11 @@ impl<'a> BlockingServer<'a> {
             if blocked == Some(waits.to_string()) {
                 return;
             }
-            assert!(start.elapsed() < TIMEOUT, "{} comes to rest: {waits} wait, {blocked:?}", self.node.port);
+            assert!(
+                start.elapsed() < STEP_TIMEOUT,
+                "{} comes to rest: {waits} wait, {blocked:?}",
+                self.node.port
+            );
             std::thread::yield_now();
         }
     }
@@ -196,7 +200,7 @@ impl<'a> BlockingServer<'a> {
     }
 }
 
-/// Returns the first difference, with the index of the step that showed it.
+/// Returns the index of the first step whose replies differ, and a description of the difference.
 fn find_difference(nodes: &[Node; 2], steps: &[ScheduleStep]) -> Option<(usize, String)> {
     let mut report = String::new();
     let [mut ours, mut theirs] = [BlockingServer::new(&nodes[0]), BlockingServer::new(&nodes[1])];

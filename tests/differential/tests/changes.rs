@@ -1,5 +1,5 @@
-//! Compares how many changes (`rdb_changes_since_last_save`) each command counts with Valkey, so that `save` rules fire
-//! after the same commands on both.
+//! Compares with Valkey how many changes (`rdb_changes_since_last_save`) each command counts, so that `save` rules fire
+//! after the same commands on both servers.
 
 use std::collections::BTreeMap;
 
@@ -45,13 +45,15 @@ const EXCLUDED_COMMANDS: &[&str] = &[
 ];
 
 /// Commands that may count one change where Valkey counts none, each with its reason.
-const COUNTS_ONE_MORE: &[(&str, &str)] = &[
+const COMMANDS_COUNTING_ONE_MORE: &[(&str, &str)] = &[
     ("BITFIELD", "a string that was made or has grown has changed, also if no value fitted"),
     ("HDEL", "a field whose time is past is removed, though not counted as deleted"),
 ];
 
-fn is_accepted_count(name: &str, own: i64, other: i64) -> bool {
-    own == other || (own, other) == (1, 0) && COUNTS_ONE_MORE.iter().any(|(waived, _)| *waived == name)
+fn is_accepted_count(name: &str, our_count: i64, valkey_count: i64) -> bool {
+    our_count == valkey_count
+        || (our_count, valkey_count) == (1, 0)
+            && COMMANDS_COUNTING_ONE_MORE.iter().any(|(waived, _)| *waived == name)
 }
 
 /// A server and its client.
@@ -103,11 +105,11 @@ fn command_name(command: &Command) -> String {
 }
 
 #[test]
-fn dirty_counter_of_every_command_matches_valkey() {
+fn change_count_of_every_command_matches_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let payloads = ServerPair::start(&Program::redoubt(), &valkey).dump_payloads();
     let (mut ours, mut theirs) = (CountingServer::start(&Program::redoubt()), CountingServer::start(&valkey));
-    let grammar = Grammar::for_peer(ReferenceServer::Valkey);
+    let grammar = Grammar::for_reference_server(ReferenceServer::Valkey);
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut counted = 0;
     for seed in 1..=SEED_COUNT {

@@ -1,5 +1,5 @@
-//! Checks that the tables have forms of every command and every token of Valkey, and that the generated pages of
-//! commands and differences are up to date.
+//! Checks that the tables have a syntax form of every command and every token of Valkey, and that the generated pages
+//! of commands and differences are up to date.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ fn tables_cover_every_command_and_token_of_valkey() {
     let Some(valkey) = ReferenceServer::Valkey.program() else { return };
     let commands = read_commands(&valkey);
     assert!(commands.len() > 300, "{}", commands.len());
-    let grammar = Grammar::for_peer(ReferenceServer::Valkey);
+    let grammar = Grammar::for_reference_server(ReferenceServer::Valkey);
     let mut missing = Vec::new();
     for CommandDocument { name: command, tokens: words, .. } in &commands {
         if tested_elsewhere_reason(command).is_some() {

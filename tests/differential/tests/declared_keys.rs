@@ -1,6 +1,6 @@
-//! Compares the keys and databases that COMMAND GETKEYSANDFLAGS and ACL DRYRUN find in scrambled requests with Valkey.
+//! Compares with Valkey the keys and databases that COMMAND GETKEYSANDFLAGS and ACL DRYRUN find in scrambled requests.
 //!
-//! A request that this server refuses as malformed touches no keys, so its keys are not compared. `KEY_LISTS` sets the
+//! A request that Redoubt refuses as malformed accesses no keys, so its keys are not compared. `KEY_LISTS` sets the
 //! number of requests and `KEY_SEED` the first seed.
 
 use std::collections::BTreeMap;
@@ -11,15 +11,16 @@ use harness::{Connection, Node, Program, Reply};
 const REQUEST_COUNT: u64 = 6000;
 /// The number of requests sent to each server at once.
 const PIPELINE_SIZE: usize = 50;
-/// The maximum number of kinds for which a difference is reported.
-const MAX_REPORTED: usize = 40;
+/// The maximum number of kinds of differences to report.
+const MAX_REPORTED_DIFFERENCES: usize = 40;
 
 /// A user that may read some keys, write others, and use two databases.
-const ACL_USER: &str = "ACL SETUSER u on nopass resetchannels %R~a %R~g %W~b ~{t}* ~st ~z* ~s* db=0,1 +@all";
+const ACL_USER_COMMAND: &str =
+    "ACL SETUSER u on nopass resetchannels %R~a %R~g %W~b ~{t}* ~st ~z* ~s* db=0,1 +@all";
 
 fn start_server(program: &Program) -> Node {
     let node = Node::start(program, "--save  --appendonly no");
-    node.run(ACL_USER).expect_ok();
+    node.run(ACL_USER_COMMAND).expect_ok();
     node
 }
 
@@ -65,11 +66,11 @@ fn is_malformed(connection: &mut Connection, request: &Command) -> bool {
 }
 
 /// Commands for which Valkey's reply to ACL DRYRUN is wrong, each with the reason.
-const WRONG_IN_DRYRUN: &[(&str, &str)] =
+const COMMANDS_WRONG_IN_DRYRUN: &[(&str, &str)] =
     &[("PFMERGE", "without a source its destination is not checked, and it runs")];
 
 /// Commands for which Valkey's replies to both queries are wrong, each with the reason.
-const WRONG_IN_VALKEY: &[(&str, &str)] = &[
+const COMMANDS_WRONG_IN_VALKEY: &[(&str, &str)] = &[
     ("FLUSHALL", "its name stands for the databases"),
     (
         "XREADGROUP",
@@ -83,7 +84,8 @@ fn keys_and_permissions_of_scrambled_requests_match_valkey() {
     let Some(valkey) = ReferenceServer::Valkey.program() else { return };
     let (ours, theirs) = (start_server(&Program::redoubt()), start_server(&valkey));
     let (mut here, mut there, mut tried) = (ours.connect(), theirs.connect(), ours.connect());
-    let (grammar, table) = (Grammar::for_peer(ReferenceServer::Valkey), CommandFlags::from_node(&ours));
+    let (grammar, table) =
+        (Grammar::for_reference_server(ReferenceServer::Valkey), CommandFlags::from_node(&ours));
     let mut generator = Generator::new(&grammar, &[], env_number("KEY_SEED", 1));
     let mut report: BTreeMap<String, String> = BTreeMap::new();
     let runs = |request: &Command| {
@@ -98,8 +100,10 @@ fn keys_and_permissions_of_scrambled_requests_match_valkey() {
     while left > 0 {
         let count = left.min(PIPELINE_SIZE);
         left -= count;
-        let requests: Vec<Command> =
-            std::iter::repeat_with(|| generator.generate_scrambled()).filter(&runs).take(count).collect();
+        let requests: Vec<Command> = std::iter::repeat_with(|| generator.generate_scrambled_command())
+            .filter(&runs)
+            .take(count)
+            .collect();
         let questions = key_queries(&requests);
         let answers =
             query_replies(&mut here, &questions).into_iter().zip(query_replies(&mut there, &questions));
@@ -107,11 +111,11 @@ fn keys_and_permissions_of_scrambled_requests_match_valkey() {
             let request = &requests[number / 2];
             let name = table.command_name(request).unwrap_or_default().to_owned();
             if here == there
-                || report.len() >= MAX_REPORTED
+                || report.len() >= MAX_REPORTED_DIFFERENCES
                 || report.contains_key(&name)
-                || WRONG_IN_VALKEY.iter().any(|(known, _)| *known == name)
+                || COMMANDS_WRONG_IN_VALKEY.iter().any(|(known, _)| *known == name)
                 // The second query for each request is ACL DRYRUN.
-                || number % 2 == 1 && WRONG_IN_DRYRUN.iter().any(|(known, _)| *known == name)
+                || number % 2 == 1 && COMMANDS_WRONG_IN_DRYRUN.iter().any(|(known, _)| *known == name)
                 || is_malformed(&mut tried, request)
             {
                 continue;

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use differential::{REDOUBT_ONLY, ReferenceServer, is_missing};
+use differential::{REDOUBT_ONLY_COMMANDS, ReferenceServer, is_missing};
 use harness::{Connection, Node, Program, Reply};
 
-/// The prefix of the commands of Redis 8 for vector sets, which this server does not support.
+/// The prefix of the commands of Redis 8 for vector sets, which Redoubt does not support.
 const VECTOR_SET_PREFIX: &str = "V";
 /// Internal commands of Redis's slot migration, which no client sends.
 const INTERNAL_COMMANDS: &[&str] = &["trimslots"];
@@ -15,18 +15,18 @@ const INTERNAL_COMMANDS: &[&str] = &["trimslots"];
 type CommandProperties = BTreeMap<&'static str, String>;
 
 /// The properties of each command and subcommand, and the commands in each ACL category.
-struct CommandSurface {
+struct CommandMetadata {
     commands: BTreeMap<String, CommandProperties>,
-    read_categories: BTreeMap<String, BTreeSet<String>>,
+    categories: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl CommandSurface {
+impl CommandMetadata {
     fn read(program: &Program) -> Self {
         let node = Node::start(program, "");
         let mut connection = node.connect();
         let mut commands = BTreeMap::new();
         collect_commands(&connection.call_line("COMMAND"), &mut commands);
-        Self { commands, read_categories: read_categories(&mut connection) }
+        Self { commands, categories: read_categories(&mut connection) }
     }
 }
 
@@ -99,13 +99,14 @@ fn command_info_matches_valkey_and_redis() {
         return;
     };
     let [here, valkey, redis] =
-        [Program::redoubt(), valkey, redis].map(|program| CommandSurface::read(&program));
+        [Program::redoubt(), valkey, redis].map(|program| CommandMetadata::read(&program));
     let mut report = Vec::new();
     for (name, facts) in &here.commands {
         match (valkey.commands.get(name), redis.commands.get(name)) {
             (Some(there), _) => report_differences(name, facts, there, "Valkey", &mut report),
             (None, Some(there)) => report_differences(name, facts, there, "Redis", &mut report),
-            (None, None) if REDOUBT_ONLY.iter().any(|(only, _)| only.eq_ignore_ascii_case(name)) => {}
+            (None, None) if REDOUBT_ONLY_COMMANDS.iter().any(|(only, _)| only.eq_ignore_ascii_case(name)) => {
+            }
             (None, None) => report.push(format!("{name} is here alone")),
         }
     }
@@ -122,13 +123,13 @@ fn command_info_matches_valkey_and_redis() {
 #[test]
 fn acl_categories_match_valkey() {
     let Some(valkey) = ReferenceServer::Valkey.program() else { return };
-    let [here, there] = [Program::redoubt(), valkey].map(|program| CommandSurface::read(&program));
-    let names = |surface: &CommandSurface| surface.read_categories.keys().cloned().collect::<Vec<_>>();
+    let [here, there] = [Program::redoubt(), valkey].map(|program| CommandMetadata::read(&program));
+    let names = |surface: &CommandMetadata| surface.categories.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&here), names(&there));
-    for (name, commands) in &here.read_categories {
-        let common = |of: &BTreeSet<String>, other: &CommandSurface| -> BTreeSet<String> {
+    for (name, commands) in &here.categories {
+        let common = |of: &BTreeSet<String>, other: &CommandMetadata| -> BTreeSet<String> {
             of.iter().filter(|name| other.commands.contains_key(*name)).cloned().collect()
         };
-        assert_eq!(common(commands, &there), common(&there.read_categories[name], &here), "@{name}");
+        assert_eq!(common(commands, &there), common(&there.categories[name], &here), "@{name}");
     }
 }

@@ -1,17 +1,18 @@
 //! Checks that handlers access only the keys that their command declares.
 //!
 //! Requests are generated from the grammar and then scrambled: options come several times and in any order, option
-//! words stand where names belong, numbers are wrong. Every handler runs on them in this process. In a debug build a
-//! handler can only access declared keys, so a handler that parses its arguments differently gets an error
-//! ([`engine::UndeclaredKeys`]). `KEY_LISTS` sets the number of requests, `KEY_SEED` the first seed.
+//! names stand where other names belong, numbers are wrong. Every handler runs on such requests in this process. In a
+//! debug build a handler can only access declared keys, so a handler that parses its arguments differently from the key
+//! extraction gets an error ([`engine::UndeclaredKeys`]). `KEY_LISTS` sets the number of requests, `KEY_SEED` the first
+//! seed.
 
 use std::cell::Cell;
 
 use clock::Millis;
-use commands::for_server;
+use commands::server_registry;
 use differential::{Command, ExecutionMode, Generator, Grammar, Protocol, env_number, format_command};
 use engine::{
-    BackgroundMode, BeginSearch, CommandOrigin, Commands, DispatchStatus, Engine, FindKeys, KeySpec, NoLog,
+    BackgroundMode, BeginSearch, CommandOrigin, CommandSet, DispatchStatus, Engine, FindKeys, KeySpec, NoLog,
     PipelinedRequests, Session,
 };
 use keyspace::Keyspace;
@@ -19,11 +20,11 @@ use resp::{Batch, ParseLimits, Parser};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
 /// The default number of requests for each execution mode.
-const DEFAULT_REQUESTS: u64 = 5000;
+const DEFAULT_REQUEST_COUNT: u64 = 5000;
 /// The number of requests that run on the same dataset.
 const REQUESTS_PER_DATASET: u64 = 250;
 /// The number of commands that create the dataset.
-const DATASET_COMMANDS: usize = 150;
+const DATASET_COMMAND_COUNT: usize = 150;
 
 /// Requests for which key extraction and the handler once disagreed.
 const KNOWN_MISMATCHES: &[&str] = &[
@@ -53,7 +54,7 @@ const KNOWN_MISMATCHES: &[&str] = &[
 /// A client of a server that runs in this process.
 struct InProcessClient {
     engine: Engine,
-    commands: Commands,
+    commands: CommandSet,
     worker: engine::Worker,
     session: Session,
     next_id: u64,
@@ -61,13 +62,13 @@ struct InProcessClient {
 
 impl InProcessClient {
     fn new(engine: Engine) -> Self {
-        let worker = engine.worker(|| 0);
+        let worker = engine.new_worker(|| 0);
         let session = Session::new(1, CommandOrigin::Client, true);
-        Self { engine, commands: Commands::new(for_server()), worker, session, next_id: 2 }
+        Self { engine, commands: CommandSet::new(server_registry()), worker, session, next_id: 2 }
     }
 
     fn new_standalone() -> Self {
-        Self::new(Engine::new(for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)))
+        Self::new(Engine::new(server_registry().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)))
     }
 
     /// Creates a client of a node that serves every slot of a cluster, with several databases.
@@ -80,13 +81,13 @@ impl InProcessClient {
             role: Role::Master,
             config_epoch: Epoch(1),
             offset: ReplOffset(0),
-            failed: false,
-            suspected: false,
+            has_failed: false,
+            is_suspected: false,
         };
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
         topology.assign(Slot::all(), me);
         let keyspace = Keyspace::new(1, 16);
-        Self::new(Engine::new(for_server().catalogue(), keyspace, Some(topology), Box::new(NoLog)))
+        Self::new(Engine::new(server_registry().catalogue(), keyspace, Some(topology), Box::new(NoLog)))
     }
 
     /// Runs commands one after another. Blocking commands, and commands that the connection layer would execute, are
@@ -126,7 +127,7 @@ impl Drop for PrintOnPanic<'_> {
 /// Whether a command has keys and can run in this process.
 fn has_keys(command: &Command) -> bool {
     let name = command.first().map(Vec::as_slice).unwrap_or_default();
-    for_server().find(name).is_some_and(|entry| {
+    server_registry().find(name).is_some_and(|entry| {
         let of_it = !entry.command.keys.is_empty();
         of_it || entry.subcommands().iter().any(|sub| !sub.command.keys.is_empty())
     })
@@ -136,9 +137,9 @@ fn has_keys(command: &Command) -> bool {
 fn has_moving_keys(command: &Command) -> bool {
     let name = command.first().map(Vec::as_slice).unwrap_or_default();
     let moves = |spec: &KeySpec| {
-        !matches!((spec.search_start, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }))
+        !matches!((spec.search_start, spec.find_keys), (BeginSearch::Index(_), FindKeys::Range { .. }))
     };
-    for_server()
+    server_registry()
         .find(name)
         .is_some_and(|entry| entry.command.has_key_parser() || entry.command.keys.iter().any(moves))
 }
@@ -161,7 +162,7 @@ fn assert_scrambled_requests_access_declared_keys(
     in_one_slot: bool,
 ) {
     let grammar = Grammar::all_tables();
-    let (lists, first) = (env_number("KEY_LISTS", DEFAULT_REQUESTS), env_number("KEY_SEED", 1));
+    let (lists, first) = (env_number("KEY_LISTS", DEFAULT_REQUEST_COUNT), env_number("KEY_SEED", 1));
     let mut report = Vec::new();
     for round in 0..lists.div_ceil(REQUESTS_PER_DATASET) {
         let seed = first + round;
@@ -172,14 +173,15 @@ fn assert_scrambled_requests_access_declared_keys(
         }
         let prepared: Vec<Command> = std::iter::repeat_with(|| generator.generate_command())
             .filter(has_keys)
-            .take(DATASET_COMMANDS)
+            .take(DATASET_COMMAND_COUNT)
             .collect();
         let known = KNOWN_MISMATCHES
             .iter()
             .map(|line| line.split(' ').map(|word| word.as_bytes().to_vec()).collect());
         let mut fixed = 0;
-        let scrambled =
-            std::iter::repeat_with(|| generator.generate_scrambled()).filter(has_keys).filter(|command| {
+        let scrambled = std::iter::repeat_with(|| generator.generate_scrambled_command())
+            .filter(has_keys)
+            .filter(|command| {
                 // Most commands have keys at fixed positions, so only a few of them are tested.
                 fixed += u64::from(!has_moving_keys(command));
                 has_moving_keys(command) || fixed % 8 == 0

@@ -1,5 +1,5 @@
-//! Compares the keyspace events (`notify-keyspace-events`) of every command with Valkey: a subscriber on each side must
-//! receive the same events in the same order.
+//! Compares with Valkey the keyspace events (`notify-keyspace-events`) of every command: a subscriber to each server
+//! must receive the same events in the same order.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const PIPELINE_SIZE: usize = 50;
 /// The text of a message that marks the end of a command's events.
 const END_MARK: &str = "mark";
 
-/// Commands that the test does not generate: they change which events are sent, or choose at random, so the two
+/// Commands that the test does not generate: some change which events are sent, others choose at random, so the two
 /// servers would diverge.
 const EXCLUDED_COMMANDS: &[&str] = &[
     "ACL",
@@ -154,7 +154,7 @@ fn keyspace_events_match_valkey() {
     let payloads = ServerPair::start(&Program::redoubt(), &valkey).dump_payloads();
     let (mut ours, mut theirs) =
         (ListeningServer::start(&Program::redoubt()), ListeningServer::start(&valkey));
-    let grammar = Grammar::for_peer(ReferenceServer::Valkey);
+    let grammar = Grammar::for_reference_server(ReferenceServer::Valkey);
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     let mut told = 0;
     for seed in 1..=SEED_COUNT {

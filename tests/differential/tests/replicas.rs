@@ -10,10 +10,10 @@ use harness::Program;
 
 const SEQUENCE_LENGTH: usize = 300;
 const SEED_COUNT: u64 = 60;
-const SNAPSHOT_SEEDS: u64 = 12;
-const RELOAD_SEEDS: u64 = 20;
+const SNAPSHOT_SEED_COUNT: u64 = 12;
+const RELOAD_SEED_COUNT: u64 = 20;
 /// The maximum number of reports to shrink, because shrinking takes a while.
-const MAX_SHRUNK: usize = 5;
+const MAX_SHRUNK_REPORTS: usize = 5;
 
 /// Commands that only one server accepts, or that the servers execute differently. The stream carries their effects, so
 /// the data must still be equal.
@@ -71,8 +71,8 @@ fn parse_commands(lines: &[&str]) -> Vec<Command> {
     lines.iter().map(|line| line.split(' ').map(word).collect()).collect()
 }
 
-/// Whether a side effect of the command is not replicated by Valkey or Redis: the empty key of a failing BITFIELD, and
-/// the consumer of a group read or claim without entries. Redis also computes the lag of a group differently from
+/// Whether Valkey and Redis do not replicate a side effect of the command: the empty key of a failing BITFIELD, and the
+/// consumer created by a group read or claim without entries. Redis also computes the lag of a group differently from
 /// Valkey.
 fn is_not_replicated(master: &Program, replica: &Program, command: &Command) -> bool {
     let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
@@ -94,10 +94,10 @@ fn assert_equal_data(
     replica: &Program,
     payloads: &[Vec<u8>],
     seeds: u64,
-    difference: SyncMethod,
+    find_difference: SyncMethod,
 ) -> ReplicatedPair {
     let followed = ReplicatedPair::start(master, replica);
-    let grammar = Grammar::for_peer(ReferenceServer::Valkey);
+    let grammar = Grammar::for_reference_server(ReferenceServer::Valkey);
     let first = env_number("DIFFERENTIAL_FIRST_SEED", 1);
     let seeds = first..first + env_number("DIFFERENTIAL_SEEDS", seeds);
     let random = seeds.map(|seed| {
@@ -108,10 +108,11 @@ fn assert_equal_data(
     for (name, commands) in all {
         let mut commands = followed.replicated_commands(commands);
         commands.retain(|command| !is_not_replicated(master, replica, command));
-        if difference(&followed, &commands).is_some() && report.len() < MAX_SHRUNK {
-            let shortest =
-                ReplicatedPair::shrink_commands(commands, |fewer| difference(&followed, fewer).is_some());
-            report.push(format!("{name}:\n{}", difference(&followed, &shortest).unwrap_or_default()));
+        if find_difference(&followed, &commands).is_some() && report.len() < MAX_SHRUNK_REPORTS {
+            let shortest = ReplicatedPair::shrink_commands(commands, |fewer| {
+                find_difference(&followed, fewer).is_some()
+            });
+            report.push(format!("{name}:\n{}", find_difference(&followed, &shortest).unwrap_or_default()));
         }
         keys += followed.replica_key_count();
     }
@@ -121,15 +122,21 @@ fn assert_equal_data(
     followed
 }
 
-/// Tests replication in both directions: all seeds by the stream, and a few by full synchronisation. RESTORE payloads
-/// are made by the peer.
+/// Tests replication in both directions: all seeds by the stream, and a few by full synchronisation. The peer creates
+/// the payloads for RESTORE.
 fn check_both_directions(peer: Option<Program>) {
     let Some(peer) = peer else { return };
     let ours = Program::redoubt();
     let payloads = ServerPair::start(&ours, &peer).dump_payloads();
     for (master, replica) in [(&ours, &peer), (&peer, &ours)] {
         assert_equal_data(master, replica, &payloads, SEED_COUNT, ReplicatedPair::difference_by_stream);
-        assert_equal_data(master, replica, &payloads, SNAPSHOT_SEEDS, ReplicatedPair::difference_by_snapshot);
+        assert_equal_data(
+            master,
+            replica,
+            &payloads,
+            SNAPSHOT_SEED_COUNT,
+            ReplicatedPair::difference_by_snapshot,
+        );
     }
 }
 
@@ -144,10 +151,11 @@ fn files_of_redoubt_and_valkey_reload_to_replica_data() {
     let Some(valkey) = ReferenceServer::Valkey.program() else { return };
     let ours = Program::redoubt();
     let payloads = ServerPair::start(&ours, &valkey).dump_payloads();
-    let here = assert_equal_data(&ours, &valkey, &payloads, RELOAD_SEEDS, ReplicatedPair::difference_by_aof);
-    assert_equal_data(&ours, &valkey, &payloads, RELOAD_SEEDS, ReplicatedPair::difference_by_reload);
-    assert_equal_data(&valkey, &ours, &payloads, RELOAD_SEEDS, ReplicatedPair::difference_by_aof);
-    assert_equal_data(&valkey, &ours, &payloads, RELOAD_SEEDS, ReplicatedPair::difference_by_reload);
+    let here =
+        assert_equal_data(&ours, &valkey, &payloads, RELOAD_SEED_COUNT, ReplicatedPair::difference_by_aof);
+    assert_equal_data(&ours, &valkey, &payloads, RELOAD_SEED_COUNT, ReplicatedPair::difference_by_reload);
+    assert_equal_data(&valkey, &ours, &payloads, RELOAD_SEED_COUNT, ReplicatedPair::difference_by_aof);
+    assert_equal_data(&valkey, &ours, &payloads, RELOAD_SEED_COUNT, ReplicatedPair::difference_by_reload);
     if std::env::var_os("DIFFERENTIAL_SEEDS").is_none() {
         let missing_commands = here.missing_commands(CommandCaller::Loader);
         assert!(missing_commands.is_empty(), "{}", missing_commands.join("\n"));

@@ -13,13 +13,13 @@ use harness::{Node, Program};
 
 const SEQUENCE_LENGTH: usize = 300;
 /// The maximum number of kinds of differences to shrink, because each takes a second.
-const MAX_SHRUNK: usize = 100;
+const MAX_SHRUNK_DIFFERENCES: usize = 100;
 
 /// The number of server pairs that run in parallel, since some commands block for a time on both servers.
 const PAIR_COUNT: u64 = 3;
 
-/// Valid forms of commands that the tables seldom or never generate without an error.
-const PLAIN_FORMS: &[&str] = &[
+/// Valid command forms that the tables seldom or never generate without an error.
+const PLAIN_COMMANDS: &[&str] = &[
     "ACL CAT",
     "ACL HELP",
     "AUTH default any",
@@ -34,12 +34,12 @@ const PLAIN_FORMS: &[&str] = &[
     "XREADGROUP GROUP g c STREAMS s >",
     "XCLAIM s g d 0 1-1",
 ];
-/// The seed that stands for the sequence of [`PLAIN_FORMS`].
-const PLAIN_FORMS_SEED: u64 = 0;
+/// The seed that stands for the sequence of [`PLAIN_COMMANDS`].
+const PLAIN_COMMANDS_SEED: u64 = 0;
 
 fn plain_commands() -> Vec<Command> {
     let words = |line: &&str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-    PLAIN_FORMS.iter().map(words).collect()
+    PLAIN_COMMANDS.iter().map(words).collect()
 }
 
 /// Compares the replies for all seeds; the first difference of each kind is shrunk and reported.
@@ -47,7 +47,7 @@ fn assert_equal_replies(protocol: Protocol, mode: ExecutionMode, seeds: u64) {
     assert_equal_replies_of(ReferenceServer::Valkey, |pair| pair, protocol, mode, seeds);
 }
 
-/// Like [`assert_equal_replies`], between servers that `prepare` has configured.
+/// Like [`assert_equal_replies`], but `peer` is the reference server and `prepare` configures the servers first.
 fn assert_equal_replies_of(
     peer: ReferenceServer,
     prepare: fn(ServerPair) -> ServerPair,
@@ -56,20 +56,22 @@ fn assert_equal_replies_of(
     seeds: u64,
 ) {
     let Some(theirs) = peer.program() else { return };
-    let grammar = Grammar::for_peer(peer);
+    let grammar = Grammar::for_reference_server(peer);
     let (first, count) = (env_number("DIFFERENTIAL_FIRST_SEED", 1), env_number("DIFFERENTIAL_SEEDS", seeds));
     let found: Mutex<BTreeMap<String, (u64, differential::ReplyDifference)>> = Mutex::default();
     let compare = |seeds: &mut dyn Iterator<Item = u64>| {
         let pair = prepare(ServerPair::start(&Program::redoubt(), &theirs));
         let payloads = pair.dump_payloads();
-        let plain = (PLAIN_FORMS_SEED, plain_commands());
+        let plain = (PLAIN_COMMANDS_SEED, plain_commands());
         let sequence =
             |seed| (seed, Generator::new(&grammar, &payloads, seed).generate_sequence(SEQUENCE_LENGTH));
         for (seed, commands) in std::iter::once(plain).chain(seeds.map(sequence)) {
             let commands = mode.wrap_commands(protocol, commands);
             for difference in pair.compare_servers(protocol, &commands) {
                 let kind = difference.group_key();
-                let is_new = |found: &BTreeMap<_, _>| found.len() < MAX_SHRUNK && !found.contains_key(&kind);
+                let is_new = |found: &BTreeMap<_, _>| {
+                    found.len() < MAX_SHRUNK_DIFFERENCES && !found.contains_key(&kind)
+                };
                 if is_new(&found.lock().unwrap())
                     && let Some(short) = pair.shrink_difference(protocol, &difference)
                 {
@@ -97,7 +99,7 @@ fn assert_equal_replies_of(
         .map(|(seed, difference)| format!("seed {seed}, {protocol:?}, {mode:?}:\n{difference}"))
         .collect();
     assert!(report.is_empty(), "replies differ from those of {peer:?}:\n{}", report.join("\n"));
-    // Other seeds may generate too few commands for full coverage.
+    // With other seeds, too few commands may be generated for full coverage.
     if peer == ReferenceServer::Valkey
         && ["DIFFERENTIAL_SEEDS", "DIFFERENTIAL_FIRST_SEED"]
             .iter()

@@ -1,4 +1,4 @@
-//! Compares the effects of commands in the replication stream and in the append-only file with Valkey, word by word.
+//! Compares with Valkey the effects of commands in the replication stream and in the append-only file, word by word.
 //! The same commands run on both servers, and a fake replica and a file reader collect their effects. The stories
 //! contain the intended differences with their reasons.
 
@@ -48,7 +48,7 @@ fn record_effects(program: &Program, stories: &[Story]) -> (Vec<Vec<CommandWords
     // After the server has exited, its files contain all acknowledged writes.
     let folder = node.folder().join("appendonlydir");
     node.connect().send(&["SHUTDOWN", "NOSAVE"]).expect("it is read");
-    node.wait_for_own_exit();
+    node.wait_for_exit_before_relaunch();
     let commands = read_files(&folder);
     let mut filed = Vec::new();
     for number in 0..stories.len() {
@@ -72,7 +72,7 @@ fn normalize_effect(words: &CommandWords) -> CommandWords {
     words.iter().map(word).collect()
 }
 
-/// Removes SELECT and effects that only the stream has, so that the rest can be compared with the files.
+/// Removes SELECT and the effects that only the stream contains, so that the rest can be compared with the files.
 fn file_effects(effects: &[CommandWords]) -> Vec<CommandWords> {
     effects
         .iter()

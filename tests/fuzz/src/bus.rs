@@ -3,7 +3,7 @@
 use gossip::wire;
 
 /// Decodes `bytes` as a bus packet.
-pub fn run_bus(bytes: &[u8]) {
+pub fn fuzz_bus(bytes: &[u8]) {
     if let Ok(packet) = wire::decode(bytes) {
         assert_eq!(wire::decode(&packet.encode()), Ok(packet));
     }

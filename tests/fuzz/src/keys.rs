@@ -4,30 +4,31 @@
 use std::cell::RefCell;
 
 use clock::Millis;
-use commands::for_server;
+use commands::server_registry;
 use engine::{
-    BeginSearch, CommandOrigin, CommandRunner, Commands, DispatchStatus, Engine, FindKeys, KeySpec, NoLog,
+    BeginSearch, CommandOrigin, CommandRunner, CommandSet, DispatchStatus, Engine, FindKeys, KeySpec, NoLog,
     PipelinedRequests, Session, Worker,
 };
 use keyspace::Keyspace;
 use resp::{Batch, ParseLimits, Parser};
 
 /// Commands that create values for the other commands.
-const VALUE_COMMANDS: &[&[u8]] = &[b"geoadd", b"rpush", b"sadd", b"set", b"xadd", b"xgroup", b"zadd"];
-/// The maximum number of words in a request. Longer requests reach no further code.
+const VALUE_CREATING_COMMANDS: &[&[u8]] =
+    &[b"geoadd", b"rpush", b"sadd", b"set", b"xadd", b"xgroup", b"zadd"];
+/// The maximum number of words in a request. Longer requests exercise no additional code.
 const MAX_WORDS: usize = 64;
 
 thread_local! {
     /// A client that is created once per thread, because creating a keyspace is slow.
-    static CLIENT_ID: RefCell<FuzzedClient> = RefCell::new(FuzzedClient::new());
+    static FUZZED_CLIENT: RefCell<FuzzedClient> = RefCell::new(FuzzedClient::new());
 }
 
 /// Runs each line of `bytes` as a request on an empty server.
 ///
 /// # Panics
 /// A handler accesses a key that its command has not declared.
-pub fn run_keys(bytes: &[u8]) {
-    CLIENT_ID.with_borrow_mut(|client| {
+pub fn fuzz_keys(bytes: &[u8]) {
+    FUZZED_CLIENT.with_borrow_mut(|client| {
         client.call_command(&[b"flushall"]);
         for line in bytes.split(|byte| *byte == b'\n') {
             let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').take(MAX_WORDS).collect();
@@ -46,30 +47,30 @@ pub fn run_keys(bytes: &[u8]) {
 /// because they may never end.
 fn is_fuzzed_command(name: &[u8]) -> bool {
     let moves = |spec: &KeySpec| {
-        !matches!((spec.search_start, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }))
+        !matches!((spec.search_start, spec.find_keys), (BeginSearch::Index(_), FindKeys::Range { .. }))
     };
-    let found = for_server().find(name).map(|entry| entry.command);
+    let found = server_registry().find(name).map(|entry| entry.command);
     let has_moving_keys = found.is_some_and(|command| {
-        !matches!(command.run, CommandRunner::Script(_))
+        !matches!(command.runner, CommandRunner::Script(_))
             && (command.has_key_parser() || command.keys.iter().any(moves))
     });
-    has_moving_keys || VALUE_COMMANDS.iter().any(|maker| maker.eq_ignore_ascii_case(name))
+    has_moving_keys || VALUE_CREATING_COMMANDS.iter().any(|maker| maker.eq_ignore_ascii_case(name))
 }
 
 /// A client of an engine that runs in this process.
 struct FuzzedClient {
     engine: Engine,
-    commands: Commands,
+    commands: CommandSet,
     worker: Worker,
     session: Session,
 }
 
 impl FuzzedClient {
     fn new() -> Self {
-        let engine = Engine::new(for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog));
-        let worker = engine.worker(|| 0);
+        let engine = Engine::new(server_registry().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog));
+        let worker = engine.new_worker(|| 0);
         let session = Session::new(1, CommandOrigin::Client, true);
-        Self { engine, commands: Commands::new(for_server()), worker, session }
+        Self { engine, commands: CommandSet::new(server_registry()), worker, session }
     }
 
     fn call_command(&mut self, words: &[&[u8]]) {

@@ -33,7 +33,7 @@ macro_rules! target {
 
         #[cfg(not(fuzzing))]
         fn main() -> std::io::Result<()> {
-            $crate::replay($run)
+            $crate::replay_files($run)
         }
     };
 }
@@ -42,7 +42,7 @@ macro_rules! target {
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn replay(target: fn(&[u8])) -> std::io::Result<()> {
+pub fn replay_files(target: fn(&[u8])) -> std::io::Result<()> {
     for file in std::env::args_os().skip(1) {
         target(&std::fs::read(file)?);
     }
@@ -55,12 +55,12 @@ const READ_SIZES: [usize; 3] = [1, 3, 64];
 /// A reader that returns at most `len` bytes per read.
 struct ChunkedReader<'a> {
     remaining: &'a [u8],
-    len: usize,
+    max_read_size: usize,
 }
 
 impl Read for ChunkedReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let len = self.len.min(into.len());
+        let len = self.max_read_size.min(into.len());
         self.remaining.read(&mut into[..len])
     }
 }

@@ -6,7 +6,7 @@ use resp::{Batch, ParseLimits, Parser, ProtocolError, parse_value};
 type ParsedRequests = Vec<Vec<Vec<u8>>>;
 
 /// Parses `bytes` as a whole and in pieces.
-pub fn run_requests(bytes: &[u8]) {
+pub fn fuzz_requests(bytes: &[u8]) {
     let whole = parse_pieces(std::iter::once(bytes));
     for len in crate::READ_SIZES {
         assert_eq!(parse_pieces(bytes.chunks(len)), whole);
@@ -17,10 +17,10 @@ pub fn run_requests(bytes: &[u8]) {
     }
 }
 
-/// Parses as a connection does: consumed bytes are removed from the buffer, and the next piece is appended.
-fn parse_pieces<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (ParsedRequests, Option<ProtocolError>) {
+/// Parses pieces as a connection does: consumed bytes are removed from the buffer, and the next piece is appended.
+fn parse_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (ParsedRequests, Option<ProtocolError>) {
     let (mut parser, mut buffer, mut requests) = (Parser::new(), Vec::new(), Vec::new());
-    for piece in parts {
+    for piece in pieces {
         buffer.extend_from_slice(piece);
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut buffer, &mut batch, &ParseLimits::default());
@@ -30,7 +30,7 @@ fn parse_pieces<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (ParsedRequests, O
         if parsed.error.is_some() {
             return (requests, parsed.error);
         }
-        buffer.drain(..parsed.consumed);
+        buffer.drain(..parsed.consumed_bytes);
     }
     (requests, None)
 }

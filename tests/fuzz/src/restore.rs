@@ -3,15 +3,18 @@
 use clock::Millis;
 use crc_fast::{CrcAlgorithm, checksum};
 use keyspace::{EncodingLimits, KeyLookup, Keyspace, ListpackBounds};
-use persistence::{Checks, Dialect, RestoredValue, ValueBuffer};
+use persistence::{Dialect, InputChecks, RestoredValue, ValueBuffer};
 
 fn encoding_limits() -> EncodingLimits {
-    EncodingLimits { hash: ListpackBounds { entries: 16, value: 64 }, ..EncodingLimits::default() }
+    EncodingLimits {
+        hash: ListpackBounds { max_entries: 16, max_value_len: 64 },
+        ..EncodingLimits::default()
+    }
 }
 const TEST_KEY: &[u8] = b"key";
 
 /// Restores and dumps `value`, a payload without its trailer, twice.
-pub fn run_restore(value: &[u8]) {
+pub fn fuzz_restore(value: &[u8]) {
     let Some(first) = restore_and_dump(&payload_with_trailer(value)) else { return };
     assert_eq!(restore_and_dump(&first).as_ref(), Some(&first));
 }
@@ -28,7 +31,8 @@ pub fn payload_with_trailer(value: &[u8]) -> Vec<u8> {
 fn restore_and_dump(payload: &[u8]) -> Option<Vec<u8>> {
     let mut buffer = ValueBuffer::new();
     let restored =
-        persistence::restore(payload, 1 << 20, encoding_limits(), Checks::default(), &mut buffer).ok()?;
+        persistence::restore(payload, 1 << 20, encoding_limits(), InputChecks::default(), &mut buffer)
+            .ok()?;
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(TEST_KEY);
     let mut guard = keyspace.lock(key.slot());
@@ -48,7 +52,7 @@ pub fn is_restorable(payload: &[u8]) -> bool {
         payload,
         512 << 20,
         EncodingLimits::default(),
-        Checks::default(),
+        InputChecks::default(),
         &mut ValueBuffer::new(),
     )
     .is_ok()

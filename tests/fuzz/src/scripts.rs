@@ -28,8 +28,8 @@ thread_local! {
     /// A clock that advances with every read, so that endless scripts exceed their time limit after a fixed number of
     /// instructions.
     static FAKE_CLOCK: Cell<u64> = const { Cell::new(0) };
-    static TARGET_LOCK: RefCell<Option<Arc<InterpreterState>>> = const { RefCell::new(None) };
-    static INTERPRETER_STATE: RefCell<Option<(Interpreter, Vec<u8>)>> = const { RefCell::new(None) };
+    static RUNNING_INTERPRETER: RefCell<Option<Arc<InterpreterState>>> = const { RefCell::new(None) };
+    static INTERPRETER_AND_LIBRARIES: RefCell<Option<(Interpreter, Vec<u8>)>> = const { RefCell::new(None) };
 }
 
 fn fake_nanos() -> u64 {
@@ -38,7 +38,7 @@ fn fake_nanos() -> u64 {
 }
 
 fn stop_script() {
-    TARGET_LOCK.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()));
+    RUNNING_INTERPRETER.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()));
 }
 
 /// A host that returns fixed replies to every command.
@@ -63,7 +63,7 @@ impl LuaHost for FakeServer {
 /// A debugger user who sends fixed commands and leaves after a while.
 #[derive(Debug, Default)]
 struct DebuggerUser {
-    printed: usize,
+    message_count: usize,
 }
 
 impl DebugConsole for DebuggerUser {
@@ -72,15 +72,15 @@ impl DebugConsole for DebuggerUser {
     }
 
     fn receive(&mut self, _stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>> {
-        self.printed += 1;
-        let line = DEBUGGER_COMMANDS.get(self.printed % (DEBUGGER_COMMANDS.len() + 1))?;
-        (self.printed < 100).then(|| line.split(' ').map(|word| word.as_bytes().to_vec()).collect())
+        self.message_count += 1;
+        let line = DEBUGGER_COMMANDS.get(self.message_count % (DEBUGGER_COMMANDS.len() + 1))?;
+        (self.message_count < 100).then(|| line.split(' ').map(|word| word.as_bytes().to_vec()).collect())
     }
 }
 
 /// Runs `bytes` as a script, without and with the debugger.
-pub fn run_scripts(bytes: &[u8]) {
-    INTERPRETER_STATE.with_borrow_mut(|state| {
+pub fn fuzz_scripts(bytes: &[u8]) {
+    INTERPRETER_AND_LIBRARIES.with_borrow_mut(|state| {
         let (interpreter, world) = state.get_or_insert_with(|| {
             let mut interpreter = new_interpreter();
             let world = run_text(&mut interpreter, LIST_LIBRARIES_SCRIPT.as_bytes(), false).expect("it runs");
@@ -107,8 +107,8 @@ fn new_interpreter() -> Interpreter {
 }
 
 /// Runs a script; returns its reply or the text of its error.
-fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Result<Vec<u8>, String> {
-    TARGET_LOCK.set(Some(interpreter.running().clone()));
+fn run_text(interpreter: &mut Interpreter, text: &[u8], with_debugger: bool) -> Result<Vec<u8>, String> {
+    RUNNING_INTERPRETER.set(Some(interpreter.interpreter_state().clone()));
     let script = Arc::new(Script::new(text).map_err(|error| error.to_string())?);
     interpreter.compile(&script).map_err(|failure| format!("{failure:?}"))?;
     let mut request = Request::new();
@@ -116,15 +116,15 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
         request.push(word);
     }
     let (call, mut server) =
-        (Invocation { command: request.args(), keys: 1, timeout: 5 }, FakeServer::default());
-    let outcome = if debugged {
+        (Invocation { command: request.args(), key_count: 1, busy_timeout_millis: 5 }, FakeServer::default());
+    let outcome = if with_debugger {
         interpreter.debug(&script, &call, &mut server, Box::new(DebuggerUser::default()))
     } else {
         interpreter.run(&script, &call, &mut server)
     };
     match outcome.and_then(|outcome| encode_reply(interpreter, &outcome, text)) {
         Ok(reply) => Ok(reply),
-        Err(ScriptFailure::Error { to_lua_string: text, .. }) => {
+        Err(ScriptFailure::Error { text, .. }) => {
             let text = String::from_utf8_lossy(&text).into_owned();
             assert!(!text.contains(['\r', '\n', '\0']), "an error is one line: {text:?}");
             Err(text)

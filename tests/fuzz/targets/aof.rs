@@ -1,4 +1,4 @@
 //! Fuzz target for append-only files.
 #![cfg_attr(fuzzing, no_main)]
 
-fuzz::target!(fuzz::aof::run_aof);
+fuzz::target!(fuzz::aof::fuzz_aof);

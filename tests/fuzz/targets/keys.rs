@@ -1,4 +1,4 @@
 //! Fuzz target for commands with keys at variable positions.
 #![cfg_attr(fuzzing, no_main)]
 
-fuzz::target!(fuzz::keys::run_keys);
+fuzz::target!(fuzz::keys::fuzz_keys);

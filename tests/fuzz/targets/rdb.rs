@@ -1,4 +1,4 @@
 //! Fuzz target for RDB files.
 #![cfg_attr(fuzzing, no_main)]
 
-fuzz::target!(fuzz::rdb::run_rdb);
+fuzz::target!(fuzz::rdb::fuzz_rdb);

@@ -1,4 +1,4 @@
 //! Fuzz target for the request parser.
 #![cfg_attr(fuzzing, no_main)]
 
-fuzz::target!(fuzz::requests::run_requests);
+fuzz::target!(fuzz::requests::fuzz_requests);

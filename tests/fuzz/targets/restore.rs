@@ -1,4 +1,4 @@
 //! Fuzz target for payloads of RESTORE.
 #![cfg_attr(fuzzing, no_main)]
 
-fuzz::target!(fuzz::restore::run_restore);
+fuzz::target!(fuzz::restore::fuzz_restore);

@@ -1,4 +1,4 @@
 //! Fuzz target for scripts.
 #![cfg_attr(fuzzing, no_main)]
 
-fuzz::target!(fuzz::scripts::run_scripts);
+fuzz::target!(fuzz::scripts::fuzz_scripts);

@@ -14,7 +14,7 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
 /// The maximum ratio of memory to payload length. Three bytes of compressed data can expand to 264 bytes, a listpack
 /// element of two bytes takes 32 bytes while it is read, and both are copied once more.
-const MAX_EXPANSION: usize = 300;
+const MAX_MEMORY_RATIO: usize = 300;
 /// The memory used for any payload, in bytes.
 const BASE_MEMORY: usize = 256 << 10;
 const ROUND_COUNT: usize = 4000;
@@ -33,7 +33,7 @@ fn memory_use_of_restore_is_limited_by_the_payload_length() {
         let most = dhat::HeapStats::get().max_bytes;
         drop(counting);
         assert!(
-            most <= BASE_MEMORY + MAX_EXPANSION * payload.len(),
+            most <= BASE_MEMORY + MAX_MEMORY_RATIO * payload.len(),
             "{most} bytes for {}: {payload:02x?}",
             payload.len()
         );

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use persistence::aof::check;
+use persistence::aof::check_aof;
 use persistence::{RdbLoader, ReadLimits};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -11,11 +11,11 @@ use rand_chacha::ChaCha8Rng;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// The memory that a reader uses for any input, in bytes: its buffers, and one part of a large value.
+/// The memory that a reader uses for any input, in bytes: its buffers, and one chunk of a large value.
 const BASE_MEMORY: usize = 1 << 20;
 /// The maximum ratio of memory to file length: compressed strings expand to at most 88 times their length and are held
 /// twice.
-const MAX_EXPANSION: usize = 200;
+const MAX_MEMORY_RATIO: usize = 200;
 const ROUND_COUNT: usize = 3000;
 
 fn peak_heap_bytes(run: impl FnOnce()) -> usize {
@@ -34,7 +34,7 @@ fn load_rdb(file: &[u8]) {
 
 fn assert_memory_is_bounded(file: &[u8], run: impl FnOnce(&[u8])) {
     let (most, len) = (peak_heap_bytes(|| run(file)), file.len());
-    assert!(most <= BASE_MEMORY + MAX_EXPANSION * len, "{most} bytes for {len}: {}", file.escape_ascii());
+    assert!(most <= BASE_MEMORY + MAX_MEMORY_RATIO * len, "{most} bytes for {len}: {}", file.escape_ascii());
 }
 
 /// Overwrites random positions of valid files with huge lengths.
@@ -60,6 +60,6 @@ fn claimed_lengths_allocate_no_memory() {
         assert_memory_is_bounded(&file, load_rdb);
     }
     for claim in ["*1000000000\r\n", "*2\r\n$4294967295\r\nabc", "*3\r\n$3\r\nSET\r\n$-1\r\n", "#TS:1"] {
-        assert_memory_is_bounded(claim.as_bytes(), |file| drop(check(file, None)));
+        assert_memory_is_bounded(claim.as_bytes(), |file| drop(check_aof(file, None)));
     }
 }

@@ -12,37 +12,37 @@ use rand_chacha::ChaCha8Rng;
 
 #[test]
 fn aof_target_accepts_any_bytes() {
-    run_target(fuzz::aof::run_aof, "seeds/aof");
+    run_target(fuzz::aof::fuzz_aof, "seeds/aof");
 }
 
 #[test]
 fn bus_target_accepts_any_bytes() {
-    run_target(fuzz::bus::run_bus, "seeds/bus");
+    run_target(fuzz::bus::fuzz_bus, "seeds/bus");
 }
 
 #[test]
 fn keys_target_accepts_any_bytes() {
-    run_target(fuzz::keys::run_keys, "seeds/keys");
+    run_target(fuzz::keys::fuzz_keys, "seeds/keys");
 }
 
 #[test]
 fn rdb_target_accepts_any_bytes() {
-    run_target(fuzz::rdb::run_rdb, "../../crates/persistence/testdata");
+    run_target(fuzz::rdb::fuzz_rdb, "../../crates/persistence/testdata");
 }
 
 #[test]
 fn requests_target_accepts_any_bytes() {
-    run_target(fuzz::requests::run_requests, "seeds/requests");
+    run_target(fuzz::requests::fuzz_requests, "seeds/requests");
 }
 
 #[test]
 fn restore_target_accepts_any_bytes() {
-    run_target(fuzz::restore::run_restore, "seeds/restore");
+    run_target(fuzz::restore::fuzz_restore, "seeds/restore");
 }
 
 #[test]
 fn scripts_target_accepts_any_bytes() {
-    run_target(fuzz::scripts::run_scripts, "seeds/scripts");
+    run_target(fuzz::scripts::fuzz_scripts, "seeds/scripts");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn start_holder(node: &Node, options: &str, command: &[&str]) -> Child {
     child
 }
 
-fn wait_for_end(mut child: Child) -> (ExitStatus, String) {
+fn wait_for_exit(mut child: Child) -> (ExitStatus, String) {
     let status = eventually("the command ends", || child.try_wait().unwrap());
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
@@ -55,7 +55,7 @@ fn exit_status_is_that_of_the_command_and_the_lock_is_released() {
 }
 
 #[test]
-fn command_gets_its_fencing_token() {
+fn command_receives_fencing_token_of_its_lock() {
     let node = Node::start(&Program::redoubt(), "");
     let token = || {
         let out = lock_command(&node, "", &["sh", "-c", "echo $REDOUBT_LOCK_TOKEN"]).output().unwrap().stdout;
@@ -65,7 +65,7 @@ fn command_gets_its_fencing_token() {
 }
 
 #[test]
-fn timeout_is_reported() {
+fn lock_timeout_is_reported() {
     let node = Node::start(&Program::redoubt(), "");
     let mut holder = start_holder(&node, "", &["sleep", "60"]);
     assert_eq!(lock_status(&node, "--wait 200ms", &["true"]), Some(75));
@@ -88,7 +88,7 @@ fn signals_are_forwarded_to_the_command() {
     assert_eq!(first_line(child.stdout.as_mut().unwrap()), "ready");
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
     assert_eq!(first_line(child.stdout.as_mut().unwrap()), "heard");
-    assert_eq!(wait_for_end(child).0.code(), Some(5));
+    assert_eq!(wait_for_exit(child).0.code(), Some(5));
     assert_eq!(node.run("EXISTS l").int(), 0);
 }
 
@@ -100,7 +100,7 @@ fn losing_the_lock_kills_the_command_and_its_children() {
     let mut child = start_holder(&node, "--lease 900ms --kill-after 300ms", &["sh", "-c", script]);
     let started: i32 = first_line(child.stdout.as_mut().unwrap()).parse().unwrap();
     node.run("DEL l");
-    let (status, stderr) = wait_for_end(child);
+    let (status, stderr) = wait_for_exit(child);
     assert_eq!(status.code(), Some(74));
     assert!(stderr.contains("l is lost: the server no longer has it"), "{stderr}");
     eventually("the child process is gone", || {
@@ -164,7 +164,7 @@ fn waiting_for_an_unreachable_server_is_reported() {
 
 /// The command succeeds before the loss of the lock is detected, so its work may have been done twice.
 #[test]
-fn loss_noticed_at_the_end_is_a_failure() {
+fn lock_lost_before_command_end_is_reported_as_failure() {
     let node = Node::start(&Program::redoubt(), "");
     let file = node.folder().join("go");
     let script = format!("while ! [ -e {} ]; do sleep 0.05; done", file.display());
@@ -172,7 +172,7 @@ fn loss_noticed_at_the_end_is_a_failure() {
         let child = start_holder(&node, options, &["sh", "-c", &script]);
         node.run("DEL l");
         std::fs::write(&file, "").unwrap();
-        let (ended, stderr) = wait_for_end(child);
+        let (ended, stderr) = wait_for_exit(child);
         assert_eq!(ended.code(), Some(status), "{stderr}");
         assert!(stderr.contains("redoubt lock: l: "), "{stderr}");
         std::fs::remove_file(&file).unwrap();

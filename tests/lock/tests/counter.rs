@@ -37,7 +37,7 @@ impl CountingProcesses {
             let member = counters.spawn();
             counters.processes.push(member);
         }
-        counters.wait_for_more("the processes count");
+        counters.wait_for_more_increments("the processes count");
         counters
     }
 
@@ -68,13 +68,13 @@ impl CountingProcesses {
     }
 
     /// Waits for twenty more increments, which fails if there is a deadlock.
-    fn wait_for_more(&self, description: &str) {
+    fn wait_for_more_increments(&self, description: &str) {
         let before = self.reported_count();
         eventually(description, || (self.reported_count() >= before + 20).then_some(()));
     }
 
-    /// Kills one process at a random point, and starts another in its place.
-    fn kill_one(&mut self, index: usize) {
+    /// Kills one process at a random point, and starts a replacement.
+    fn kill_and_replace_process(&mut self, index: usize) {
         let newcomer = self.spawn();
         let mut victim = std::mem::replace(&mut self.processes[index], newcomer);
         victim.kill().unwrap();
@@ -128,15 +128,15 @@ fn read_counter(file: &Path) -> u64 {
 
 fn kill_and_pause_holders(counters: &mut CountingProcesses) {
     for index in 0..2 {
-        counters.kill_one(index);
-        counters.wait_for_more("a holder was killed");
+        counters.kill_and_replace_process(index);
+        counters.wait_for_more_increments("a holder was killed");
     }
     // One process is paused beyond its lease: the others continue, and its writes after waking are rejected.
     counters.signal(3, Signal::STOP);
-    counters.wait_for_more("a holder is paused");
+    counters.wait_for_more_increments("a holder is paused");
     std::thread::sleep(Duration::from_millis(4100));
     counters.signal(3, Signal::CONT);
-    counters.wait_for_more("the holder runs again");
+    counters.wait_for_more_increments("the holder runs again");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn no_increment_is_lost_while_cluster_masters_die() {
         cluster.nodes[index].kill();
         cluster.wait_for_owner(slot, |port| port != owner);
         cluster.nodes[index].launch();
-        counters.wait_for_more("a master died");
+        counters.wait_for_more_increments("a master died");
     }
     counters.stop_and_check();
 }
@@ -172,7 +172,7 @@ fn no_increment_is_lost_while_masters_under_sentinel_die() {
         group.servers[master].kill();
         group.wait_for_successor(master);
         group.servers[master].launch();
-        counters.wait_for_more("a master died");
+        counters.wait_for_more_increments("a master died");
         group.wait_until_healthy();
     }
     counters.stop_and_check();

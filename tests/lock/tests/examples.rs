@@ -18,10 +18,10 @@ async fn shop_sells_its_stock_to_a_thousand_buyers_without_duplicates() {
     let node = Node::start(&Program::redoubt(), "");
     let began = Instant::now();
     let (happy, ledger) = shop::open_shop(&format!("redis://{}", node.address()), 100, 1000).await.unwrap();
-    let mut buyers = ledger.sold.clone();
+    let mut buyers = ledger.buyers.clone();
     buyers.sort_unstable();
     buyers.dedup();
-    assert_eq!((happy, ledger.stock, ledger.sold.len(), buyers.len()), (100, 0, 100, 100));
+    assert_eq!((happy, ledger.stock, ledger.buyers.len(), buyers.len()), (100, 0, 100, 100));
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
 }
 

@@ -77,8 +77,8 @@ async fn held_lock_is_not_granted_and_waiting_times_out() {
     assert!(lock.try_acquire().await.unwrap().is_some());
 }
 
-/// Only the message can wake the waiter this soon, because the lease is much longer than the test. Without messages the
-/// waiter would retry after two seconds, and it is woken ten times within that time.
+/// Only a message can wake the waiter this soon, because the lease is much longer than the test. Without messages the
+/// waiter would retry after two seconds, but it is woken ten times within that time.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_wakes_waiters() {
     let (node, locks) = start_with_locks().await;
@@ -135,7 +135,7 @@ async fn lease_is_renewed_only_with_a_watchdog() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lock_deleted_on_the_server_is_lost() {
+async fn holder_loses_lock_deleted_on_the_server() {
     let (node, locks) = start_with_locks().await;
     let guard =
         locks.lock("l").with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
@@ -211,8 +211,8 @@ async fn fair_lock_is_granted_in_order_and_skips_dead_waiters() {
         let queued = || node.run("ZCARD redoubt_lock__queue:{l}").int();
         wait_until("the client is queued", || queued() == number + 1).await;
     }
-    // A waiter that dies leaves its queue entry behind, and one that gives up removes it. The third waiter keeps
-    // waiting, so it must still get the lock.
+    // A waiter that dies leaves its queue entry behind; a waiter that gives up removes its entry. The third waiter
+    // continues to wait, so it must still get the lock.
     node.run("ZADD redoubt_lock__queue:{l} 0 dead:1");
     tasks.remove(1).abort();
     first.release().await.unwrap();
@@ -258,7 +258,7 @@ async fn dead_reader_blocks_a_writer_only_for_its_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn semaphore_limits_permits_and_recovers_those_of_dead_holders() {
+async fn semaphore_limits_permits_and_reclaims_permits_of_dead_holders() {
     let (_node, locks) = start_with_locks().await;
     let semaphore = locks.semaphore("l", 2);
     let short = Options::default().lease(Duration::from_millis(500)).watchdog(false);
@@ -321,7 +321,7 @@ async fn multi_locks_are_acquired_regardless_of_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn acquisition_waits_for_replicas() {
+async fn acquisition_waits_for_confirmation_by_replicas() {
     let (node, locks) = start_with_locks().await;
     let careful = locks.lock("l").with(Options::default().replicas(1));
     assert_eq!(careful.try_acquire().await.unwrap_err(), Error::NotEnoughNodes { had: 0, wanted: 1 });
@@ -355,7 +355,7 @@ async fn watchdog_survives_a_temporary_server_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn key_of_another_type_is_an_error() {
+async fn locking_a_key_of_another_type_fails() {
     let (node, locks) = start_with_locks().await;
     node.run("SET l text").expect_ok();
     assert!(matches!(locks.lock("l").acquire().await, Err(Error::Connection(_))));

@@ -44,7 +44,7 @@ async fn check_mutual_exclusion_with_redisson(program: Program) {
     let lock = locks.lock("orders").with(Options::default().wait(Duration::from_secs(20)));
     let mut redisson = node.connect();
 
-    // Redisson holds the lock twice; its last release wakes our waiter.
+    // Redisson acquires the lock twice; only its last release wakes the waiter of this crate.
     assert_eq!(redisson_lock(&mut redisson), Reply::NullBulk);
     assert_eq!(redisson_lock(&mut redisson), Reply::NullBulk);
     assert!(lock.try_acquire().await.unwrap().is_none());
@@ -57,7 +57,7 @@ async fn check_mutual_exclusion_with_redisson(program: Program) {
     assert_eq!(redisson_unlock(&mut redisson), Reply::Int(1));
     let guard = waiting.await.unwrap();
 
-    // This crate holds the lock; Redisson gets the remaining lease time, and the message about the release.
+    // This crate holds the lock; Redisson gets the remaining lease time, and then a message when the lock is released.
     let mut listener = node.connect();
     listener.call(&["SUBSCRIBE", CHANNEL]);
     assert_eq!(redisson.call(&["TYPE", "orders"]), Reply::Simple("hash".into()));

@@ -34,7 +34,8 @@ async fn redlock_tolerates_two_dead_masters_of_five() {
     guard.release().await.unwrap();
     assert_eq!(holder_count(&nodes), 0);
 
-    // Three of five masters are left. Locks must still be acquired, renewed and released, and tokens must increase.
+    // Three of five masters are still running. Locks must still be acquired, renewed and released, and tokens must
+    // increase.
     let short = Options::default().lease(Duration::from_secs(3)).wait(Duration::from_secs(20));
     let guard = theirs.with(short).acquire("l").await.unwrap();
     assert!(guard.token() > token);

@@ -83,7 +83,7 @@ fn scripts_cannot_write_while_the_disk_is_full() {
 }
 
 #[test]
-fn cluster_node_survives_a_full_disk_and_withholds_epoch_bumps() {
+fn cluster_node_postpones_epoch_bump_reply_while_disk_is_full() {
     let Some(mut node) = start_on_small_disk("--cluster-enabled yes") else { return };
     node.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
     node.fill_disk();
@@ -97,10 +97,10 @@ fn cluster_node_survives_a_full_disk_and_withholds_epoch_bumps() {
     node.free_disk();
     let epoch = patient.read().expect("it is answered").text();
     assert!(epoch.starts_with("BUMPED"), "{epoch}");
-    assert!(!node.has_ended());
+    assert!(!node.has_exited());
     node.kill();
     node.launch();
-    let mine = harness::cluster_field(&mut node.connect(), "cluster_my_epoch");
+    let mine = harness::cluster_info_field(&mut node.connect(), "cluster_my_epoch");
     assert_eq!(mine.as_deref(), epoch.strip_prefix("BUMPED "), "the epoch must be on disk before the reply");
 }
 

@@ -38,7 +38,7 @@ fn wait_until_equal(replica: &Node, master: &Node) {
 }
 
 const SAVING_OPTIONS: &str = "--save 3600 1000000000";
-const FAST_OPTIONS: &str = "--repl-diskless-sync-delay 0";
+const FAST_SYNC_OPTIONS: &str = "--repl-diskless-sync-delay 0";
 const REPLICATION_OPTIONS: &str = "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes";
 
 #[test]
@@ -54,15 +54,15 @@ fn writes_acknowledged_before_shutdown_are_saved() {
 }
 
 /// Shuts the server down with `how` and waits for the process to exit.
-fn shut_down(node: &mut Node, how: &str) {
-    if how == "SIGTERM" {
+fn shut_down(node: &mut Node, command: &str) {
+    if command == "SIGTERM" {
         assert!(node.terminate().success());
     } else {
         // There is no reply to the command, because the server closes the connection.
-        let words: Vec<&str> = how.split(' ').collect();
+        let words: Vec<&str> = command.split(' ').collect();
         let reply = node.connect().try_call(&words);
-        assert!(reply.is_err(), "{how}: {reply:?}");
-        assert!(node.wait_for_own_exit().success());
+        assert!(reply.is_err(), "{command}: {reply:?}");
+        assert!(node.wait_for_exit_before_relaunch().success());
     }
 }
 
@@ -73,7 +73,7 @@ fn shutdown_during_bgsave_keeps_writes_made_after_its_start() {
     write_keys(&node, 20_000);
     let counters = CounterClients::start(&node, 4);
     node.run("BGSAVE");
-    counters.wait_for(1000);
+    counters.wait_for_acknowledgements(1000);
     shut_down(&mut node, "SIGTERM");
     let acknowledged = counters.stop();
     node.launch();
@@ -83,8 +83,10 @@ fn shutdown_during_bgsave_keeps_writes_made_after_its_start() {
 /// The shutdown waits for a frozen replica for as long as `shutdown-timeout` says, and then exits.
 #[test]
 fn shutdown_acknowledges_no_writes_after_waiting_for_frozen_replica() {
-    let mut node =
-        Node::start(&Program::redoubt(), &format!("{SAVING_OPTIONS} {FAST_OPTIONS} --shutdown-timeout 1"));
+    let mut node = Node::start(
+        &Program::redoubt(),
+        &format!("{SAVING_OPTIONS} {FAST_SYNC_OPTIONS} --shutdown-timeout 1"),
+    );
     let replica = Node::start(&Program::redoubt(), "--save ");
     start_replication(&replica, &node);
     let counters = CounterClients::start(&node, 4);
@@ -98,7 +100,7 @@ fn shutdown_acknowledges_no_writes_after_waiting_for_frozen_replica() {
 /// Clients blocked by a shutdown continue when the shutdown is aborted or fails.
 #[test]
 fn writes_resume_after_aborted_or_failed_shutdown() {
-    let node = Node::start(&Program::redoubt(), &format!("{SAVING_OPTIONS} {FAST_OPTIONS}"));
+    let node = Node::start(&Program::redoubt(), &format!("{SAVING_OPTIONS} {FAST_SYNC_OPTIONS}"));
     let replica = Node::start(&Program::redoubt(), "--save ");
     start_replication(&replica, &node);
     replica.freeze();
@@ -125,8 +127,8 @@ fn writes_resume_after_aborted_or_failed_shutdown() {
     });
 }
 
-/// The new master ignores writes of the old master that are still in the stream. Its own acknowledged writes must
-/// survive in the database to which they were written, also on its replica.
+/// The new master ignores writes of the old master that are still in the stream. The new master's own acknowledged
+/// writes must survive in the database to which they were written, and must also reach its replica.
 #[test]
 fn promoted_replica_ignores_pending_writes_of_old_master() {
     let master = Node::start(&Program::redoubt(), REPLICATION_OPTIONS);
@@ -186,7 +188,7 @@ fn demoted_master_matches_new_master_under_load() {
         let (old, new) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
         let counters = CounterClients::start(old, 4);
         if round < 5 {
-            // The old master gets writes that the new master does not have, and must discard them.
+            // The old master gets writes that the new master does not have; the old master must discard them.
             new.run("REPLICAOF NO ONE").expect_ok();
             old.run(&format!("REPLICAOF 127.0.0.1 {}", new.port)).expect_ok();
         } else {
@@ -206,7 +208,8 @@ fn demoted_master_matches_new_master_under_load() {
     }
 }
 
-/// In a cluster, a replica takes over with and without its master's consent, and the offset must match the data.
+/// In a cluster, a replica takes over with and without its master's consent, and the offset of the demoted master must
+/// match its data.
 #[test]
 fn demoted_cluster_master_matches_successor_under_load() {
     let nodes: Vec<Node> = (0..2)

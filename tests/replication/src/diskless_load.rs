@@ -30,7 +30,7 @@ fn wait_for_link(replica: &Node) {
     });
 }
 
-/// The replica ends with the master's data in every mode, with or without old data, and for both snapshot transfer
+/// The replica ends up with the master's data in every mode, with or without old data, and for both snapshot transfer
 /// formats.
 #[test]
 fn every_diskless_load_mode_replaces_data_with_masters_data() {
@@ -61,7 +61,8 @@ fn force_full_resync(replica: &Node, master: &Node, value: &str) {
     replica.thaw();
 }
 
-/// The replica's old data has the same history as the master's, so it is served until the new data has loaded.
+/// The replica's old data is from the same replication history as the master's, so it is served until the new data is
+/// loaded.
 #[test]
 fn old_data_is_served_while_new_snapshot_loads() {
     let master = start_server("--repl-backlog-size 16kb");
@@ -140,7 +141,7 @@ fn start_scripted_master(snapshot: Vec<u8>) -> u16 {
 fn send_reply(mut stream: TcpStream, snapshot: &[u8]) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines().map_while(Result::ok);
     while let Some(count) = lines.next()?.strip_prefix('*').and_then(|count| count.parse::<usize>().ok()) {
-        // Each argument follows a line that contains its length.
+        // In a request, each argument follows a line that contains its length.
         let words: Vec<String> = lines.by_ref().take(2 * count).skip(1).step_by(2).collect();
         let reply = match words.first()?.to_ascii_uppercase().as_str() {
             "PING" => b"+PONG\r\n".to_vec(),

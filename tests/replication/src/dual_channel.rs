@@ -10,7 +10,7 @@ use harness::{Node, Program, Reply, eventually};
 const SERVER_OPTIONS: &str = "--dual-channel-replication-enabled yes --repl-diskless-sync-delay 0 \
                        --enable-debug-command yes --save ";
 
-/// Pairs of master and replica programs, of which at least one is Redoubt.
+/// Pairs of master and replica programs, in each of which at least one is Redoubt.
 fn server_pairs() -> Vec<(Program, Program)> {
     let ours = Program::redoubt;
     let mut pairs = vec![(ours(), ours())];
@@ -23,11 +23,11 @@ fn server_pairs() -> Vec<(Program, Program)> {
 fn write_keys(node: &Node) {
     let script = "for i = 1, 2000 do redis.call('set', 'key:' .. i, 'value') end return redis.call('dbsize')";
     let keys = node.connect().call(&["EVAL", script, "0"]);
-    assert_eq!(keys, Reply::Int(2000), "others than key:N: {:?}", foreign_keys(node));
+    assert_eq!(keys, Reply::Int(2000), "others than key:N: {:?}", unexpected_keys(node));
 }
 
 /// Returns the keys that `fill` did not write, and those that SCAN returned twice.
-fn foreign_keys(node: &Node) -> Vec<String> {
+fn unexpected_keys(node: &Node) -> Vec<String> {
     let mut seen = HashSet::new();
     let all = node.run("SCAN 0 COUNT 1000000").items()[1].items().to_vec();
     all.iter().map(Reply::text).filter(|key| !key.starts_with("key:") || !seen.insert(key.clone())).collect()
@@ -62,7 +62,7 @@ fn assert_same_data(replica: &Node, master: &Node) {
 
 /// The client ids of the RDB channel and the main channel of the master's only replica, once both are connected and
 /// neither is marked as lost.
-fn count_channels(master: &Node) -> [String; 2] {
+fn channel_client_ids(master: &Node) -> [String; 2] {
     eventually("the replica has two channels", || {
         let each = [replication_field(master, "slave0"), replication_field(master, "slave1")];
         let both = ["type=rdb-channel", "type=main-channel"];
@@ -93,7 +93,7 @@ fn start_writer(stop: &AtomicBool, master: &Node) {
     }
 }
 
-/// Stops the writer when it is dropped, also if the test fails.
+/// Stops the writer when it is dropped, even if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -115,11 +115,11 @@ fn assert_dual_channel_sync(master: &Program, replica: &Program) {
         start_replication(&replica, &master);
         for cut in 0..2 {
             let before = info_counter(&master, "sync_full");
-            let channel = &count_channels(&master)[cut];
+            let channel = &channel_client_ids(&master)[cut];
             assert_eq!(master.run(&format!("CLIENT KILL ID {channel}")), Reply::Int(1));
             eventually("it begins anew", || (info_counter(&master, "sync_full") > before).then_some(()));
         }
-        count_channels(&master);
+        channel_client_ids(&master);
         eventually("the replica buffers the stream", || {
             (replication_field(&replica, "replicas_repl_buffer_size").parse::<u64>().ok()? > 1000)
                 .then_some(())
@@ -164,7 +164,7 @@ fn replica_buffers_no_more_than_its_limit_during_dual_channel_sync() {
         write_keys(&master);
         slow_down_transfer(&master);
         start_replication(&replica, &master);
-        count_channels(&master);
+        channel_client_ids(&master);
         let value = "x".repeat(100_000);
         let mut connection = master.connect();
         for number in 0..80 {
@@ -195,15 +195,15 @@ fn chained_replica_uses_dual_channel_replication() {
     assert_same_data(&middle, &master);
     slow_down_transfer(&middle);
     start_replication(&last, &middle);
-    count_channels(&middle);
+    channel_client_ids(&middle);
     connection.call_line("SET after x").expect_ok();
     wait_for_link(&last);
     assert_same_data(&last, &master);
     assert_eq!(info_counter(&middle, "sync_full"), 1);
 }
 
-/// If either side disables dual channel, one connection is used. An unknown RDB client id is refused with Valkey's
-/// error.
+/// If the master or the replica disables dual-channel replication, one connection is used. An unknown RDB client id is
+/// refused with Valkey's error.
 #[test]
 fn single_channel_sync_if_either_side_disables_dual_channel() {
     let ours = Program::redoubt();

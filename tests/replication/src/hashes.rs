@@ -80,11 +80,11 @@ fn start_replication(replica: &Node, master: &Node) {
     });
 }
 
-fn assert_replicates(master: &Program, replica: &Program, times: bool) -> (Node, Node) {
+fn assert_replicates(master: &Program, replica: &Program, compares_expiry_times: bool) -> (Node, Node) {
     let (master, replica) = (Node::start(master, SERVER_OPTIONS), Node::start(replica, SERVER_OPTIONS));
     let mut connection = master.connect();
     write_hashes(&mut connection, "before");
-    if times {
+    if compares_expiry_times {
         write_field_ttls(&mut connection, "before");
     }
     let done = AtomicBool::new(false);
@@ -95,7 +95,7 @@ fn assert_replicates(master: &Program, replica: &Program, times: bool) -> (Node,
             for round in 0..1000 {
                 let over = done.load(Ordering::Relaxed);
                 write_hashes(&mut connection, &format!("meanwhile:{}", round % 2));
-                if times {
+                if compares_expiry_times {
                     write_field_ttls(&mut connection, &format!("meanwhile:{}", round % 2));
                 }
                 if over {
@@ -107,7 +107,7 @@ fn assert_replicates(master: &Program, replica: &Program, times: bool) -> (Node,
         done.store(true, Ordering::Relaxed);
     });
     write_hashes(&mut connection, "after");
-    if times {
+    if compares_expiry_times {
         write_field_ttls(&mut connection, "after");
     }
     wait_until_equal(&replica, &master);
@@ -119,7 +119,8 @@ fn replica_has_hashes_of_every_size_with_field_ttls() {
     let (master, replica) = assert_replicates(&Program::redoubt(), &Program::redoubt(), true);
     // `after:small:50` gets its TTLs last: a field that expired between the two digests would make them differ.
     for key in ["before:renamed", "after:medium:1", "meanwhile:0:small:50", "after:small:50"] {
-        // Fields with a short TTL must be gone on both servers, and the others must have the same expiry time on both.
+        // Fields with a short TTL must have expired on both servers, and the remaining fields must have equal expiry
+        // times on both.
         let line = format!("HPEXPIRETIME {key} FIELDS 5 field:00000001 field:00000022 field:00000003 x y");
         eventually("the fields expire", || {
             let times: Vec<i64> = master.run(&line).items().iter().map(Reply::int).collect();

@@ -19,11 +19,11 @@ fn wait_for_link(replica: &Node) {
 }
 
 /// Writes until `line` appears in the master's log.
-fn start_writer(master: &Node, line: &str) {
+fn start_writer(master: &Node, until_log_line: &str) {
     let (mut connection, value) = (master.connect(), "x".repeat(50_000));
-    eventually(&format!("{line:?} is in the log"), || {
+    eventually(&format!("{until_log_line:?} is in the log"), || {
         connection.call(&["SET", "key", &value]).expect_ok();
-        master.log().contains(line).then_some(())
+        master.log().contains(until_log_line).then_some(())
     });
 }
 
@@ -38,7 +38,7 @@ fn writers_are_throttled_for_reconnecting_slow_replica() {
     start_writer(&master, "it is too far behind");
     assert!(!master.log().contains(delayed));
     replica.thaw();
-    // The replica reports its link as up until it notices that the master has closed it.
+    // The replica reports its link as up until it notices that the master has closed the link.
     eventually("it asks for everything", || (master.info("stats", "sync_full")? == "2").then_some(()));
     wait_for_link(&replica);
     replica.freeze();
@@ -61,7 +61,7 @@ fn make_saves_fail(node: &Node) {
 /// With `replica-ignore-disk-write-errors no` a replica stops applying writes that it cannot persist, and resumes
 /// without help when its disk works again.
 #[test]
-fn replica_with_disk_errors_stops_applying_unless_configured_to_ignore_them() {
+fn replica_with_disk_errors_stops_applying_writes_unless_configured_to_ignore_them() {
     let save = "--save 3600 1000000 --rdb-del-sync-files yes";
     let (master, replica) = start_pair("", save);
     let has = |value: &[u8]| replica.run("GET key") == Reply::Bulk(value.to_vec());

@@ -1,4 +1,4 @@
-//! Tests of masters and replicas outside of a cluster, with Redis and Valkey on either side.
+//! Tests of masters and replicas outside of a cluster, with Redoubt, Redis or Valkey as the peer.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Tests of Redis 7.0 and Valkey 9.1 as replicas and masters of Redoubt, and of exchanging files with them: data of
+//! Tests of Redis 7.0 and Valkey 9.1 as replicas and masters of Redoubt, and of loading each other's files: data of
 //! every type, under load, through broken links and a promotion. Tests with Valkey are skipped where it is not
 //! installed.
 
@@ -17,7 +17,7 @@ fn peer_programs() -> Vec<Program> {
 }
 
 /// Commands that write a few keys of every type, in each encoding.
-const SMALL_BACKLOG: &[&str] = &[
+const KEY_WRITING_COMMANDS: &[&str] = &[
     "SET number 12345",
     "SET text hello",
     "SET timed x PXAT 4102444800123",
@@ -41,7 +41,7 @@ const SMALL_BACKLOG: &[&str] = &[
 /// Writes data of every type, in each encoding, to two databases.
 fn write_keys(node: &Node) {
     let mut connection = node.connect();
-    for line in SMALL_BACKLOG {
+    for line in KEY_WRITING_COMMANDS {
         let reply = connection.call_line(line);
         assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply:?}");
     }
@@ -126,7 +126,7 @@ fn assert_same_digest(one: &Node, other: &Node) {
 }
 
 /// The replica synchronises under load, loses its link three times, resumes by partial resync and has all data. Then it
-/// is promoted, and the old master resumes from it by partial resync too.
+/// is promoted, and the old master also resumes from it by partial resync.
 fn assert_replicates(master: &Program, replica: &Program) {
     let (master, replica) = (Node::start(master, SERVER_OPTIONS), Node::start(replica, SERVER_OPTIONS));
     write_keys(&master);
@@ -158,7 +158,7 @@ fn assert_replicates(master: &Program, replica: &Program) {
     assert_eq!(master.run("GET promoted").text(), "yes");
 }
 
-/// Stops the writer when it is dropped, also if the test fails.
+/// Stops the writer when it is dropped, even if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -258,8 +258,8 @@ fn redoubt_loads_files_of_other_servers() {
     }
 }
 
-/// Valkey's digest does not include field TTLs, so they are compared one by one after a full synchronisation, in the
-/// stream, and in a file.
+/// Valkey's digest does not include field TTLs, so the TTLs are compared one by one: after a full synchronisation, in
+/// the stream, and in a file.
 #[test]
 fn hash_field_ttls_survive_transfer_to_valkey_and_back() {
     let (redoubt, Some(valkey)) = (Program::redoubt(), Program::valkey()) else { return };
@@ -363,7 +363,7 @@ fn redoubt_loads_files_of_redis_86_and_replicates_it() {
 
 /// Vector sets are the only type that Redoubt does not support, and the error must name them.
 #[test]
-fn vector_sets_are_refused_by_name() {
+fn error_for_vector_sets_names_the_unsupported_type() {
     let Some(redis) = Program::redis86() else { return };
     let written = Node::start(&redis, SERVER_OPTIONS);
     written.run("VADD vectors VALUES 2 1 2 element");
@@ -371,7 +371,7 @@ fn vector_sets_are_refused_by_name() {
     let mut loaded = Node::prepare(&Program::redoubt(), SERVER_OPTIONS);
     fs::copy(written.folder().join("dump.rdb"), loaded.folder().join("dump.rdb")).expect("it was saved");
     loaded.spawn();
-    assert!(!loaded.wait_for_own_exit().success());
+    assert!(!loaded.wait_for_exit_before_relaunch().success());
     let refused = "values of the module type 'vectorset' are not supported";
     assert!(loaded.log().contains(refused), "{}", loaded.log());
 }

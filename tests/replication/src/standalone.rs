@@ -1,4 +1,4 @@
-//! Tests of replication between standalone servers, with Redoubt or a real Redis on either side.
+//! Tests of replication between standalone servers: between Redoubt servers, and between Redoubt and a real Redis.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,8 +8,9 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Far less than the minute after which a master takes back its role from a target that does not reply.
-const FAST_FAILOVER: Duration = Duration::from_secs(20);
+/// Time limit for a failover. It is far shorter than the minute after which a master takes back its role from a target
+/// that does not reply.
+const MAX_FAILOVER_TIME: Duration = Duration::from_secs(20);
 
 /// Writes `count` keys and returns the replication offset afterwards.
 fn write_keys(master: &Node, prefix: &str, count: usize) {
@@ -113,12 +114,12 @@ fn replica_full_syncs_and_applies_stream() {
 }
 
 #[test]
-fn redis_replicates_redoubt() {
+fn redis_replica_replicates_redoubt_master() {
     assert_syncs_and_streams(&Program::redoubt(), &Program::redis());
 }
 
 #[test]
-fn redoubt_replicates_redis() {
+fn redoubt_replica_replicates_redis_master() {
     assert_syncs_and_streams(&Program::redis(), &Program::redoubt());
 }
 
@@ -203,7 +204,7 @@ fn promoted_replica_keeps_its_own_replicas() {
     wait_until_linked(&last);
     wait_until_equal(&last, &middle, &dataset_sample("promoted", 500));
     assert_eq!(middle.info("stats", "sync_full"), full);
-    // The old master becomes a replica of its successor by partial resync.
+    // The old master becomes a replica of the promoted server by partial resync.
     start_replication(&master, &middle);
     wait_until_equal(&master, &middle, &dataset_sample("promoted", 500));
     assert_eq!(middle.info("stats", "sync_full"), full, "a partial resynchronisation was enough");
@@ -279,7 +280,7 @@ fn stalled_replica_is_disconnected_at_output_buffer_limit() {
     drop(stuck);
 }
 
-/// A replica may lag by the size of the backlog whatever its client class limit, because the backlog is in memory
+/// A replica may lag by the size of the backlog whatever its output buffer limit, because the backlog is in memory
 /// anyway.
 #[test]
 fn replica_lag_within_backlog_size_is_never_disconnected() {
@@ -347,7 +348,7 @@ fn replica_redirects_clients_with_redirect_capability() {
     client.call_line("SET a 1").expect_ok();
 }
 
-/// FAILOVER promotes the replica, writes continue there, and no full synchronisation is needed.
+/// FAILOVER promotes the replica, the replica accepts writes, and no full synchronisation is needed.
 fn assert_failover_promotes_replica(master: &Program, replica: &Program) {
     let master = Node::start(master, "--save ");
     let replica = Node::start(replica, "--save ");
@@ -391,8 +392,8 @@ fn failover_command_works_between_redoubt_and_redis() {
     assert_failover_promotes_replica(&Program::redis(), &Program::redoubt());
 }
 
-/// A frozen replica keeps a failover from completing. Until the failover is aborted, the master refuses REPLICAOF;
-/// afterwards its writes continue.
+/// While a replica is frozen, a failover to it cannot complete. Until the failover is aborted, the master refuses
+/// REPLICAOF; after that, clients can write again.
 fn assert_failover_can_be_aborted(program: &Program) {
     let master = Node::start(program, "--save ");
     let replica = Node::start(program, "--save ");
@@ -502,7 +503,7 @@ fn failover_refused_by_target_ends_immediately() {
             master.info("replication", "slave0")?.contains("state=online").then_some(())
         });
         master.run(&format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 60000", replica.port)).expect_ok();
-        eventually_within(FAST_FAILOVER, "the failover is over", || {
+        eventually_within(MAX_FAILOVER_TIME, "the failover is over", || {
             (master.info("replication", "master_failover_state")? == "no-failover").then_some(())
         });
         master.run("SET k 2").expect_ok();
@@ -514,8 +515,8 @@ fn failover_refused_by_target_ends_immediately() {
     }
 }
 
-/// All commands are paused for a short time while writes are paused for a failover that does not end: reads resume when
-/// the short pause ends. The bug: they resumed with the writes.
+/// All commands are paused for a short time while writes are paused for a failover that does not end. Reads must resume
+/// when the short pause ends. The bug: they resumed only together with the writes.
 #[test]
 fn reads_resume_when_full_pause_ends_during_failover() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
@@ -547,8 +548,8 @@ fn waiting_failover_can_be_aborted() {
     Program::valkey().iter().for_each(assert_failover_can_be_aborted);
 }
 
-/// A frozen replica delays the shutdown until an operator aborts it; then writes continue, and for the next shutdown
-/// the replica is in sync.
+/// A frozen replica delays the shutdown until an operator aborts it. Then writes continue, and the replica is in sync
+/// for the next shutdown.
 #[test]
 fn shutdown_waits_for_replicas_and_can_be_aborted() {
     let mut master = Node::start(&Program::redoubt(), "--save  --shutdown-timeout 600");
@@ -616,7 +617,7 @@ fn inconsistent_replica_reports_error_and_refuses_failover() {
         assert!(log.lines().any(|line| line.contains("== CRITICAL ==") && line.contains(command)), "{log}");
     }
     master.run("FAILOVER").expect_ok();
-    eventually_within(FAST_FAILOVER, "the failover is aborted", || {
+    eventually_within(MAX_FAILOVER_TIME, "the failover is aborted", || {
         (master.info("replication", "master_failover_state")? == "no-failover").then_some(())
     });
     assert_eq!(master.info("replication", "role").as_deref(), Some("master"));
@@ -693,7 +694,7 @@ fn rearranged_replica_chain_needs_one_full_sync_per_replica() {
     }
 }
 
-/// A master is stopped, some of its keys expire meanwhile, and it restarts from its file: the replica continues by
+/// While a master is stopped, some of its keys expire. After it restarts from its file, the replica continues by
 /// partial resync and receives the deletions.
 #[test]
 fn restarted_master_allows_partial_resync_and_replicates_expirations() {
@@ -708,7 +709,7 @@ fn restarted_master_allows_partial_resync_and_replicates_expirations() {
     master.run_in_database(3, &format!("SET elsewhere x PXAT {}", until.as_millis()));
     wait_until_equal(&replica, &master, &[]);
     master.connect().send(&["SHUTDOWN", "SAVE"]).expect("it is read");
-    master.wait_for_own_exit();
+    master.wait_for_exit_before_relaunch();
     eventually("the keys have expired", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
     master.launch();
     wait_until_linked(&replica);

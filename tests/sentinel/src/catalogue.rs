@@ -75,7 +75,7 @@ pub const EVENTS: &[&str] = &[
     "-sentinel",
 ];
 
-/// Events that occur in no scenario, with the reason.
+/// Events that occur in no scenario, each with the reason.
 pub const UNCOVERED_EVENTS: &[(&str, &str)] = &[
     ("+failover-detected", "the documentation has it, no sentinel of today publishes it"),
     (
@@ -86,7 +86,7 @@ pub const UNCOVERED_EVENTS: &[(&str, &str)] = &[
 ];
 
 /// The flags of masters, replicas and sentinels.
-pub const FLAGS: &[&str] = &[
+pub const INSTANCE_FLAGS: &[&str] = &[
     "master",
     "slave",
     "sentinel",
@@ -105,12 +105,12 @@ pub const FLAGS: &[&str] = &[
     "master_reboot",
 ];
 
-/// Commands of `SENTINEL HELP` that no scenario or query covers, with the reason.
+/// Commands of `SENTINEL HELP` that no scenario or query covers, each with the reason.
 pub const UNCOVERED_COMMANDS: &[(&str, &str)] =
     &[("HELP", "its lines are ours: commands of ours are among them")];
 
-/// Whether the event is in the list.
+/// Whether the event is in [`EVENTS`].
 #[must_use]
-pub fn is_known(event: &str) -> bool {
+pub fn is_known_event(event: &str) -> bool {
     EVENTS.contains(&event)
 }

@@ -17,8 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-/// Starts three Redoubt sentinels that monitor the first `masters` servers of a farm, named `m0`, `m1` and so on, with
-/// Redis's defaults.
+/// Starts three Redoubt sentinels that monitor the first `masters` of the fake servers, named `m0`, `m1` and so on,
+/// with Redis's defaults.
 ///
 /// # Panics
 /// A sentinel does not start.
@@ -99,12 +99,12 @@ impl FakeServers {
     /// # Panics
     /// The system cannot open enough listeners.
     #[must_use]
-    pub fn start(masters: usize, replicas: bool) -> Self {
+    pub fn start(masters: usize, with_replicas: bool) -> Self {
         let claim = claim_port();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime for the stubs");
         let servers = ServerMap::default();
-        for number in 0..masters * (1 + usize::from(replicas)) {
+        for number in 0..masters * (1 + usize::from(with_replicas)) {
             let master = (number >= masters).then(|| server_address(number - masters));
             let (alive, watched) = watch::channel(true);
             let ip = server_address(number);
@@ -203,7 +203,7 @@ async fn accept_connections(
         let (servers, mut alive) = (servers.clone(), alive.clone());
         tokio::spawn(async move {
             tokio::select! {
-                // The result is ignored, because a server treats all ends of a connection alike.
+                // The result is ignored, because a server treats every end of a connection alike.
                 _ = serve_connection(stream, ip, id, &servers) => {}
                 _ = alive.changed() => {}
             }

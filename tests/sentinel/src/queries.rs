@@ -1,4 +1,4 @@
-//! Queries that Redoubt and Valkey sentinels must answer alike.
+//! Queries to which Redoubt and Valkey sentinels must reply alike.
 
 /// Queries whose replies depend neither on time nor on run ids.
 pub const EQUAL_REPLY_QUERIES: &[&str] = &[
@@ -249,10 +249,10 @@ pub const FIELD_QUERIES: &[&str] = &[
 pub const INFO_CACHE_QUERY: &str = "SENTINEL INFO-CACHE mymaster";
 /// The run id of the sentinel.
 pub const MYID_QUERY: &str = "SENTINEL MYID";
-/// Queries whose replies differ but have the same form.
-pub const SAME_FORM_QUERIES: &[&str] = &[INFO_CACHE_QUERY, MYID_QUERY];
+/// Queries whose replies differ in values but have the same format.
+pub const SAME_FORMAT_QUERIES: &[&str] = &[INFO_CACHE_QUERY, MYID_QUERY];
 
-/// Conversations, as pairs of a connection (`a` or `b`) and its command. Of logs, only the parts are read that depend
+/// Conversations, as pairs of a connection (`a` or `b`) and its command. Log output is read only in parts that depend
 /// neither on time nor on run ids.
 pub const EQUAL_CONVERSATIONS: &[&str] = &[
     "a ACL SETUSER u on >p -@all +ping +subscribe +psubscribe +hello &foo",

@@ -10,7 +10,7 @@ use harness::{Connection, MASTER_NAME, Node, Program, Reply, SentinelGroup, even
 
 use crate::catalogue;
 
-/// A scenario: what happens to a group, and what its sentinels must report.
+/// A scenario: the steps applied to a group, and what its sentinels must report.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
     /// The scenario's name in failure messages.
@@ -19,7 +19,7 @@ pub struct Scenario {
     pub steps: &'static [ScenarioStep],
     /// Lines that must be in a sentinel's log (level sign, event, payload) and must be published as events.
     pub expected_lines: &'static [&'static str],
-    /// Flags that the first sentinel must show, all at the same time.
+    /// Flags that the first sentinel must show at the same time.
     pub expected_flags: &'static [(GroupMember, &'static str)],
 }
 
@@ -39,23 +39,23 @@ pub enum GroupMember {
 pub enum ScenarioStep {
     /// Sends a command to the first sentinel, which must succeed.
     CommandSentinel(&'static str),
-    /// Sends a command to all sentinels, on each of which it must succeed.
+    /// Sends a command to all sentinels; it must succeed on each of them.
     CommandAllSentinels(&'static str),
     /// Sends the first sentinel this hello message of another sentinel.
     SendHello(&'static str),
     /// Sends a command to a server, which must succeed.
     CommandServer(usize, &'static str),
     /// Runs a script on a server to its end.
-    Script(usize, &'static str),
-    /// Starts a script on a server that never ends.
-    EndlessScript(usize, &'static str),
+    RunScript(usize, &'static str),
+    /// Starts a script that never ends on a server.
+    StartEndlessScript(usize, &'static str),
     /// Kills a process with SIGKILL.
     Kill(GroupMember),
     /// Deletes the data of a server from the disk.
     DeleteData(usize),
-    /// Starts a process and waits until it answers.
+    /// Starts a process and waits until it replies.
     StartProcess(GroupMember),
-    /// Starts a server with additional options, without waiting until it answers.
+    /// Starts a server with additional options, without waiting until it replies.
     StartServerWithOptions(usize, &'static str),
     /// Stops a process with SIGSTOP, which keeps its connections open.
     Freeze(GroupMember),
@@ -73,7 +73,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Runs a group of scenarios with Valkey's and with Redoubt's sentinels at the same time, on `servers` servers each.
 ///
 /// # Panics
-/// One kind of sentinel does not publish, log or show what a scenario expects.
+/// The sentinels of one program do not publish, log or show what a scenario expects.
 pub fn run_with_both_sentinels(servers: usize, scenarios: &[Scenario]) {
     let Some(valkey) = Program::valkey() else { return };
     let redoubt = Program::redoubt();
@@ -109,8 +109,8 @@ fn run_scenarios(
         scenario.steps.iter().for_each(|step| execute_step(&mut group, step));
         let began = Instant::now();
         let left = loop {
-            // A sentinel that was killed needs a new subscription.
-            events.iter_mut().for_each(|subscriber| take_events(subscriber, &mut heard, &names));
+            // A sentinel that was killed and restarted needs a new subscription.
+            events.iter_mut().for_each(|subscriber| read_new_events(subscriber, &mut heard, &names));
             let logs = logs(&group);
             let new = logs.iter().zip(&before).flat_map(|(log, from)| &log[*from..]);
             let logged: Vec<String> = new.map(|line| abbreviate_members(&names, line)).collect();
@@ -181,11 +181,11 @@ fn execute_step(group: &mut SentinelGroup, step: &ScenarioStep) {
         ScenarioStep::CommandServer(place, command) => {
             expect_success(&group.servers[place], &expand_names(group, command));
         }
-        ScenarioStep::Script(place, script) => {
+        ScenarioStep::RunScript(place, script) => {
             let reply = group.servers[place].connect().call(&["EVAL", script, "0"]);
             assert!(!reply.is_error(""), "{script}: {reply:?}");
         }
-        ScenarioStep::EndlessScript(place, script) => {
+        ScenarioStep::StartEndlessScript(place, script) => {
             let mut client = group.servers[place].connect();
             client.send(&["EVAL", script, "0"]).expect("the server takes it");
         }
@@ -278,8 +278,8 @@ fn log_lines(log: &str) -> Vec<String> {
     said.collect()
 }
 
-fn read_flags(sentinel: &mut Connection, group: &SentinelGroup, of: GroupMember) -> Option<String> {
-    let (what, port) = match of {
+fn read_flags(sentinel: &mut Connection, group: &SentinelGroup, member: GroupMember) -> Option<String> {
+    let (what, port) = match member {
         GroupMember::Master => {
             return Some(
                 field_map(&sentinel.call_line(&format!("SENTINEL MASTER {MASTER_NAME}")))["flags"].clone(),
@@ -294,9 +294,9 @@ fn read_flags(sentinel: &mut Connection, group: &SentinelGroup, of: GroupMember)
 }
 
 /// Reads the events that have arrived so far.
-fn take_events(events: &mut Connection, events_seen: &mut Vec<String>, names: &[(String, String)]) {
-    while events.has_unread_data() {
-        let Ok(message) = events.read() else { return };
+fn read_new_events(subscriber: &mut Connection, events_seen: &mut Vec<String>, names: &[(String, String)]) {
+    while subscriber.has_unread_data() {
+        let Ok(message) = subscriber.read() else { return };
         if let [_, _, name, payload] = message.items() {
             events_seen.push(abbreviate_members(names, &format!("{} {}", name.text(), payload.text())));
         }
@@ -304,8 +304,9 @@ fn take_events(events: &mut Connection, events_seen: &mut Vec<String>, names: &[
 }
 
 /// Returns expected lines that are in no log, and expected events that were not published.
-fn missing_lines(scenario: &Scenario, logged: &[String], events: &[String]) -> Vec<String> {
-    let in_logs = scenario.expected_lines.iter().filter(|line| !logged.iter().any(|said| said == *line));
+fn missing_lines(scenario: &Scenario, logged_lines: &[String], events: &[String]) -> Vec<String> {
+    let in_logs =
+        scenario.expected_lines.iter().filter(|line| !logged_lines.iter().any(|said| said == *line));
     let event = |line: &str| line.split_once(' ').map_or(String::new(), |(_, event)| event.to_owned());
     let published = scenario.expected_lines.iter().filter(|line| !events.contains(&event(line)));
     let in_logs = in_logs.map(|line| format!("in no log: {line}"));
@@ -325,8 +326,8 @@ fn missing_flags(scenario: &Scenario, sentinel: &mut Connection, group: &Sentine
 }
 
 /// Returns published events that are not in the catalogue.
-fn unknown_events(heard: &[String]) -> Vec<String> {
+fn unknown_events(received_events: &[String]) -> Vec<String> {
     let name = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
-    let unknown = heard.iter().map(name).filter(|name| !catalogue::is_known(name));
+    let unknown = received_events.iter().map(name).filter(|name| !catalogue::is_known_event(name));
     unknown.map(|name| format!("not in the list of events: {name}")).collect()
 }

@@ -5,16 +5,16 @@ use GroupMember::{Master, Sentinel, Server};
 
 /// All groups of scenarios, each with its name and number of servers.
 pub const SCENARIO_GROUPS: &[(&str, usize, &[Scenario])] = &[
-    ("replicas", 3, REPLICAS),
-    ("replicas with a wrong master", 3, STRAY_REPLICAS),
-    ("master", 3, MASTER_STATES),
-    ("loading and busy master", 3, BUSY_MASTER),
-    ("sentinels", 3, SENTINELS),
-    ("agreement", 3, AGREEMENT),
-    ("configuration", 3, CONFIGURATION),
-    ("failover waiting for promotion", 4, WAITING_FAILOVER),
-    ("aborted failover", 4, ABORTED_FAILOVER),
-    ("handover", 3, HANDOVER),
+    ("replicas", 3, REPLICA_SCENARIOS),
+    ("replicas with a wrong master", 3, STRAY_REPLICA_SCENARIOS),
+    ("master", 3, MASTER_STATE_SCENARIOS),
+    ("loading and busy master", 3, BUSY_MASTER_SCENARIOS),
+    ("sentinels", 3, SENTINEL_SCENARIOS),
+    ("agreement", 3, AGREEMENT_SCENARIOS),
+    ("configuration", 3, CONFIGURATION_SCENARIOS),
+    ("failover waiting for promotion", 4, WAITING_FAILOVER_SCENARIOS),
+    ("aborted failover", 4, ABORTED_FAILOVER_SCENARIOS),
+    ("handover", 3, HANDOVER_SCENARIOS),
 ];
 
 /// Returns the scenarios with this name, and the number of servers that they need.
@@ -27,7 +27,7 @@ pub fn find_scenarios(name: &str) -> (usize, &'static [Scenario]) {
     found.map(|(_, servers, stories)| (*servers, *stories)).expect("a chapter of this name")
 }
 
-const REPLICAS: &[Scenario] = &[
+const REPLICA_SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a replica is killed",
         steps: &[ScenarioStep::Kill(Server(2))],
@@ -59,7 +59,7 @@ const REPLICAS: &[Scenario] = &[
     },
 ];
 
-const STRAY_REPLICAS: &[Scenario] = &[
+const STRAY_REPLICA_SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a replica takes itself for a master",
         steps: &[ScenarioStep::CommandServer(2, "REPLICAOF NO ONE")],
@@ -78,7 +78,7 @@ const STRAY_REPLICAS: &[Scenario] = &[
     },
 ];
 
-const MASTER_STATES: &[Scenario] = &[
+const MASTER_STATE_SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "too few can agree that the master is down",
         steps: &[
@@ -117,7 +117,7 @@ const MASTER_STATES: &[Scenario] = &[
     },
 ];
 
-const BUSY_MASTER: &[Scenario] = &[
+const BUSY_MASTER_SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a master with data is started again and loads it",
         steps: &[
@@ -125,7 +125,7 @@ const BUSY_MASTER: &[Scenario] = &[
                 "SENTINEL SET mymaster quorum 4 master-reboot-down-after-period 60000",
             ),
             ScenarioStep::CommandServer(0, "CONFIG SET rdbcompression no"),
-            ScenarioStep::Script(0, "for i = 1, 300 do redis.call('set', i, ('x'):rep(2000)) end"),
+            ScenarioStep::RunScript(0, "for i = 1, 300 do redis.call('set', i, ('x'):rep(2000)) end"),
             ScenarioStep::CommandServer(0, "SAVE"),
             ScenarioStep::Kill(Server(0)),
             ScenarioStep::StartServerWithOptions(
@@ -146,7 +146,7 @@ const BUSY_MASTER: &[Scenario] = &[
         name: "a script that has written does not end",
         steps: &[
             ScenarioStep::CommandServer(0, "CONFIG SET busy-reply-threshold 100"),
-            ScenarioStep::EndlessScript(0, "redis.call('set', 'k', 'v') while true do end"),
+            ScenarioStep::StartEndlessScript(0, "redis.call('set', 'k', 'v') while true do end"),
         ],
         expected_lines: &["# +sdown master mymaster S0"],
         expected_flags: &[(Master, "s_down,master,script_kill_sent")],
@@ -163,7 +163,7 @@ const BUSY_MASTER: &[Scenario] = &[
     },
 ];
 
-const SENTINELS: &[Scenario] = &[
+const SENTINEL_SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a sentinel is killed",
         steps: &[ScenarioStep::Kill(Sentinel(2))],
@@ -210,7 +210,7 @@ const SENTINELS: &[Scenario] = &[
     },
 ];
 
-const AGREEMENT: &[Scenario] = &[
+const AGREEMENT_SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "nobody is fit to be promoted",
         steps: &[
@@ -231,7 +231,7 @@ const AGREEMENT: &[Scenario] = &[
     },
 ];
 
-const CONFIGURATION: &[Scenario] = &[
+const CONFIGURATION_SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a setting",
         steps: &[ScenarioStep::CommandSentinel("SENTINEL SET mymaster parallel-syncs 2")],
@@ -279,7 +279,7 @@ const CONFIGURATION: &[Scenario] = &[
 
 /// The first replica is promoted. The second replica has no data and gets none, because the new master delays its full
 /// resync. The old master is frozen, so the third replica has no more data than the first and needs no full resync.
-const REPLICA_WITHOUT_DATA: Scenario = Scenario {
+const REPLICA_WITHOUT_DATA_SCENARIO: Scenario = Scenario {
     name: "a replica has lost its data",
     steps: &[
         ScenarioStep::CommandAllSentinels(
@@ -298,8 +298,8 @@ const REPLICA_WITHOUT_DATA: Scenario = Scenario {
     expected_flags: &[(Server(2), "slave")],
 };
 
-const WAITING_FAILOVER: &[Scenario] = &[
-    REPLICA_WITHOUT_DATA,
+const WAITING_FAILOVER_SCENARIOS: &[Scenario] = &[
+    REPLICA_WITHOUT_DATA_SCENARIO,
     Scenario {
         name: "a failover by hand",
         steps: &[ScenarioStep::CommandSentinel("SENTINEL FAILOVER mymaster")],
@@ -341,8 +341,8 @@ const WAITING_FAILOVER: &[Scenario] = &[
     },
 ];
 
-const ABORTED_FAILOVER: &[Scenario] = &[
-    REPLICA_WITHOUT_DATA,
+const ABORTED_FAILOVER_SCENARIOS: &[Scenario] = &[
+    REPLICA_WITHOUT_DATA_SCENARIO,
     Scenario {
         name: "a replica does not answer",
         steps: &[
@@ -375,7 +375,7 @@ const ABORTED_FAILOVER: &[Scenario] = &[
     },
 ];
 
-const HANDOVER: &[Scenario] = &[
+const HANDOVER_SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "the heir does not answer",
         steps: &[

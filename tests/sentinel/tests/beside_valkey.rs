@@ -25,12 +25,12 @@ fn valkey_programs() -> Option<(Program, [Program; 3])> {
 }
 
 /// Replaces ports and run ids in an event payload by short names.
-fn normalize_payload(group: &SentinelGroup, old: usize, new: usize, text: &str) -> String {
+fn normalize_payload(group: &SentinelGroup, old_master: usize, new_master: usize, text: &str) -> String {
     let mut text = text.to_owned();
     for (place, node) in group.servers.iter().enumerate() {
         let name = match place {
-            place if place == old => "OLD",
-            place if place == new => "NEW",
+            place if place == old_master => "OLD",
+            place if place == new_master => "NEW",
             _ => "OTHER",
         };
         text = text.replace(&node.port.to_string(), name);
@@ -59,7 +59,7 @@ fn read_events(events: &mut Connection) -> Vec<(String, String)> {
 fn observe_failure(
     server: &Program,
     sentinels: &[Program],
-    step: impl Fn(&mut SentinelGroup, usize),
+    cause_failure: impl Fn(&mut SentinelGroup, usize),
 ) -> ObservedEvents {
     let mut group = SentinelGroup::start(server, sentinels);
     // On a busy machine, Valkey's sentinels exceeded the shortened timeout of the group and aborted the failover. All
@@ -73,7 +73,7 @@ fn observe_failure(
     for subscriber in &mut subscribers {
         subscriber.call(&["PSUBSCRIBE", "*"]);
     }
-    step(&mut group, old);
+    cause_failure(&mut group, old);
     let (new, _) = group.wait_for_successor(old);
     group.wait_until_healthy();
     let mut events: Vec<Vec<(String, String)>> = subscribers.iter_mut().map(read_events).collect();
@@ -129,13 +129,13 @@ fn follower_events(lines: &[String]) -> Vec<String> {
     lines.iter().filter(|line| !line.starts_with("+odown")).cloned().collect()
 }
 
-/// Compares both kinds of sentinels. `votes` says whether Valkey's sentinels need votes in this failover.
-fn assert_same_events(votes: bool, step: impl Fn(&mut SentinelGroup, usize)) {
+/// Compares Redoubt's and Valkey's sentinels. `votes` says whether Valkey's sentinels need votes in this failover.
+fn assert_same_events(compares_votes: bool, cause_failure: impl Fn(&mut SentinelGroup, usize)) {
     let Some((valkey, theirs)) = valkey_programs() else { return };
     let ours: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
-    let expected = observe_failure(&valkey, &theirs, &step);
-    let mut told = observe_failure(&valkey, &ours, &step);
-    if !votes {
+    let expected = observe_failure(&valkey, &theirs, &cause_failure);
+    let mut told = observe_failure(&valkey, &ours, &cause_failure);
+    if !compares_votes {
         told.follower.retain(|line| !line.starts_with("+vote-for-leader"));
         told.log.retain(|line| !line.contains("voted for"));
     }
@@ -145,20 +145,20 @@ fn assert_same_events(votes: bool, step: impl Fn(&mut SentinelGroup, usize)) {
 }
 
 #[test]
-fn killed_master_has_the_same_events() {
+fn killed_master_causes_the_same_events_as_in_valkey() {
     assert_same_events(true, |group, old| group.servers[old].kill());
 }
 
 /// Redoubt requires a majority even for a manual failover, so that two sentinels cannot act at the same time.
 #[test]
-fn manual_failover_has_the_same_events() {
+fn manual_failover_causes_the_same_events_as_in_valkey() {
     assert_same_events(false, |group, _| {
         group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER_NAME}")).expect_ok();
     });
 }
 
 #[test]
-fn coordinated_failover_has_the_same_events() {
+fn coordinated_failover_causes_the_same_events_as_in_valkey() {
     assert_same_events(true, |group, _| {
         group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER_NAME} COORDINATED")).expect_ok();
     });
@@ -199,7 +199,7 @@ fn sentinel_with_a_new_run_id_is_counted_once() {
 
 /// A replica with `replica-announced no` is monitored but not shown to clients.
 #[test]
-fn unannounced_replica_is_not_shown() {
+fn unannounced_replica_is_hidden_from_clients() {
     let Some((valkey, theirs)) = valkey_programs() else { return };
     let ours: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
     for sentinels in [&theirs, &ours] {
@@ -256,7 +256,7 @@ fn info_has_the_fields_that_exporters_read() {
     assert_eq!(moved("keyspace_hits"), Some(0));
 }
 
-/// A password for other sentinels that is set by SENTINEL CONFIG SET must be used from then on.
+/// After SENTINEL CONFIG SET changes the password for other sentinels, the new password must be used at once.
 #[test]
 fn changed_sentinel_password_is_used_at_once() {
     let Some((valkey, _)) = valkey_programs() else { return };

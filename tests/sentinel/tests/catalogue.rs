@@ -4,8 +4,10 @@
 use std::collections::BTreeSet;
 
 use harness::{Node, Program, Reply};
-use sentinel_tests::catalogue::{EVENTS, FAILOVER_EVENTS, FLAGS, UNCOVERED_COMMANDS, UNCOVERED_EVENTS};
-use sentinel_tests::queries::{EQUAL_REPLY_QUERIES, FIELD_QUERIES, SAME_FORM_QUERIES};
+use sentinel_tests::catalogue::{
+    EVENTS, FAILOVER_EVENTS, INSTANCE_FLAGS, UNCOVERED_COMMANDS, UNCOVERED_EVENTS,
+};
+use sentinel_tests::queries::{EQUAL_REPLY_QUERIES, FIELD_QUERIES, SAME_FORMAT_QUERIES};
 use sentinel_tests::scenario::{Scenario, ScenarioStep};
 use sentinel_tests::scenarios::SCENARIO_GROUPS;
 
@@ -47,7 +49,7 @@ fn covered_requests(node: &Node) -> Vec<&'static str> {
     });
     let answered = |request: &&&str| request.starts_with("SENTINEL ") && !node.run(request).is_error("ERR");
     let answered = EQUAL_REPLY_QUERIES.iter().filter(answered);
-    asked.chain(FIELD_QUERIES.iter().chain(SAME_FORM_QUERIES).chain(answered).copied()).collect()
+    asked.chain(FIELD_QUERIES.iter().chain(SAME_FORMAT_QUERIES).chain(answered).copied()).collect()
 }
 
 #[test]
@@ -84,5 +86,5 @@ fn every_event_is_covered() {
 fn every_flag_is_covered() {
     let shown = all_scenarios().flat_map(|story| story.expected_flags);
     let shown: BTreeSet<&str> = shown.flat_map(|(_, flags)| flags.split(',')).collect();
-    assert_eq!(shown, FLAGS.iter().copied().collect());
+    assert_eq!(shown, INSTANCE_FLAGS.iter().copied().collect());
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 const LONG_DOWN_AFTER: Duration = Duration::from_secs(60);
 
 /// Kills a server, deletes its data, and restarts it before a sentinel can detect the failure.
-fn restart_empty(node: &mut Node) {
+fn restart_without_data(node: &mut Node) {
     node.kill();
     // There may be no dump file yet.
     let _ = std::fs::remove_file(node.folder().join("dump.rdb"));
     node.launch();
 }
 
-fn replica_record(node: &Node) -> std::path::PathBuf {
+fn replica_record_path(node: &Node) -> std::path::PathBuf {
     node.folder().join(format!("followers-{}.conf", node.port))
 }
 
@@ -28,7 +28,7 @@ fn write_keys(group: &SentinelGroup, master: usize) {
     connection.call(&["SET", "last", "one"]).expect_ok();
     assert_eq!(connection.call(&["WAIT", "2", "60000"]), Reply::Int(2));
     eventually("the master has noted two replicas", || {
-        let text = std::fs::read_to_string(replica_record(node)).ok()?;
+        let text = std::fs::read_to_string(replica_record_path(node)).ok()?;
         (text.matches("replica 127.0.0.1").count() == 2).then_some(())
     });
 }
@@ -37,13 +37,13 @@ fn assert_replica_takes_over(sentinels: &[Program]) {
     let mut group = SentinelGroup::start(&Program::redoubt(), sentinels);
     let master = group.wait_for_master();
     write_keys(&group, master);
-    restart_empty(&mut group.servers[master]);
+    restart_without_data(&mut group.servers[master]);
     let refused = group.servers[master].run("SET key value");
     assert!(refused.is_error("MASTERDOWN"), "{refused:?}");
     let (successor, took) = group.wait_for_successor(master);
     println!("another was promoted after {took:?}");
     let keys = |server: usize| group.servers[server].run("DBSIZE");
-    // The keys are those written before the failover, and the one written to find the new master.
+    // The keys are those written before the failover, and one more that was written to find the new master.
     let expected = Reply::Int(1002);
     assert_eq!(keys(successor), expected);
     group.wait_until_healthy();
@@ -64,7 +64,7 @@ fn redis_sentinels_replace_an_empty_master() {
     assert_replica_takes_over(&std::array::from_fn::<_, 3, _>(|_| Program::redis()));
 }
 
-/// If no replica can be promoted, the master serves its own data after the timeout, which Redis does at once.
+/// If no replica can be promoted, the master serves its empty dataset after the timeout. Redis does so at once.
 #[test]
 fn empty_master_without_sentinels_serves_after_the_timeout() {
     let mut group = SentinelGroup::start(
@@ -75,7 +75,7 @@ fn empty_master_without_sentinels_serves_after_the_timeout() {
     write_keys(&group, master);
     group.sentinels.iter_mut().for_each(Node::kill);
     group.servers[master].add_options("--empty-master-timeout 3000");
-    restart_empty(&mut group.servers[master]);
+    restart_without_data(&mut group.servers[master]);
     let replica = usize::from(master == 0);
     let node = &group.servers[master];
     assert!(node.run("GET last").is_error("MASTERDOWN"));
@@ -88,7 +88,7 @@ fn empty_master_without_sentinels_serves_after_the_timeout() {
 }
 
 #[test]
-fn operator_can_end_the_wait_of_an_empty_master() {
+fn operator_can_make_an_empty_master_serve_before_the_timeout() {
     let mut group = SentinelGroup::start(
         &Program::redoubt(),
         &[Program::redoubt(), Program::redoubt(), Program::redoubt()],
@@ -96,7 +96,7 @@ fn operator_can_end_the_wait_of_an_empty_master() {
     let master = group.wait_for_master();
     write_keys(&group, master);
     group.sentinels.iter_mut().for_each(Node::kill);
-    restart_empty(&mut group.servers[master]);
+    restart_without_data(&mut group.servers[master]);
     let node = &group.servers[master];
     assert!(node.run("SET key value").is_error("MASTERDOWN"));
     node.run("REPLICAOF NO ONE").expect_ok();

@@ -158,7 +158,7 @@ fn invalid_input_affects_only_its_connection() {
     {
         let mut connection: Connection = sentinel.connect();
         connection.send_raw(bytes).unwrap();
-        let _ = connection.end_sending();
+        let _ = connection.shut_down_sending();
         let _ = connection.read_to_end();
     }
     let mut connection = sentinel.connect();
@@ -171,7 +171,8 @@ fn invalid_input_affects_only_its_connection() {
     });
 }
 
-/// FAILOVER is sent to the master itself. Clients get the new address within seconds, although no sentinel was asked.
+/// FAILOVER is sent to the master itself. Clients get the new address within seconds, although no sentinel started the
+/// failover.
 #[test]
 fn handover_without_sentinels_is_announced_to_clients() {
     let group = SentinelGroup::start(&Program::redoubt(), &redoubt_sentinels());

@@ -32,7 +32,7 @@ fn list_configurations() -> Vec<String> {
 #[test]
 fn local_group_starts_fails_over_restarts_and_stops() {
     let before = list_configurations();
-    let place = LocalServers::new(LocalSetup::Group);
+    let place = LocalServers::new(LocalSetup::SentinelGroup);
     let base = place.first_port;
     let output = place.start_servers().expect("make up-sentinel works");
     let states: Vec<String> = (0..3).map(|index| member_state(&output, base + index)).collect();
@@ -81,7 +81,7 @@ fn local_group_starts_fails_over_restarts_and_stops() {
 
 #[test]
 fn local_group_commands_explain_mistakes() {
-    let place = LocalServers::new(LocalSetup::Group);
+    let place = LocalServers::new(LocalSetup::SentinelGroup);
     let explains = |arguments: &[&str], words: &str| {
         let output = place.run_make(arguments).expect_err("a mistake is an error");
         assert!(output.contains(words), "make {}: {output}", arguments.join(" "));

@@ -1,4 +1,4 @@
-//! Tests of Redoubt sentinels together with Redis sentinels, and of each kind with Redoubt servers.
+//! Tests of Redoubt sentinels together with Redis sentinels, and of Redoubt or Redis sentinels with Redoubt servers.
 
 use harness::{Program, SentinelGroup};
 

@@ -11,7 +11,7 @@ const MASTER_HOST: usize = 0;
 const SERVER_HOSTS: [usize; 3] = [0, 1, 2];
 const SENTINEL_HOSTS: [usize; 3] = [3, 4, 5];
 
-/// How long to check that no failover happens, which is longer than a failover takes.
+/// How long to check that no failover happens. A failover takes less time.
 const DOWN_AFTER_MARGIN: Duration = Duration::from_secs(3);
 
 /// Starts a group on a simulated network. Returns `None`, with a message, if the system does not permit that.
@@ -85,8 +85,8 @@ fn isolated_sentinel_does_not_fail_over() {
     assert_agreement(&group, new);
 }
 
-/// One sentinel is with the master and a replica, two are with the other replica. Only the majority fails over, and the
-/// single sentinel follows when the partition ends.
+/// One sentinel can reach the master and a replica; two sentinels can reach the other replica. Only the majority fails
+/// over, and the single sentinel follows when the partition ends.
 #[test]
 fn master_in_the_minority_is_replaced() {
     let Some((group, network)) = start_group() else { return };
@@ -99,7 +99,7 @@ fn master_in_the_minority_is_replaced() {
     assert_agreement(&group, new);
 }
 
-/// The master is with two sentinels. The third sentinel is with a replica, but without a majority it cannot fail over.
+/// The master can reach two sentinels. The third sentinel can reach a replica, but cannot fail over without a majority.
 #[test]
 fn master_in_the_majority_is_not_replaced() {
     let Some((group, network)) = start_group() else { return };

@@ -24,7 +24,7 @@ fn start_sentinel(program: &Program, lines: &str) -> Node {
     node
 }
 
-/// Service managers start a sentinel with `--port` each time, which must not add a line to the file each time.
+/// Service managers pass `--port` at every start of a sentinel, which must not add a line to the file each time.
 #[test]
 fn restart_adds_no_line_to_the_configuration_file() {
     let mut node = start_sentinel(&Program::redoubt(), "");
@@ -123,7 +123,7 @@ fn sentinel_daemonizes_or_reports_the_error() {
     eventually("the daemon is gone", || (!folder.path().join("s.pid").exists()).then_some(()));
 }
 
-/// Valkey's command names give the same replies as those of Redis.
+/// The command names that Valkey introduced get the same replies as Redis's names.
 #[test]
 fn valkey_command_names_are_supported() {
     let node = start_sentinel(&Program::redoubt(), "sentinel deny-scripts-reconfig yes\n");
@@ -166,7 +166,7 @@ fn client_supports_the_subcommands_of_redis() {
     assert!(explains("TRACKING") && !explains("CAPA") && !explains("NO-TOUCH"), "{help:?}");
 }
 
-/// As on a server, a client that sends the right password can pipeline large requests after it.
+/// As on a server, a client can pipeline large requests after an AUTH with the right password.
 #[test]
 fn large_requests_can_be_pipelined_after_auth() {
     let wire = |password: &str| {

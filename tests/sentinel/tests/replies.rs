@@ -1,4 +1,4 @@
-//! Tests that Redoubt and Valkey sentinels answer the same queries alike.
+//! Tests that Redoubt and Valkey sentinels give the same replies to the same queries.
 
 use std::collections::BTreeMap;
 
@@ -134,7 +134,8 @@ fn votes_equal_those_of_valkey() {
     }
 }
 
-/// Masters, replicas and sentinels have the same fields, with equal values unless they depend on time.
+/// Masters, replicas and sentinels are shown with the same fields as in Valkey, with equal values unless they depend on
+/// time.
 #[test]
 fn fields_equal_those_of_valkey() {
     let Some(group) = start_group() else { return };
@@ -151,7 +152,7 @@ fn fields_equal_those_of_valkey() {
     }
 }
 
-/// The cached INFO of the master and of each replica must have the same form.
+/// The cached INFO of the master and of each replica must have the same format as in Valkey.
 #[test]
 fn info_cache_equals_that_of_valkey() {
     let Some(group) = start_group() else { return };
@@ -175,7 +176,7 @@ fn info_cache_equals_that_of_valkey() {
 }
 
 #[test]
-fn run_ids_have_the_same_form() {
+fn run_ids_have_the_format_of_valkey() {
     let Some(group) = start_group() else { return };
     for node in [&group.sentinels[0], &group.sentinels[2]] {
         let Reply::Bulk(id) = node.run(MYID_QUERY) else { panic!("no text") };

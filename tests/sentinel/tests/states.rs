@@ -3,59 +3,59 @@
 use sentinel_tests::scenario::run_with_both_sentinels;
 use sentinel_tests::scenarios::{SCENARIO_GROUPS, find_scenarios};
 
-fn run_group(name: &str) {
+fn run_scenario_group(name: &str) {
     let (servers, stories) = find_scenarios(name);
     run_with_both_sentinels(servers, stories);
 }
 
 #[test]
 fn replica_states_match_valkey() {
-    run_group("replicas");
+    run_scenario_group("replicas");
 }
 
 #[test]
 fn replicas_with_a_wrong_master_match_valkey() {
-    run_group("replicas with a wrong master");
+    run_scenario_group("replicas with a wrong master");
 }
 
 #[test]
 fn master_states_match_valkey() {
-    run_group("master");
+    run_scenario_group("master");
 }
 
 #[test]
 fn loading_and_busy_master_match_valkey() {
-    run_group("loading and busy master");
+    run_scenario_group("loading and busy master");
 }
 
 #[test]
 fn sentinel_states_match_valkey() {
-    run_group("sentinels");
+    run_scenario_group("sentinels");
 }
 
 #[test]
 fn agreement_between_sentinels_matches_valkey() {
-    run_group("agreement");
+    run_scenario_group("agreement");
 }
 
 #[test]
 fn configuration_commands_match_valkey() {
-    run_group("configuration");
+    run_scenario_group("configuration");
 }
 
 #[test]
 fn failover_waiting_for_promotion_matches_valkey() {
-    run_group("failover waiting for promotion");
+    run_scenario_group("failover waiting for promotion");
 }
 
 #[test]
 fn aborted_failover_matches_valkey() {
-    run_group("aborted failover");
+    run_scenario_group("aborted failover");
 }
 
 #[test]
 fn handover_matches_valkey() {
-    run_group("handover");
+    run_scenario_group("handover");
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(crate) enum Role {
     Replica,
     /// The copy has dropped its data for a full synchronisation and acknowledges nothing.
     Syncing,
-    /// The copy has asked the group to be promoted.
+    /// The copy has requested its promotion from the group.
     Candidate,
     /// The copy is the master of its epoch, as far as it knows.
     Master(Leadership),
@@ -26,23 +26,23 @@ pub(crate) enum Role {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Leadership {
     /// The newest in-sync set that the master knows to be decided.
-    pub(crate) decided: Incarnations,
-    /// The version of `decided`.
+    pub(crate) decided_members: Incarnations,
+    /// The version of `decided_members`.
     pub(crate) version: u8,
     /// The members of a proposal whose outcome is unknown.
-    pub(crate) proposal: Option<Incarnations>,
+    pub(crate) proposed_members: Option<Incarnations>,
     /// The number of entries that each incarnation has acknowledged in this epoch.
-    pub(crate) acknowledged: BTreeMap<Incarnation, u8>,
+    pub(crate) acknowledged_lengths: BTreeMap<Incarnation, u8>,
     /// The number of entries that every member of the set has acknowledged.
-    pub(crate) committed: u8,
+    pub(crate) committed_length: u8,
     /// The number of committed entries from which the master serves clients.
     pub(crate) serves_from: u8,
     /// The number of the newest lease round.
     pub(crate) round: u8,
     /// The number of ticks until the lease of the newest round ends.
-    pub(crate) round_left: u8,
-    /// The incarnations that have answered in the newest round, and so promised not to stand.
-    pub(crate) promised: Incarnations,
+    pub(crate) ticks_until_lease_end: u8,
+    /// The incarnations that have answered in the newest round, and thereby promised not to request promotion.
+    pub(crate) promised_members: Incarnations,
     /// Whether the master has ever held a lease, which counts only with [`Omission::CheckLeaseOnce`].
     pub(crate) had_lease: bool,
 }
@@ -58,47 +58,47 @@ pub(crate) struct Copy {
     /// The newest epoch that the copy has learned of.
     pub(crate) epoch: u8,
     pub(crate) role: Role,
-    /// The number of ticks until the copy may ask to be promoted.
-    pub(crate) promise: u8,
+    /// The number of ticks until the copy may request its promotion.
+    pub(crate) ticks_until_promise_end: u8,
 }
 
 impl Leadership {
     fn new(state: &SetState, log: &Log) -> Self {
         Self {
-            decided: state.members,
+            decided_members: state.members,
             version: state.version,
-            proposal: None,
-            acknowledged: BTreeMap::new(),
-            committed: 0,
+            proposed_members: None,
+            acknowledged_lengths: BTreeMap::new(),
+            committed_length: 0,
             serves_from: log.len() as u8,
             round: 0,
-            round_left: 0,
-            promised: Incarnations::default(),
+            ticks_until_lease_end: 0,
+            promised_members: Incarnations::default(),
             had_lease: false,
         }
     }
 
-    /// The members whose acknowledgements the master waits for.
-    fn effective(&self, omitted: Option<Omission>) -> Incarnations {
-        match (omitted, self.proposal) {
+    /// The members whose acknowledgements a write requires.
+    fn required_members(&self, omitted: Option<Omission>) -> Incarnations {
+        match (omitted, self.proposed_members) {
             (Some(Omission::ShrinkBeforeDecision), Some(proposal)) => proposal,
-            (Some(Omission::GrowWithoutWaiting), _) | (_, None) => self.decided,
-            (_, Some(proposal)) => self.decided.union(proposal),
+            (Some(Omission::GrowWithoutWaiting), _) | (_, None) => self.decided_members,
+            (_, Some(proposal)) => self.decided_members.union(proposal),
         }
     }
 
     fn commit(&mut self, log: &Log, omitted: Option<Omission>) {
-        let acknowledged = |member| self.acknowledged.get(&member).copied().unwrap_or_default();
-        let of_all = self.effective(omitted).iter().map(acknowledged).min();
+        let acknowledged = |member| self.acknowledged_lengths.get(&member).copied().unwrap_or_default();
+        let of_all = self.required_members(omitted).iter().map(acknowledged).min();
         let committed = of_all.map_or(log.len() as u8, |len| len.min(log.len() as u8));
-        self.committed = self.committed.max(committed);
+        self.committed_length = self.committed_length.max(committed);
     }
 
     fn has_lease(&self, omitted: Option<Omission>) -> bool {
         let has_promises =
-            |members: Incarnations| members.iter().all(|member| self.promised.contains(member));
-        let members = self.effective(omitted);
-        members == Incarnations::default() || (self.round_left > 0 && has_promises(members))
+            |members: Incarnations| members.iter().all(|member| self.promised_members.contains(member));
+        let members = self.required_members(omitted);
+        members == Incarnations::default() || (self.ticks_until_lease_end > 0 && has_promises(members))
     }
 }
 
@@ -111,7 +111,7 @@ impl Copy {
             log: Log::default(),
             epoch: 0,
             role: Role::Replica,
-            promise: 0,
+            ticks_until_promise_end: 0,
         }
     }
 
@@ -124,28 +124,28 @@ impl Copy {
     }
 
     /// The number of committed entries; `None` unless this is a master that serves clients.
-    pub(crate) fn served(&self) -> Option<u8> {
+    pub(crate) fn served_length(&self) -> Option<u8> {
         self.leadership()
-            .filter(|master| master.committed >= master.serves_from)
-            .map(|master| master.committed)
+            .filter(|master| master.committed_length >= master.serves_from)
+            .map(|master| master.committed_length)
     }
 
     /// Whether this is a master that serves reads.
     pub(crate) fn serves_reads(&self, omitted: Option<Omission>) -> bool {
         let checked_once = omitted == Some(Omission::CheckLeaseOnce);
         let has_lease = |master: &Leadership| master.has_lease(omitted) || (checked_once && master.had_lease);
-        self.served().is_some() && self.leadership().is_some_and(has_lease)
+        self.served_length().is_some() && self.leadership().is_some_and(has_lease)
     }
 
     /// Makes this copy the master that `state` names.
-    pub(crate) fn lead(&mut self, state: &SetState, omitted: Option<Omission>) {
+    pub(crate) fn become_master(&mut self, state: &SetState, omitted: Option<Omission>) {
         self.epoch = state.epoch;
         if state.epoch > 1 {
             self.log.push(Entry { epoch: state.epoch, value: 0 });
         }
         let mut leadership = Leadership::new(state, &self.log);
         if omitted == Some(Omission::ServeBeforeCommit) {
-            leadership.committed = leadership.serves_from;
+            leadership.committed_length = leadership.serves_from;
         }
         leadership.commit(&self.log, omitted);
         self.role = Role::Master(leadership);
@@ -160,13 +160,13 @@ impl Copy {
     }
 
     /// The message with which a master sends its log to replicas; `None` on other copies.
-    pub(crate) fn append(&self) -> Option<Append> {
+    pub(crate) fn append_message(&self) -> Option<Append> {
         let round = self.leadership()?.round;
         Some(Append { epoch: self.epoch, round, log: self.log.clone() })
     }
 
-    /// Takes entries from a master. Returns the acknowledgement, if the entries are accepted.
-    pub(crate) fn receive(
+    /// Accepts or rejects a master's entries. Returns the acknowledgement if they are accepted.
+    pub(crate) fn receive_entries(
         &mut self,
         message: &Append,
         promise: u8,
@@ -194,70 +194,75 @@ impl Copy {
             self.drop_data();
             self.role = Role::Syncing;
             let early = Acknowledgement {
-                from: self.incarnation,
+                sender: self.incarnation,
                 epoch: message.epoch,
                 round: message.round,
-                len: message.log.len() as u8,
+                acknowledged_length: message.log.len() as u8,
             };
             return (omitted == Some(Omission::AcknowledgeDuringFullSync)).then_some(early);
         }
-        self.promise = promise;
+        self.ticks_until_promise_end = promise;
         Some(Acknowledgement {
-            from: self.incarnation,
+            sender: self.incarnation,
             epoch: message.epoch,
             round: message.round,
-            len: self.log.len() as u8,
+            acknowledged_length: self.log.len() as u8,
         })
     }
 
     /// Counts an acknowledgement, which may commit entries and renew the lease.
-    pub(crate) fn count(&mut self, message: &Acknowledgement, speed: Speed, omitted: Option<Omission>) {
+    pub(crate) fn count_acknowledgement(
+        &mut self,
+        message: &Acknowledgement,
+        speed: Speed,
+        omitted: Option<Omission>,
+    ) {
         let own_epoch = message.epoch == self.epoch;
         let Role::Master(leadership) = &mut self.role else { return };
         if !own_epoch && omitted != Some(Omission::CountOtherHistories) {
             return;
         }
-        let mut from = message.from;
+        let mut from = message.sender;
         if omitted == Some(Omission::IgnoreIncarnations) {
-            let known = leadership.effective(omitted).iter().find(|member| member.node == from.node);
+            let known = leadership.required_members(omitted).iter().find(|member| member.node == from.node);
             from = known.unwrap_or(from);
         }
-        let len = leadership.acknowledged.entry(from).or_default();
-        *len = message.len.max(*len);
+        let len = leadership.acknowledged_lengths.entry(from).or_default();
+        *len = message.acknowledged_length.max(*len);
         if own_epoch && message.round == leadership.round && message.round > 0 {
             if omitted == Some(Omission::LeaseFromReply) {
-                leadership.round_left = speed.lease(omitted);
+                leadership.ticks_until_lease_end = speed.lease_ticks(omitted);
             }
-            leadership.promised = leadership.promised.with(from);
+            leadership.promised_members = leadership.promised_members.with(from);
         }
         leadership.commit(&self.log, omitted);
     }
 
     /// Begins a lease round, which other copies answer with a promise.
-    pub(crate) fn renew(&mut self, speed: Speed, omitted: Option<Omission>) {
+    pub(crate) fn begin_lease_round(&mut self, speed: Speed, omitted: Option<Omission>) {
         if let Role::Master(leadership) = &mut self.role {
             leadership.round += 1;
-            leadership.round_left = speed.lease(omitted);
-            leadership.promised = Incarnations::default();
+            leadership.ticks_until_lease_end = speed.lease_ticks(omitted);
+            leadership.promised_members = Incarnations::default();
         }
     }
 
     /// Proposes another in-sync set.
     pub(crate) fn propose(&mut self, members: Incarnations, omitted: Option<Omission>) {
         if let Role::Master(leadership) = &mut self.role {
-            leadership.proposal = Some(members);
+            leadership.proposed_members = Some(members);
             leadership.commit(&self.log, omitted);
         }
     }
 
-    /// Learns a state that the group has decided.
-    pub(crate) fn learn(&mut self, state: &SetState, omitted: Option<Omission>) {
+    /// Applies a state that the group has decided.
+    pub(crate) fn learn_state(&mut self, state: &SetState, omitted: Option<Omission>) {
         if state.epoch > self.epoch {
             let is_promoted = self.role == Role::Candidate
                 && state.master == self.incarnation
                 && state.epoch == self.epoch + 1;
             if is_promoted {
-                self.lead(state, omitted);
+                self.become_master(state, omitted);
                 return;
             }
             self.epoch = state.epoch;
@@ -268,26 +273,26 @@ impl Copy {
             && state.epoch == self.epoch
             && state.version > leadership.version
         {
-            leadership.decided = state.members;
+            leadership.decided_members = state.members;
             leadership.version = state.version;
-            leadership.proposal = None;
+            leadership.proposed_members = None;
             leadership.commit(&self.log, omitted);
         } else if self.role == Role::Candidate
             && state.epoch == self.epoch
             && state.version > 0
             && !state.members.contains(self.incarnation)
         {
-            // The master has removed this copy. A late request of the copy may still begin an epoch, but only a
-            // candidate becomes that epoch's master.
+            // The master has removed this copy from the set. A late request of the copy may still begin an epoch, but
+            // only a candidate becomes that epoch's master.
             self.role = Role::Replica;
         }
     }
 
     /// Lets one tick pass by this copy's clock.
     pub(crate) fn tick(&mut self) {
-        self.promise = self.promise.saturating_sub(1);
+        self.ticks_until_promise_end = self.ticks_until_promise_end.saturating_sub(1);
         if let Role::Master(leadership) = &mut self.role {
-            leadership.round_left = leadership.round_left.saturating_sub(1);
+            leadership.ticks_until_lease_end = leadership.ticks_until_lease_end.saturating_sub(1);
         }
     }
 
@@ -308,17 +313,18 @@ impl Copy {
         match durability {
             Durability::Memory => {
                 self.drop_data();
-                self.promise = 0;
+                self.ticks_until_promise_end = 0;
                 if let Role::Master(leadership) = &mut self.role {
-                    leadership.acknowledged.clear();
-                    (leadership.committed, leadership.serves_from) = (0, 0);
+                    leadership.acknowledged_lengths.clear();
+                    (leadership.committed_length, leadership.serves_from) = (0, 0);
                 } else {
                     self.role = Role::Replica;
                     self.epoch = 0;
                 }
             }
             Durability::Disk => {
-                self.promise = if omitted == Some(Omission::ForgetPromiseAtRestart) { 0 } else { promise };
+                self.ticks_until_promise_end =
+                    if omitted == Some(Omission::ForgetPromiseAtRestart) { 0 } else { promise };
                 if omitted == Some(Omission::ForgetEpochAtRestart) {
                     self.epoch = 0;
                 }
@@ -331,7 +337,7 @@ impl Copy {
         self.log = Log::default();
     }
 
-    /// Records that the lease was checked for a read.
+    /// Records that the lease was checked before a read.
     pub(crate) fn check_lease(&mut self, omitted: Option<Omission>) {
         if omitted == Some(Omission::CheckLeaseOnce)
             && self.serves_reads(omitted)

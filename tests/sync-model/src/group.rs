@@ -81,7 +81,7 @@ impl SetState {
                     Some(Omission::IgnoreIncarnations) => {
                         self.members.contains_node(candidate.node) || self.master.node == candidate.node
                     }
-                    // The master's own data after a restart has every acknowledged write, too.
+                    // The restarted master's own data also has every acknowledged write.
                     _ => self.members.contains(candidate) || self.master == candidate,
                 };
                 let members = self.members.without(candidate);

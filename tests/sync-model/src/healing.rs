@@ -1,11 +1,11 @@
-//! Checks liveness by a fair schedule without faults, which is tried from every state.
+//! Checks liveness: from every state, a fair schedule without faults must lead to a shard that serves clients.
 
-use crate::COPIES;
+use crate::COPY_COUNT;
 use crate::copy::Role;
 use crate::model::{Action, Shard, State, is_alive};
 
 /// The number of rounds after which a shard without faults must serve clients.
-const ROUNDS: usize = 12;
+const MAX_HEALING_ROUNDS: usize = 12;
 
 impl Shard {
     /// Whether the shard serves reads after some rounds without faults. States in which no copy that may be promoted is
@@ -17,10 +17,10 @@ impl Shard {
         unlimited.bounds.versions = u8::MAX;
         unlimited.bounds.epochs = u8::MAX;
         unlimited.bounds.rounds = u8::MAX;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_HEALING_ROUNDS {
             let decided = *state.decided();
             let mut candidates = decided.members.iter().chain([decided.master]);
-            // Without a replica to promote, the shard correctly stays down until its data is back. This can happen if
+            // Without a member to promote, the shard correctly stays down until its data is back. This can happen if
             // the master died while a node was being removed.
             let is_lost = !candidates.any(|member| is_alive(&state, member));
             if is_lost || state.copies.iter().any(|copy| copy.serves_reads(self.omitted)) {
@@ -32,7 +32,7 @@ impl Shard {
     }
 
     fn step(&self, state: &mut State, action: &Action) {
-        *state = self.after(state, action);
+        *state = self.state_after(state, action);
     }
 
     /// Delivers all messages in transit, and lets every copy do what its timers require.
@@ -40,33 +40,33 @@ impl Shard {
         for request in state.requests.clone() {
             self.step(&mut state, &Action::Decide(request));
         }
-        for index in (0..COPIES).filter(|index| state.copies[*index].is_up).collect::<Vec<_>>() {
+        for index in (0..COPY_COUNT).filter(|index| state.copies[*index].is_up).collect::<Vec<_>>() {
             for decided in state.group.clone() {
                 self.step(&mut state, &Action::Learn(index, decided));
             }
         }
         let newest = state.decided().epoch;
-        for index in 0..COPIES {
+        for index in 0..COPY_COUNT {
             if state.copies[index].leadership().is_some() && state.copies[index].epoch == newest {
-                self.lead_round(&mut state, index);
+                self.run_master_round(&mut state, index);
             }
         }
         let has_master = state.copies.iter().any(|copy| copy.leadership().is_some() && copy.epoch == newest);
         if !has_master {
             self.step(&mut state, &Action::Tick);
-            self.promote(&mut state);
+            self.promote_member(&mut state);
         }
         state
     }
 
     /// The master gets replies from all running copies, and removes the others from its set.
-    fn lead_round(&self, state: &mut State, master: usize) {
-        self.step(state, &Action::Renew(master));
+    fn run_master_round(&self, state: &mut State, master: usize) {
+        self.step(state, &Action::BeginLeaseRound(master));
         // A full synchronisation takes two messages.
         for _ in 0..2 {
-            let Some(message) = state.copies[master].append() else { return };
-            for index in (0..COPIES).filter(|index| *index != master) {
-                // The bound on dropped data still applies: a node that has reached it counts as dead.
+            let Some(message) = state.copies[master].append_message() else { return };
+            for index in (0..COPY_COUNT).filter(|index| *index != master) {
+                // The bound on dropped data still applies: a node that has dropped its data that often counts as dead.
                 let may_drop = state.copies[index].incarnation.generation < self.bounds.generations;
                 if state.copies[index].is_up && may_drop {
                     self.step(state, &Action::Append(index, message.clone()));
@@ -77,23 +77,24 @@ impl Shard {
             self.step(state, &Action::Acknowledge(master, message));
         }
         let Some(leadership) = state.copies[master].leadership() else { return };
-        let silent = leadership.decided.iter().find(|member| !leadership.promised.contains(*member));
-        if leadership.proposal.is_none()
+        let silent =
+            leadership.decided_members.iter().find(|member| !leadership.promised_members.contains(*member));
+        if leadership.proposed_members.is_none()
             && let Some(silent) = silent
         {
-            let members = leadership.decided.without(silent);
+            let members = leadership.decided_members.without(silent);
             self.step(state, &Action::Propose(master, members));
         }
     }
 
-    /// Promotes a member whose promise has ended.
-    fn promote(&self, state: &mut State) {
+    /// Promotes a member of the set whose promise has ended.
+    fn promote_member(&self, state: &mut State) {
         let decided = *state.decided();
-        for index in 0..COPIES {
+        for index in 0..COPY_COUNT {
             let copy = &state.copies[index];
             let may_win = decided.members.contains(copy.incarnation) || decided.master == copy.incarnation;
-            if copy.is_up && copy.role == Role::Replica && may_win && copy.promise == 0 {
-                self.step(state, &Action::Stand(index));
+            if copy.is_up && copy.role == Role::Replica && may_win && copy.ticks_until_promise_end == 0 {
+                self.step(state, &Action::RequestPromotion(index));
                 return;
             }
         }

@@ -1,13 +1,15 @@
 //! A model of synchronous replication, checked exhaustively within small bounds.
 //!
-//! Three copies of a shard and the configuration group, which is one linearizable register here. Messages may be lost,
-//! doubled and reordered; processes crash and restart, with or without their memory; each clock may be fast or slow.
-//! [`omission::Omission`] leaves one rule out, and the checker then has to find a counterexample.
+//! The model has three copies of a shard and the configuration group, which is reduced to one linearizable register.
+//! Messages may be lost, duplicated and reordered; processes crash and restart, with or without their memory; each
+//! clock may be fast or slow. [`omission::Omission`] leaves one rule out, and the checker then has to find a
+//! counterexample.
 //!
-//! The network is the set of all messages ever sent. A lost message is one that nobody ever receives, and a doubled or
-//! late one is received again at any time, so no action is needed for either.
+//! The network is the set of all messages ever sent. A lost message is one that nobody ever receives, and a duplicated
+//! or late message is received again at any time, so neither needs an action of its own.
 //!
-//! Invariant: nothing here runs in the server, and nothing is shared with it. A rule is tried here before it is built.
+//! Invariant: the model does not run in the server and shares no code with it. A rule is tried in the model before it
+//! is built.
 #![forbid(unsafe_code)]
 #![cfg(test)]
 
@@ -21,4 +23,4 @@ mod omission;
 mod rules;
 
 /// The number of copies of the shard.
-const COPIES: usize = 3;
+const COPY_COUNT: usize = 3;

@@ -25,17 +25,17 @@ impl Log {
     }
 
     /// Whether `longer` continues this log.
-    pub(crate) fn is_prefix_of(&self, longer: &Self) -> bool {
-        longer.0.starts_with(&self.0)
+    pub(crate) fn is_prefix_of(&self, other: &Self) -> bool {
+        other.0.starts_with(&self.0)
     }
 
     /// Appends the entries of `longer` beyond this log's length, even if the earlier entries differ.
-    pub(crate) fn append_by_length(&mut self, longer: &Self) {
-        self.0.extend(longer.0.iter().skip(self.0.len()));
+    pub(crate) fn append_by_length(&mut self, source: &Self) {
+        self.0.extend(source.0.iter().skip(self.0.len()));
     }
 
     /// The values among the first `len` entries, one bit each.
-    pub(crate) fn values(&self, len: usize) -> u8 {
+    pub(crate) fn value_bits(&self, len: usize) -> u8 {
         let values = self.0.iter().take(len).filter(|entry| entry.value > 0);
         values.fold(0, |bits, entry| bits | 1 << (entry.value - 1))
     }

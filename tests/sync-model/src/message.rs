@@ -1,4 +1,4 @@
-//! Messages between copies and to the group. The group's replies are its states.
+//! Messages between copies, and requests to the group. The group replies with its states.
 
 use crate::group::{Incarnation, Incarnations};
 use crate::log::Log;
@@ -14,24 +14,24 @@ pub(crate) struct Append {
     pub(crate) log: Log,
 }
 
-/// A message from a replica to the master of `epoch`: it acknowledges `len` entries, and promises not to ask for
+/// A message from a replica to the master of `epoch`: it acknowledges `acknowledged_length` entries, and promises not to request
 /// promotion for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Acknowledgement {
     /// The incarnation that holds the entries.
-    pub(crate) from: Incarnation,
+    pub(crate) sender: Incarnation,
     /// The epoch of the entries, which identifies their history.
     pub(crate) epoch: u8,
-    /// The lease round of the message that the replica answers.
+    /// The lease round of the master's message that this message acknowledges.
     pub(crate) round: u8,
     /// The number of entries that the replica has.
-    pub(crate) len: u8,
+    pub(crate) acknowledged_length: u8,
 }
 
 /// A request to the configuration group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum GroupRequest {
-    /// The master asks for another in-sync set.
+    /// The master proposes another in-sync set.
     Change {
         epoch: u8,
         /// The version that the new set would get.
@@ -39,7 +39,7 @@ pub(crate) enum GroupRequest {
         /// The members of the new set, without the master.
         members: Incarnations,
     },
-    /// A member of the in-sync set asks to become the master.
+    /// A member of the in-sync set requests to become the master.
     Promote {
         /// The newest epoch that the member knows.
         epoch: u8,

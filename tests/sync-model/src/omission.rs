@@ -19,32 +19,33 @@ pub(crate) enum Omission {
     ForgetProposal,
     /// The group accepts a change whatever version it has.
     AcceptAnyVersion,
-    /// The group promotes any copy that asks.
+    /// The group promotes any copy that requests it.
     PromoteNonMember,
     /// A candidate still acknowledges to the old master.
     AcknowledgeAsCandidate,
     /// A new master counts its whole log as committed.
     ServeBeforeCommit,
-    /// A replica compares lengths of logs instead of their entries, so an old master keeps its tail.
+    /// A replica compares only the lengths of logs, not their entries, so a former master keeps the diverged tail of
+    /// its log.
     MergeOldTail,
-    /// A restarted process serves because it was the master before.
+    /// A restarted process serves clients because it was the master before.
     RestartAsMaster,
-    /// A member that restarts with its data may ask to be promoted at once, although it made a promise before.
+    /// A member that restarts with its data may request promotion at once, although it made a promise before.
     ForgetPromiseAtRestart,
     /// A copy that restarts with its data forgets the newest epoch that it has learned of.
     ForgetEpochAtRestart,
-    /// The master counts a lease from the moment of the reply.
+    /// The master counts its lease from the moment of the reply.
     LeaseFromReply,
     /// The master's lease is as long as the member's promise.
     LeaseWithoutMargin,
     /// The lease is checked once and not for each read.
     CheckLeaseOnce,
-    /// A candidate takes a refused connection for the master's death and does not wait for its promise to end.
+    /// A candidate mistakes a refused connection for the master's death and does not wait for its promise to end.
     StandDespitePromise,
 }
 
 impl Omission {
-    /// All rules, of which the tests leave out one at a time.
+    /// All rules. The tests omit one of them at a time.
     pub(crate) const ALL: [Self; 19] = [
         Self::AcknowledgeBeforeCommit,
         Self::CountOtherHistories,

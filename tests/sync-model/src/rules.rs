@@ -1,13 +1,16 @@
 //! Checks the rules within small bounds, and finds a counterexample for each rule that is left out.
 
-use crate::model::{Bounds, Durability, FRESH_READS, NOTHING_LOST, ON_DISK, ONE_MASTER, Shard, Speed};
+use crate::model::{
+    ACKNOWLEDGED_WRITES_ON_DISK, Bounds, Durability, FRESH_READS, NO_ACKNOWLEDGED_WRITE_LOST,
+    ONE_MASTER_SERVES_READS, Shard, Speed,
+};
 use crate::omission::Omission;
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// The most unfavourable clocks: the lease of node 0 lasts long, and the promises of the other nodes are short.
+/// The most unfavourable clocks: the leases of node 0 last long, and the promises of the other nodes are short.
 const SPEEDS: [Speed; 3] = [Speed::Slow, Speed::Fast, Speed::Fast];
 
-fn bounds(text: &str) -> Bounds {
+fn parse_bounds(text: &str) -> Bounds {
     let mut bounds = Bounds { writes: 0, epochs: 0, versions: 0, rounds: 0, crashes: 0, generations: 0 };
     for word in text.split_whitespace() {
         let (name, number) = word.split_once('=').expect("name=number");
@@ -25,14 +28,14 @@ fn bounds(text: &str) -> Bounds {
     bounds
 }
 
-fn shard(durability: Durability, limits: &str) -> Shard {
-    let bounds = bounds(limits);
+fn shard(durability: Durability, bounds_text: &str) -> Shard {
+    let bounds = parse_bounds(bounds_text);
     let serves_reads = bounds.rounds > 0;
     Shard { bounds, durability, serves_reads, speeds: SPEEDS, omitted: None, checks_liveness: false }
 }
 
 /// Visits all states within the bounds, and fails if one violates a property.
-fn check(shard: Shard) {
+fn check_all_states(shard: Shard) {
     let description = format!("{:?} {:?} {:?}", shard.durability, shard.speeds, shard.bounds);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let checker = shard.checker().threads(threads).spawn_bfs().join();
@@ -41,8 +44,8 @@ fn check(shard: Shard) {
 }
 
 /// Finds a counterexample to one of the properties named in `expected`.
-fn find_counterexample(omitted: Omission, durability: Durability, limits: &str, expected: &[&str]) {
-    let shard = Shard { omitted: Some(omitted), ..shard(durability, limits) };
+fn find_counterexample(omitted: Omission, durability: Durability, bounds_text: &str, expected: &[&str]) {
+    let shard = Shard { omitted: Some(omitted), ..shard(durability, bounds_text) };
     let checker = shard.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let found = checker.discoveries();
     let steps = found.values().map(|path| path.clone().into_actions().len()).min();
@@ -73,43 +76,43 @@ mod counterexamples {
 
     counterexamples! {
         reply_before_commit: AcknowledgeBeforeCommit, Memory,
-            "writes=1 epochs=2", [NOTHING_LOST];
+            "writes=1 epochs=2", [NO_ACKNOWLEDGED_WRITE_LOST];
         acknowledgement_of_another_history: CountOtherHistories, Disk,
-            "writes=1 epochs=3 versions=1 crashes=1 generations=2", [ON_DISK, NOTHING_LOST];
+            "writes=1 epochs=3 versions=1 crashes=1 generations=2", [ACKNOWLEDGED_WRITES_ON_DISK, NO_ACKNOWLEDGED_WRITE_LOST];
         acknowledgement_of_another_incarnation: IgnoreIncarnations, Memory,
-            "writes=1 epochs=2 versions=1 crashes=1 generations=1", [NOTHING_LOST];
+            "writes=1 epochs=2 versions=1 crashes=1 generations=1", [NO_ACKNOWLEDGED_WRITE_LOST];
         acknowledgement_during_full_sync: AcknowledgeDuringFullSync, Memory,
-            "writes=2 epochs=3 versions=1 generations=1", [NOTHING_LOST];
+            "writes=2 epochs=3 versions=1 generations=1", [NO_ACKNOWLEDGED_WRITE_LOST];
         removal_before_the_decision: ShrinkBeforeDecision, Memory,
-            "writes=1 epochs=2 versions=1", [NOTHING_LOST];
+            "writes=1 epochs=2 versions=1", [NO_ACKNOWLEDGED_WRITE_LOST];
         addition_without_waiting: GrowWithoutWaiting, Memory,
-            "writes=1 epochs=2 versions=2 generations=1", [NOTHING_LOST];
+            "writes=1 epochs=2 versions=2 generations=1", [NO_ACKNOWLEDGED_WRITE_LOST];
         forgotten_proposal: ForgetProposal, Memory,
-            "writes=1 epochs=2 versions=2 generations=1", [NOTHING_LOST];
+            "writes=1 epochs=2 versions=2 generations=1", [NO_ACKNOWLEDGED_WRITE_LOST];
         late_change_of_an_older_version: AcceptAnyVersion, Memory,
-            "writes=1 epochs=2 versions=3 generations=1", [NOTHING_LOST];
+            "writes=1 epochs=2 versions=3 generations=1", [NO_ACKNOWLEDGED_WRITE_LOST];
         promotion_of_a_non_member: PromoteNonMember, Memory,
-            "writes=1 epochs=2 versions=1", [NOTHING_LOST];
+            "writes=1 epochs=2 versions=1", [NO_ACKNOWLEDGED_WRITE_LOST];
         candidate_that_acknowledges: AcknowledgeAsCandidate, Memory,
-            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER, FRESH_READS];
+            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER_SERVES_READS, FRESH_READS];
         new_master_that_serves_its_tail: ServeBeforeCommit, Memory,
-            "writes=2 epochs=3 versions=1 generations=1", [NOTHING_LOST];
+            "writes=2 epochs=3 versions=1 generations=1", [NO_ACKNOWLEDGED_WRITE_LOST];
         old_master_that_keeps_its_tail: MergeOldTail, Memory,
-            "writes=3 epochs=3 versions=1 generations=1", [NOTHING_LOST];
+            "writes=3 epochs=3 versions=1 generations=1", [NO_ACKNOWLEDGED_WRITE_LOST];
         master_that_restarts_as_master: RestartAsMaster, Memory,
-            "writes=1 epochs=2 versions=1 crashes=1 generations=1", [NOTHING_LOST];
+            "writes=1 epochs=2 versions=1 crashes=1 generations=1", [NO_ACKNOWLEDGED_WRITE_LOST];
         restart_that_forgets_its_promise: ForgetPromiseAtRestart, Disk,
-            "writes=1 epochs=2 rounds=1 crashes=1 generations=1", [ONE_MASTER, FRESH_READS];
+            "writes=1 epochs=2 rounds=1 crashes=1 generations=1", [ONE_MASTER_SERVES_READS, FRESH_READS];
         restart_that_forgets_its_epoch: ForgetEpochAtRestart, Disk,
-            "writes=1 epochs=2 versions=1 crashes=1 generations=1", [ON_DISK];
+            "writes=1 epochs=2 versions=1 crashes=1 generations=1", [ACKNOWLEDGED_WRITES_ON_DISK];
         lease_from_the_reply: LeaseFromReply, Memory,
-            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER, FRESH_READS];
+            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER_SERVES_READS, FRESH_READS];
         lease_without_margin: LeaseWithoutMargin, Memory,
-            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER, FRESH_READS];
+            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER_SERVES_READS, FRESH_READS];
         lease_checked_once: CheckLeaseOnce, Memory,
-            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER, FRESH_READS];
+            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER_SERVES_READS, FRESH_READS];
         refused_connection_taken_for_death: StandDespitePromise, Memory,
-            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER, FRESH_READS];
+            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER_SERVES_READS, FRESH_READS];
     }
 }
 
@@ -117,14 +120,14 @@ mod counterexamples {
 fn small_bounds_have_no_counterexample() {
     for durability in [Durability::Memory, Durability::Disk] {
         let limits = "writes=1 epochs=2 versions=1 crashes=1 generations=1";
-        check(Shard { checks_liveness: true, ..shard(durability, limits) });
+        check_all_states(Shard { checks_liveness: true, ..shard(durability, limits) });
     }
 }
 
 #[test]
 fn reads_under_leases_have_no_counterexample() {
     for durability in [Durability::Memory, Durability::Disk] {
-        check(shard(durability, "writes=1 epochs=2 rounds=1 generations=1"));
+        check_all_states(shard(durability, "writes=1 epochs=2 rounds=1 generations=1"));
     }
 }
 
@@ -132,8 +135,8 @@ fn reads_under_leases_have_no_counterexample() {
 #[ignore = "long: make soak"]
 fn two_writes_and_three_epochs_have_no_counterexample() {
     for durability in [Durability::Memory, Durability::Disk] {
-        check(shard(durability, "writes=2 epochs=3 versions=1 crashes=1 generations=1"));
-        check(shard(durability, "writes=1 epochs=3 versions=2 crashes=1 generations=2"));
+        check_all_states(shard(durability, "writes=2 epochs=3 versions=1 crashes=1 generations=1"));
+        check_all_states(shard(durability, "writes=1 epochs=3 versions=2 crashes=1 generations=2"));
     }
 }
 
@@ -144,7 +147,7 @@ fn leases_with_crashes_and_any_clocks_have_no_counterexample() {
     for durability in [Durability::Memory, Durability::Disk] {
         for speeds in clocks {
             let limits = "writes=1 epochs=2 versions=1 rounds=1 crashes=1 generations=1";
-            check(Shard { speeds, ..shard(durability, limits) });
+            check_all_states(Shard { speeds, ..shard(durability, limits) });
         }
     }
 }
@@ -154,6 +157,6 @@ fn leases_with_crashes_and_any_clocks_have_no_counterexample() {
 fn shard_serves_again_after_any_fault() {
     for durability in [Durability::Memory, Durability::Disk] {
         let limits = "writes=1 epochs=3 versions=1 crashes=2 generations=2";
-        check(Shard { checks_liveness: true, ..shard(durability, limits) });
+        check_all_states(Shard { checks_liveness: true, ..shard(durability, limits) });
     }
 }

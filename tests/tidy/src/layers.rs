@@ -133,19 +133,19 @@ pub fn check_libraries_are_documented(files: &[SourceFile]) -> Vec<String> {
 /// their names are missing from its list.
 #[must_use]
 pub fn check_log_filter(files: &[SourceFile]) -> Vec<String> {
-    const LOG_SOURCE: &str = "crates/process/src/log.rs";
-    let listed = files.iter().find(|file| file.path == LOG_SOURCE).and_then(|file| {
+    const LOG_SOURCE_PATH: &str = "crates/process/src/log.rs";
+    let listed = files.iter().find(|file| file.path == LOG_SOURCE_PATH).and_then(|file| {
         let (_, list) = file.text.split_once("const LOGGING_CRATES")?;
         list.split(';').nth(1)
     });
-    let Some(listed) = listed else { return vec![format!("{LOG_SOURCE}: LOGGING_CRATES is missing")] };
+    let Some(listed) = listed else { return vec![format!("{LOG_SOURCE_PATH}: LOGGING_CRATES is missing")] };
     let shell = test_manifests(files).filter(|manifest| {
         let ours = manifest.crate_name().and_then(layer_of).is_some_and(|own| own < BINARY_LAYER);
         ours && parse_dependencies(manifest).iter().any(|(_, name, _)| name == "tracing")
     });
     let names = shell.filter_map(SourceFile::crate_name).map(|name| name.replace('-', "_"));
     let unlisted = names.filter(|name| !listed.contains(&format!("\"{name}\"")));
-    unlisted.map(|name| format!("{LOG_SOURCE}: LOGGING_CRATES does not name {name}")).collect()
+    unlisted.map(|name| format!("{LOG_SOURCE_PATH}: LOGGING_CRATES does not name {name}")).collect()
 }
 
 pub(crate) fn test_manifests(files: &[SourceFile]) -> impl Iterator<Item = &SourceFile> {

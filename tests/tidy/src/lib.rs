@@ -17,7 +17,7 @@ use std::process::Command;
 pub use layers::{check_layers, check_layers_are_complete, check_libraries_are_documented, check_log_filter};
 pub use module_cycles::check_module_cycles;
 pub use purity::{check_pure_manifests, check_pure_sources};
-pub use text::{check_file_length, check_registry_hosts, check_unfinished, check_unsafe};
+pub use text::{check_file_length, check_registry_hosts, check_unfinished, check_unsafe_code};
 pub use value_types::check_value_type_files;
 
 /// A text file of the repository.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::SourceFile;
 
-const MAX_LINES: usize = 1000;
+const MAX_FILE_LINES: usize = 1000;
 
 /// The only accepted reason for an ignored test.
 const ACCEPTED_IGNORE_REASON: &str = "= \"long: make soak\"]";
@@ -12,7 +12,7 @@ const ACCEPTED_IGNORE_REASON: &str = "= \"long: make soak\"]";
 /// Crates that may use unsafe code, in one module each.
 const UNSAFE_CRATES: [&str; 2] = ["keyspace", "scripting"];
 
-fn is_code(file: &SourceFile) -> bool {
+fn is_rust_source(file: &SourceFile) -> bool {
     [".rs", ".py", ".js", ".mjs", ".sh"].iter().any(|end| file.path.ends_with(end))
         || file.path.starts_with("scripts/")
 }
@@ -22,10 +22,11 @@ fn is_code(file: &SourceFile) -> bool {
 pub fn check_file_length(files: &[SourceFile]) -> Vec<String> {
     files
         .iter()
-        .filter(|file| is_code(file))
+        .filter(|file| is_rust_source(file))
         .filter_map(|file| {
             let lines = file.text.lines().count();
-            (lines > MAX_LINES).then(|| format!("{}: {lines} lines; at most {MAX_LINES}", file.path))
+            (lines > MAX_FILE_LINES)
+                .then(|| format!("{}: {lines} lines; at most {MAX_FILE_LINES}", file.path))
         })
         .collect()
 }
@@ -37,7 +38,7 @@ pub fn check_unfinished(files: &[SourceFile]) -> Vec<String> {
     let words =
         [["todo", "!("], ["unimple", "mented!("], ["FIX", "ME"], ["#[ig", "nore"]].map(|word| word.concat());
     let mut violations = Vec::new();
-    for file in files.iter().filter(|file| is_code(file)) {
+    for file in files.iter().filter(|file| is_rust_source(file)) {
         for (index, line) in file.text.lines().enumerate() {
             if words.iter().any(|word| line.contains(word)) && !line.contains(ACCEPTED_IGNORE_REASON) {
                 violations.push(format!("{}:{}: unfinished: {}", file.path, index + 1, line.trim()));
@@ -50,7 +51,7 @@ pub fn check_unfinished(files: &[SourceFile]) -> Vec<String> {
 /// Reports crate roots that do not forbid unsafe code, and crates with more than one file that
 /// allows it.
 #[must_use]
-pub fn check_unsafe(files: &[SourceFile]) -> Vec<String> {
+pub fn check_unsafe_code(files: &[SourceFile]) -> Vec<String> {
     let mut violations = Vec::new();
     let mut allowing = BTreeMap::<&str, Vec<&str>>::new();
     for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
@@ -136,12 +137,15 @@ mod tests {
 
     #[test]
     fn reports_missing_forbid_unsafe() {
-        assert_eq!(check_unsafe(&[SourceFile::new("crates/resp/src/lib.rs", "")]).len(), 1);
-        assert_eq!(check_unsafe(&[SourceFile::new("crates/resp/src/parse.rs", "")]), Vec::<String>::new());
+        assert_eq!(check_unsafe_code(&[SourceFile::new("crates/resp/src/lib.rs", "")]).len(), 1);
+        assert_eq!(
+            check_unsafe_code(&[SourceFile::new("crates/resp/src/parse.rs", "")]),
+            Vec::<String>::new()
+        );
         let module = |path| SourceFile::new(path, "#![allow(unsafe_code)]");
         let one = module("crates/keyspace/src/pages.rs");
-        assert_eq!(check_unsafe(std::slice::from_ref(&one)), Vec::<String>::new());
-        assert_eq!(check_unsafe(&[one, module("crates/keyspace/src/index.rs")]).len(), 1);
+        assert_eq!(check_unsafe_code(std::slice::from_ref(&one)), Vec::<String>::new());
+        assert_eq!(check_unsafe_code(&[one, module("crates/keyspace/src/index.rs")]).len(), 1);
     }
 
     #[test]

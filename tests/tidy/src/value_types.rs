@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::SourceFile;
 
-const KEYSPACE_DOC: &str = "docs/keyspace.md";
+const KEYSPACE_DOC_PATH: &str = "docs/keyspace.md";
 const LIST_HEADING: &str = "## How a kind is added";
 
 /// The maximum number of shared files that a new value type may need to change.
@@ -14,19 +14,20 @@ const MAX_SHARED_FILES: usize = 6;
 /// The names of value types that consist of elements.
 const TYPE_NAMES: [&str; 5] = ["List", "Set", "SortedSet", "Hash", "Stream"];
 
-/// Reports unlisted files that name several value types, listed files that do not name several, and a list that is too
+/// Reports unlisted files that name several value types, listed files that name at most one, and a list that is too
 /// long.
 #[must_use]
 pub fn check_value_type_files(files: &[SourceFile]) -> Vec<String> {
     let listed = listed_paths(files);
     let code = files.iter().filter(|file| file.crate_name().is_some() && file.path.ends_with(".rs"));
     let shared: BTreeSet<&str> =
-        code.filter(|file| names_several_kinds(file)).map(|file| file.path.as_str()).collect();
+        code.filter(|file| names_several_value_types(file)).map(|file| file.path.as_str()).collect();
     let unlisted = shared.iter().filter(|path| !listed.contains(**path));
     let unlisted = unlisted
-        .map(|path| format!("{path}: names several value types, but {KEYSPACE_DOC} does not list it"));
+        .map(|path| format!("{path}: names several value types, but {KEYSPACE_DOC_PATH} does not list it"));
     let idle = listed.iter().filter(|path| !shared.contains(path.as_str()));
-    let idle = idle.map(|path| format!("{KEYSPACE_DOC}: lists {path}, which names at most one value type"));
+    let idle =
+        idle.map(|path| format!("{KEYSPACE_DOC_PATH}: lists {path}, which names at most one value type"));
     let count = shared.len();
     let many = (count > MAX_SHARED_FILES)
         .then(|| format!("{count} files name several value types; at most {MAX_SHARED_FILES}"));
@@ -34,16 +35,19 @@ pub fn check_value_type_files(files: &[SourceFile]) -> Vec<String> {
 }
 
 fn listed_paths(files: &[SourceFile]) -> BTreeSet<String> {
-    let docs = files.iter().find(|file| file.path == KEYSPACE_DOC).map_or("", |file| file.text.as_str());
+    let docs = files.iter().find(|file| file.path == KEYSPACE_DOC_PATH).map_or("", |file| file.text.as_str());
     let section = docs.lines().skip_while(|line| *line != LIST_HEADING).skip(1);
     let section = section.take_while(|line| !line.starts_with("## "));
     let quoted = section.flat_map(|line| line.split('`').skip(1).step_by(2));
     quoted.filter(|word| word.starts_with("crates/") && !word.contains('<')).map(str::to_owned).collect()
 }
 
-fn names_several_kinds(file: &SourceFile) -> bool {
-    let kinds: BTreeSet<&str> =
-        file.shipped_lines().flat_map(|(_, line)| paths_and_names(line)).filter_map(kind_of).collect();
+fn names_several_value_types(file: &SourceFile) -> bool {
+    let kinds: BTreeSet<&str> = file
+        .shipped_lines()
+        .flat_map(|(_, line)| paths_and_names(line))
+        .filter_map(value_type_name)
+        .collect();
     kinds.len() > 1
 }
 
@@ -53,7 +57,7 @@ fn paths_and_names(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the value type that a word refers to: an enum variant or a type's own struct.
-fn kind_of(word: &str) -> Option<&'static str> {
+fn value_type_name(word: &str) -> Option<&'static str> {
     let last = word.rsplit("::").next().unwrap_or_default();
     let owner = word.strip_suffix(last).unwrap_or_default().trim_end_matches(':').rsplit("::").next();
     let of_enum = ["Kind", "Value", "Large", "Elements", "Type"].map(Some).contains(&owner);
@@ -78,13 +82,13 @@ mod tests {
 
     fn keyspace_doc(list: &str) -> SourceFile {
         SourceFile::new(
-            KEYSPACE_DOC,
+            KEYSPACE_DOC_PATH,
             &format!("# Keyspace\n`crates/engine/src/a.rs`\n{LIST_HEADING}\n{list}\n## Next\n`crates/x.rs`"),
         )
     }
 
     #[test]
-    fn reports_unlisted_and_stale_files() {
+    fn reports_unlisted_and_wrongly_listed_files() {
         let list = keyspace_doc("- `crates/keyspace/src/value.rs`: and `crates/keyspace/src/<kind>.rs`");
         let value = SourceFile::new(
             "crates/keyspace/src/value.rs",

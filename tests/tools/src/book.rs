@@ -1,7 +1,7 @@
 //! Runs every command of the book (docs/book), page by page and in order, and checks the output that the page shows.
 //!
-//! A block of `sh` is executed, and each line of a `text` block that follows must appear in its output. The ports of a
-//! page are replaced by free ones.
+//! A code block marked `sh` is executed, and each line of a `text` block that follows must appear in its output. The
+//! ports of a page are replaced by free ones.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// The ports that pages of the book use.
 const PAGE_PORTS: &[&str] = &["6379", "6380", "7000", "7001", "7002", "7003", "7004", "7005", "26379"];
 /// A line that separates the outputs of a page's blocks.
-const BLOCK_MARK: &str = "@@ block";
+const BLOCK_SEPARATOR: &str = "@@ block";
 
 fn book_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/src")
@@ -113,14 +113,14 @@ fn run_page(page: &str) {
     std::os::unix::fs::symlink(Program::redoubt().binary(), bin.join("redoubt")).expect("a link");
     let mut script = "set -euo pipefail\nexec 2>&1\n".to_owned();
     for block in &blocks {
-        let _ = write!(script, "echo '{BLOCK_MARK}'\n{}", block.commands);
+        let _ = write!(script, "echo '{BLOCK_SEPARATOR}'\n{}", block.commands);
     }
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
     let mut shell = Command::new("bash");
     shell.args(["-c", &script]).current_dir(place.0.path()).env("PATH", path);
     let (status, printed) = run_to_end(&mut shell);
     assert!(status.success(), "{page}: {printed}");
-    let parts: Vec<&str> = printed.split(BLOCK_MARK).skip(1).collect();
+    let parts: Vec<&str> = printed.split(BLOCK_SEPARATOR).skip(1).collect();
     assert_eq!(parts.len(), blocks.len(), "{page}: {printed}");
     for (block, part) in blocks.iter().zip(parts) {
         for line in &block.expected_lines {

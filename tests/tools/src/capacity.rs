@@ -17,7 +17,7 @@ fn run_capacity(arguments: &[&str]) -> Json {
 
 /// Test data: keys of one type with values of one size.
 struct TestDataset {
-    kind: &'static str,
+    type_name: &'static str,
     keys: usize,
     elements: usize,
     value_bytes: usize,
@@ -38,7 +38,7 @@ impl TestDataset {
             let fields: Vec<String> =
                 (0..self.elements).map(|element| format!("field-{element:06}")).collect();
             let mut words: Vec<&str> = Vec::new();
-            match self.kind {
+            match self.type_name {
                 "string" => words.extend(["SET", &key, &value]),
                 "hash" => {
                     words.extend(["HSET", &key]);
@@ -82,7 +82,7 @@ impl TestDataset {
             "--keys",
             &keys,
             "--type",
-            self.kind,
+            self.type_name,
             "--fields",
             &elements,
             "--key-bytes",
@@ -109,7 +109,8 @@ fn used_memory(node: &Node) -> f64 {
 /// For every type, with small and large values, the prediction is within 5 %.
 #[test]
 fn capacity_predicts_redis_memory_use() {
-    let row = |kind, keys, elements, value| TestDataset { kind, keys, elements, value_bytes: value };
+    let row =
+        |kind, keys, elements, value| TestDataset { type_name: kind, keys, elements, value_bytes: value };
     let rows = [
         row("string", 20_000, 1, 32),
         row("string", 20_000, 1, 300),
@@ -136,7 +137,7 @@ fn capacity_predicts_redis_memory_use() {
         assert!(
             (0.95..1.05).contains(&ratio),
             "{} of {} x {}: {ratio:.3}",
-            row.kind,
+            row.type_name,
             row.elements,
             row.value_bytes
         );
@@ -148,7 +149,8 @@ fn capacity_predicts_redis_memory_use() {
 #[test]
 fn capacity_predicts_redoubt_memory_use() {
     const RESIDENT_OVERHEAD: f64 = 1.02;
-    let row = |kind, keys, elements, value| TestDataset { kind, keys, elements, value_bytes: value };
+    let row =
+        |kind, keys, elements, value| TestDataset { type_name: kind, keys, elements, value_bytes: value };
     let rows = [
         row("string", 100_000, 1, 100),
         row("string", 40_000, 1, 1000),
@@ -173,7 +175,7 @@ fn capacity_predicts_redoubt_memory_use() {
         let grown = used_memory(&node) - before;
         let ratio = row.predict_memory("Redoubt", "bundled") / RESIDENT_OVERHEAD / grown;
         if !(0.97..1.03).contains(&ratio) {
-            wrong.push(format!("{} of {} x {}: {ratio:.3}", row.kind, row.elements, row.value_bytes));
+            wrong.push(format!("{} of {} x {}: {ratio:.3}", row.type_name, row.elements, row.value_bytes));
         }
     }
     assert!(wrong.is_empty(), "{wrong:?}");

@@ -94,7 +94,7 @@ fn converted_valkey_configuration_starts_server() {
 
 /// Doctor skips no check of the machine, and its exit status is that of the worst finding.
 #[test]
-fn doctor_checks_the_machine() {
+fn doctor_reports_findings_about_the_machine() {
     let (status, printed) = run_redoubt(&["doctor"]);
     assert!((0..=2).contains(&status) && printed.contains("open files"), "{printed}");
     let worst = if printed.contains("FAULT ") { 2 } else { i32::from(printed.contains("WARNING ")) };

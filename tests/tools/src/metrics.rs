@@ -12,21 +12,21 @@ struct MetricsPort(PortClaim);
 
 struct HttpResponse {
     status: u16,
-    head: String,
+    headers: String,
     body: String,
 }
 
 impl MetricsPort {
     /// Sends a GET request with additional header lines.
-    fn try_get(&self, path: &str, lines: &str) -> std::io::Result<HttpResponse> {
+    fn try_get(&self, path: &str, header_lines: &str) -> std::io::Result<HttpResponse> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.0.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{lines}\r\n")?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{header_lines}\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-        Ok(HttpResponse { status, head: head.to_owned(), body: body.to_owned() })
+        Ok(HttpResponse { status, headers: head.to_owned(), body: body.to_owned() })
     }
 
     fn get(&self, path: &str) -> HttpResponse {
@@ -69,8 +69,8 @@ fn metrics_match_info() {
     node.run("GET missing");
     node.run("LPUSH a 1");
     let answer = web.get("/metrics");
-    assert_eq!(answer.status, 200, "{}", answer.head);
-    assert!(answer.head.contains("content-type: text/plain; version=0.0.4"), "{}", answer.head);
+    assert_eq!(answer.status, 200, "{}", answer.headers);
+    assert!(answer.headers.contains("content-type: text/plain; version=0.0.4"), "{}", answer.headers);
     let table = [
         ("redis_up", 1.0),
         ("redis_db_keys{db=\"db0\"}", 3.0),
@@ -100,7 +100,7 @@ fn metrics_require_password_but_readiness_does_not() {
     let (node, web) = start_node("--metrics-password secret");
     let refused = web.get("/metrics");
     assert_eq!(refused.status, 401);
-    assert!(refused.head.contains("www-authenticate: Basic"), "{}", refused.head);
+    assert!(refused.headers.contains("www-authenticate: Basic"), "{}", refused.headers);
     assert_eq!(web.try_get("/metrics", "Authorization: Basic eDpzZWNyZXQ=\r\n").unwrap().status, 200);
     assert_eq!(web.get("/readyz").status, 200);
     node.run("CONFIG SET metrics-password other").expect_ok();
@@ -203,8 +203,8 @@ fn node_is_ready_while_cluster_serves_all_slots() {
     assert_eq!(webs[0].get_sample("redoubt_failures_remembered"), Some(1.0));
 }
 
-/// The lag of a replica is computed from two offsets: those that other nodes announce, and the node's own offset, which
-/// no node announces to it.
+/// The lag of a replica is the difference of two offsets: those that other nodes announce, and the node's own, which
+/// the node itself must add to the metrics.
 #[test]
 fn metrics_include_own_offset_and_offsets_of_other_nodes() {
     let (master, web) = start_node("--cluster-enabled yes --cluster-node-timeout 2000");
@@ -240,9 +240,9 @@ fn health_check_replies_while_scrape_waits_for_script() {
     assert!(text.contains("redis_db_keys{db=\"db1\"} 1"), "{text}");
 }
 
-fn get_json(web: &MetricsPort, path: &str) -> serde_json::Value {
-    let answer = web.get(path);
-    assert!(answer.head.contains("content-type: application/json"), "{path}: {}", answer.head);
+fn get_json(metrics_port: &MetricsPort, path: &str) -> serde_json::Value {
+    let answer = metrics_port.get(path);
+    assert!(answer.headers.contains("content-type: application/json"), "{path}: {}", answer.headers);
     serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body))
 }
 
@@ -329,7 +329,7 @@ fn grafana_dashboard_and_alerts_use_existing_metrics() {
         node.run("SET a 1");
         node.run("PING");
     }
-    // The error metrics appear only after an error, so each node has replied MOVED to a SET.
+    // The error metrics appear only after an error, so a SET that each node redirects with MOVED comes first.
     let mut there = std::collections::BTreeSet::new();
     for web in &webs {
         let text = web.get("/metrics").body;

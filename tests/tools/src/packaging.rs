@@ -148,7 +148,7 @@ fn deb_and_rpm_packages_contain_same_existing_files() {
             expand_sources(&source).into_iter().map(join)
         })
         .collect();
-    // The folders of documents and completions differ between the systems.
+    // The folders of documents and completions differ between Debian and RPM systems.
     let shared = |files: &BTreeSet<String>| -> BTreeSet<String> {
         let differs = ["/usr/share/doc/", "/usr/share/licenses/", "/usr/share/zsh/"];
         files.iter().filter(|file| differs.iter().all(|start| !file.starts_with(start))).cloned().collect()

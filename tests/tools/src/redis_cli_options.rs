@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use harness::{Node, Program};
 
-/// Starts a server with keys of every type, of which some were accessed often.
+/// Starts a server with keys of every type, some of which are accessed often.
 fn start_with_data() -> (Node, String) {
     let node =
         Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-lfu --enable-debug-command yes");

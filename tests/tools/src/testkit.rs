@@ -135,7 +135,7 @@ fn testkit_partitions_network_without_privileges() {
     assert!(new["node"].is_u64());
 }
 
-/// In a group with TLS, the sentinels announce the TLS ports of the servers, also after a failover.
+/// In a group with TLS, the sentinels announce the TLS ports of the servers, even after a failover.
 #[test]
 fn sentinel_group_uses_tls_for_all_connections() {
     let certificates = TempDir::new().expect("a folder");

@@ -17,22 +17,22 @@ const FILE_NAME: &str = "appendonly.aof";
 /// Which operations fail, and how many operations have run.
 #[derive(Debug, Default, Clone)]
 struct Faults {
-    done: usize,
-    first: usize,
-    count: usize,
+    operation_count: usize,
+    first_fault: usize,
+    fault_count: usize,
     /// Whether an operation that reports an error has taken effect nevertheless.
-    late: bool,
+    fails_late: bool,
 }
 
 #[derive(Debug, Default)]
-struct Files {
-    content: BTreeMap<String, Rc<RefCell<Vec<u8>>>>,
+struct MemoryFiles {
+    contents: BTreeMap<String, Rc<RefCell<Vec<u8>>>>,
     faults: Faults,
 }
 
 /// An in-memory disk with injected errors.
 #[derive(Debug, Default, Clone)]
-struct MemoryDisk(Rc<RefCell<Files>>);
+struct MemoryDisk(Rc<RefCell<MemoryFiles>>);
 
 /// A file of the in-memory disk that is open for writing.
 #[derive(Debug)]
@@ -44,61 +44,62 @@ struct OpenFile {
 
 impl MemoryDisk {
     /// Runs an operation unless the injected faults say that it fails.
-    fn run_operation<T>(&self, work: impl FnOnce(&mut Files) -> T) -> io::Result<T> {
+    fn run_operation<T>(&self, work: impl FnOnce(&mut MemoryFiles) -> T) -> io::Result<T> {
         let mut files = self.0.borrow_mut();
-        files.faults.done += 1;
-        let Faults { done, first, count, late } = files.faults;
+        files.faults.operation_count += 1;
+        let Faults { operation_count: done, first_fault: first, fault_count: count, fails_late: late } =
+            files.faults;
         let fails = (first..first + count).contains(&done);
         let done = (!fails || late).then(|| work(&mut files));
         done.filter(|_| !fails).ok_or_else(|| io::Error::other("injected"))
     }
 
-    fn opened(&self, name: &str, content: Rc<RefCell<Vec<u8>>>) -> OpenFile {
+    fn open_file(&self, name: &str, content: Rc<RefCell<Vec<u8>>>) -> OpenFile {
         OpenFile { disk: self.clone(), name: name.to_owned(), content }
     }
 
     fn content(&self, name: &str) -> io::Result<Rc<RefCell<Vec<u8>>>> {
-        self.0.borrow().content.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.0.borrow().contents.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// A copy of the files without further faults.
-    fn copy(&self) -> Self {
+    fn copy_without_faults(&self) -> Self {
         let files = self.0.borrow();
         let copy = |(name, file): (&String, &Rc<RefCell<Vec<u8>>>)| {
             (name.clone(), Rc::new(RefCell::new(file.borrow().clone())))
         };
-        let content = files.content.iter().map(copy).collect();
-        Self(Rc::new(RefCell::new(Files { content, faults: Faults::default() })))
+        let content = files.contents.iter().map(copy).collect();
+        Self(Rc::new(RefCell::new(MemoryFiles { contents: content, faults: Faults::default() })))
     }
 }
 
 impl Disk for MemoryDisk {
     type File = OpenFile;
-    type Temporary = OpenFile;
+    type TempFile = OpenFile;
     type Reader = io::Cursor<Vec<u8>>;
 
     fn exists(&self) -> bool {
         true
     }
 
-    fn create_folder(&self) -> io::Result<()> {
+    fn create_directory(&self) -> io::Result<()> {
         Ok(())
     }
 
     fn create(&self, name: &str) -> io::Result<()> {
-        self.run_operation(|files| drop(files.content.insert(name.to_owned(), Rc::default())))
+        self.run_operation(|files| drop(files.contents.insert(name.to_owned(), Rc::default())))
     }
 
-    fn append(&self, name: &str) -> io::Result<OpenFile> {
+    fn open_append(&self, name: &str) -> io::Result<OpenFile> {
         let content = self.content(name)?;
-        self.run_operation(|_| self.opened(name, content))
+        self.run_operation(|_| self.open_file(name, content))
     }
 
     fn sync_file(&self, _file: &OpenFile) -> io::Result<()> {
         self.run_operation(|_| ())
     }
 
-    fn overwrite(&self, _name: &str) -> io::Result<()> {
+    fn rewrite_tail(&self, _name: &str) -> io::Result<()> {
         self.run_operation(|_| ())
     }
 
@@ -106,11 +107,11 @@ impl Disk for MemoryDisk {
         self.run_operation(|_| file.content.borrow_mut().truncate(len as usize))
     }
 
-    fn temporary_name(&self, file: &OpenFile) -> String {
+    fn temp_file_name(&self, file: &OpenFile) -> String {
         file.name.clone()
     }
 
-    fn sync_temporary(&self, _file: &OpenFile) -> io::Result<()> {
+    fn sync_temp_file(&self, _file: &OpenFile) -> io::Result<()> {
         self.run_operation(|_| ())
     }
 
@@ -120,26 +121,26 @@ impl Disk for MemoryDisk {
 
     fn create_temp_file(&self, suffix: &str) -> io::Result<OpenFile> {
         self.run_operation(|files| {
-            let name = format!("{TEMP_PREFIX}{}{suffix}", files.faults.done);
+            let name = format!("{TEMP_PREFIX}{}{suffix}", files.faults.operation_count);
             let content: Rc<RefCell<Vec<u8>>> = Rc::default();
-            files.content.insert(name.clone(), content.clone());
-            self.opened(&name, content)
+            files.contents.insert(name.clone(), content.clone());
+            self.open_file(&name, content)
         })
     }
 
     fn rename(&self, file: OpenFile, name: &str) -> io::Result<()> {
         self.run_operation(|files| {
-            let content = files.content.remove(&file.name).expect("it is there");
-            files.content.insert(name.to_owned(), content);
+            let content = files.contents.remove(&file.name).expect("it is there");
+            files.contents.insert(name.to_owned(), content);
         })
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.run_operation(|files| files.content.remove(name)).map(drop)
+        self.run_operation(|files| files.contents.remove(name)).map(drop)
     }
 
     fn list_names(&self) -> io::Result<Vec<String>> {
-        Ok(self.0.borrow().content.keys().cloned().collect())
+        Ok(self.0.borrow().contents.keys().cloned().collect())
     }
 
     fn len(&self, name: &str) -> io::Result<u64> {
@@ -155,7 +156,7 @@ impl Disk for MemoryDisk {
         self.run_operation(|_| ())
     }
 
-    fn is_abandoned_temporary(&self, _name: &str) -> bool {
+    fn is_abandoned_temp_file(&self, _name: &str) -> bool {
         true
     }
 
@@ -192,16 +193,16 @@ impl Drop for OpenFile {
         if self.name.starts_with(TEMP_PREFIX)
             && let Ok(mut files) = self.disk.0.try_borrow_mut()
         {
-            files.content.remove(&self.name);
+            files.contents.remove(&self.name);
         }
     }
 }
 
 /// Returns the data that a server starting now would load, without annotations. The function works on a copy of the
 /// disk, because loading removes files.
-fn loaded(disk: &MemoryDisk) -> Option<String> {
-    let folder = AofDirectory::new(disk.copy(), FILE_NAME);
-    let manifest = folder.find().unwrap()?;
+fn load_data(disk: &MemoryDisk) -> Option<String> {
+    let folder = AofDirectory::new(disk.copy_without_faults(), FILE_NAME);
+    let manifest = folder.find_manifest().unwrap()?;
     let read = |file: FileToLoad| io::read_to_string(folder.disk.read(&file.name).unwrap()).unwrap();
     let text: String = folder.files_to_load(&manifest).into_iter().map(read).collect();
     Some(text.split_inclusive("\r\n").filter(|line| !line.starts_with('#')).collect())
@@ -215,7 +216,7 @@ struct TestServer {
     now: Instant,
     log: Log,
     data: String,
-    acknowledged: usize,
+    acknowledged_len: usize,
     /// The actions that the driver has returned so far, except commit points.
     actions: Vec<AofAction>,
 }
@@ -233,19 +234,23 @@ impl TestServer {
             now: Instant::from_millis(1),
             log: Log::new(id, 0),
             data: String::new(),
-            acknowledged: 0,
+            acknowledged_len: 0,
             actions: Vec::new(),
         };
         server.log.open(id);
         let start = AofStart {
-            settings: AofSettings { policy, name: FILE_NAME.to_owned(), ..AofSettings::default() },
+            settings: AofSettings {
+                fsync_policy: policy,
+                name: FILE_NAME.to_owned(),
+                ..AofSettings::default()
+            },
             manifest: Manifest::default(),
             position: StartPosition::NextSnapshot,
-            sizes: AofSizes { base: 0, all: 0 },
+            sizes: AofSizes { base: 0, total: 0 },
         };
         let mut out = Vec::new();
         server.driver.start(start, &mut server.log, server.now, Millis(0), &mut out);
-        server.perform(out);
+        server.perform_actions(out);
         server
     }
 
@@ -254,30 +259,34 @@ impl TestServer {
     }
 
     /// Checks that all acknowledged data would be loaded exactly once and in order if power were lost now.
-    fn check(&self) {
+    fn check_recovery(&self) {
         if self.driver.is_complete() {
-            let found = loaded(&self.disk).unwrap();
+            let found = load_data(&self.disk).unwrap();
             assert!(self.data.starts_with(&found), "{found:?} of {:?}", self.data);
-            assert!(found.len() >= self.acknowledged, "{found:?}, {} acknowledged", self.acknowledged);
+            assert!(
+                found.len() >= self.acknowledged_len,
+                "{found:?}, {} acknowledged",
+                self.acknowledged_len
+            );
         }
     }
 
     fn send_event(&mut self, event: AofDriverEvent<OpenFile>) {
         let mut out = Vec::new();
         self.driver.handle(&mut self.log, self.now, Millis(0), event, &mut out);
-        self.perform(out);
+        self.perform_actions(out);
     }
 
-    fn perform(&mut self, actions: Vec<AofAction>) {
+    fn perform_actions(&mut self, actions: Vec<AofAction>) {
         for action in actions {
             match &action {
                 AofAction::PublishCommitPoint(offset) => {
                     if self.driver.is_complete() {
-                        self.acknowledged = self.acknowledged.max(offset.0 as usize);
+                        self.acknowledged_len = self.acknowledged_len.max(offset.0 as usize);
                     }
                     continue;
                 }
-                AofAction::DeleteHistory(history) => match self.executor.folder().delete(history) {
+                AofAction::DeleteHistory(history) => match self.executor.folder().delete_files(history) {
                     true => self.send_event(AofDriverEvent::HistoryDeleted),
                     false => self.send_event(AofDriverEvent::HistoryKept),
                 },
@@ -290,7 +299,7 @@ impl TestServer {
     fn next_step(&mut self) -> WriterStep<OpenFile> {
         let mut out = Vec::new();
         let step = self.driver.next_step(&mut self.log, self.now, Millis(0), &mut out);
-        self.perform(out);
+        self.perform_actions(out);
         step
     }
 
@@ -301,8 +310,8 @@ impl TestServer {
         let completed = self.executor.execute(pending);
         let mut out = Vec::new();
         self.driver.complete(self.now, completed, &mut out);
-        self.perform(out);
-        self.check();
+        self.perform_actions(out);
+        self.check_recovery();
         name.split([' ', '(']).next().map(str::to_owned)
     }
 
@@ -340,9 +349,9 @@ impl TestServer {
 
     fn write_base(&mut self, rewrite: RewriteId, data: &str) {
         let folder = self.executor.folder();
-        let base = folder.temporary_base().and_then(|mut base| {
+        let base = folder.create_temporary_base().and_then(|mut base| {
             base.write_all(data.as_bytes())?;
-            folder.disk.sync_temporary(&base)?;
+            folder.disk.sync_temp_file(&base)?;
             Ok(base)
         });
         self.send_event(match base {
@@ -352,21 +361,21 @@ impl TestServer {
     }
 
     /// Runs a rewrite, and writes `text_meanwhile` during it. Returns whether the rewrite succeeded.
-    fn rewrite(&mut self, meanwhile: &str) -> bool {
-        let done = self.driver.rewrites().done;
+    fn rewrite(&mut self, text_meanwhile: &str) -> bool {
+        let done = self.driver.rewrites().success_count;
         let (rewrite, data) = self.take_snapshot();
-        self.write(meanwhile);
+        self.write(text_meanwhile);
         self.write_base(rewrite, &data);
         self.run_until_idle();
         assert!(!self.driver.rewrites().is_running());
-        self.driver.rewrites().done > done
+        self.driver.rewrites().success_count > done
     }
 }
 
 /// Enables the file, writes, and rewrites until three rewrites have succeeded. Returns the number of operations.
-fn run(faults: Faults) -> usize {
+fn run_with_faults(faults: Faults) -> usize {
     let what = format!("{faults:?}");
-    let count = faults.count;
+    let count = faults.fault_count;
     let mut server = TestServer::new(FsyncPolicy::Always, faults);
     let (mut number, mut done) = (0, 0);
     while done < 3 {
@@ -375,29 +384,34 @@ fn run(faults: Faults) -> usize {
         done += usize::from(server.rewrite(&format!("[during {number}]\r\n")));
         server.write(&format!("[after {number}]\r\n"));
     }
-    assert_eq!(loaded(&server.disk).as_ref(), Some(&server.data), "{what}");
-    assert_eq!(server.acknowledged, server.data.len(), "{what}");
+    assert_eq!(load_data(&server.disk).as_ref(), Some(&server.data), "{what}");
+    assert_eq!(server.acknowledged_len, server.data.len(), "{what}");
     let left = server.disk.list_names().unwrap().len();
     // A base without a manifest entry, or a file that could not be deleted, may stay until the next start.
     assert!(left <= 3 + 2 * count, "{what}: {left} files");
-    server.disk.0.borrow().faults.done
+    server.disk.0.borrow().faults.operation_count
 }
 
 #[test]
 fn data_survives_an_error_in_any_file_operation() {
-    let operations = run(Faults::default());
+    let operations = run_with_faults(Faults::default());
     assert!(operations > 20, "{operations}");
     for first in 1..=operations + 3 {
         for count in [1, 2, 5] {
             for late in [false, true] {
-                run(Faults { done: 0, first, count, late });
+                run_with_faults(Faults {
+                    operation_count: 0,
+                    first_fault: first,
+                    fault_count: count,
+                    fails_late: late,
+                });
             }
         }
     }
 }
 
 #[test]
-fn rewrite_ends_after_its_history_is_forgotten() {
+fn rewrite_ends_after_its_obsolete_files_are_removed_from_the_manifest() {
     let mut server = TestServer::new(FsyncPolicy::Always, Faults::default());
     assert!(server.rewrite(""));
     server.write("[first]\r\n");
@@ -414,16 +428,16 @@ fn rewrite_ends_after_its_history_is_forgotten() {
     let [AofAction::DeleteHistory(history)] = out.as_slice() else { panic!("{out:?}") };
     assert_eq!(history.len(), 2, "the base and the increment before the rewrite");
     assert!(server.driver.rewrites().is_running());
-    server.perform(out);
+    server.perform_actions(out);
     assert!(server.driver.is_updating_manifest());
     assert_eq!(server.run_step().as_deref(), Some("WriteManifest"));
     assert_eq!(server.actions.last(), Some(&AofAction::RewriteEnded { rewrite, outcome: Ok(()) }));
-    assert_eq!(server.driver.history(), Vec::<String>::new());
-    assert_eq!(server.status().size, server.driver.rewrites().size_after);
+    assert_eq!(server.driver.obsolete_files(), Vec::<String>::new());
+    assert_eq!(server.status().size, server.driver.rewrites().size_after_last);
 }
 
 #[test]
-fn writes_are_collected_unless_somebody_waits() {
+fn writes_are_batched_unless_a_client_waits() {
     let mut server = TestServer::new(FsyncPolicy::EverySecond, Faults::default());
     assert!(server.rewrite(""));
     server.append("[first]\r\n");
@@ -442,14 +456,14 @@ fn writes_are_collected_unless_somebody_waits() {
 fn cancelled_rewrite_installs_nothing() {
     let mut server = TestServer::new(FsyncPolicy::Always, Faults::default());
     assert!(server.rewrite(""));
-    let before = loaded(&server.disk);
+    let before = load_data(&server.disk);
     let (rewrite, data) = server.take_snapshot();
     assert!(server.driver.cancel_rewrite());
     server.actions.clear();
     server.write_base(rewrite, &data);
     server.run_until_idle();
     assert_eq!(server.actions, []);
-    assert_eq!(loaded(&server.disk), before);
+    assert_eq!(load_data(&server.disk), before);
     assert!(server.rewrite(""), "the next one is not disturbed");
 }
 
@@ -464,7 +478,7 @@ fn writer_stops_after_the_log_is_synced() {
     assert!(matches!(server.next_step(), WriterStep::Stop));
     server.driver.disable(&mut server.log);
     assert_eq!(server.driver.status(), None);
-    assert_eq!(loaded(&server.disk).as_ref(), Some(&server.data));
+    assert_eq!(load_data(&server.disk).as_ref(), Some(&server.data));
 }
 
 #[test]
@@ -472,8 +486,9 @@ fn stopping_writer_gives_up_after_an_error() {
     let mut server = TestServer::new(FsyncPolicy::Never, Faults::default());
     assert!(server.rewrite(""));
     server.append("[lost]\r\n");
-    let first = server.disk.0.borrow().faults.done + 1;
-    server.disk.0.borrow_mut().faults = Faults { done: first - 1, first, count: 1, late: false };
+    let first = server.disk.0.borrow().faults.operation_count + 1;
+    server.disk.0.borrow_mut().faults =
+        Faults { operation_count: first - 1, first_fault: first, fault_count: 1, fails_late: false };
     server.driver.stop_writer(&mut server.log, server.now, Millis(0), &mut Vec::new());
     assert_eq!(server.run_step().as_deref(), Some("Sync"));
     assert!(matches!(server.next_step(), WriterStep::Stop));

@@ -34,7 +34,9 @@ impl MemoryModel for Hashes {
             return listpack_hash_memory(quantum, data);
         }
         let fields = sum_values(data, |len| valkey::field_memory(quantum, data.field_bytes, len));
-        quantum.allocation(0, ROBJ_BYTES) + valkey::table_memory(quantum, data.elements_per_key()) + fields
+        quantum.allocation_memory(0, ROBJ_BYTES)
+            + valkey::table_memory(quantum, data.elements_per_key())
+            + fields
     }
 
     fn add_to_sample(
@@ -56,15 +58,15 @@ impl MemoryModel for Hashes {
 
     fn estimate_structure(&self, shape: &KeyShape) -> u64 {
         shape.elements * estimated::table_element_bytes(shape)
-            + shape.timed_elements * estimated::EXPIRY_BYTES
+            + shape.expiring_elements * estimated::EXPIRY_BYTES
     }
 
-    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
-        seen.elements += value.len() as u64;
+    fn count_elements(&self, value: &PackedValue<'_>, counts: &mut ElementCounts) {
+        counts.elements += value.len() as u64;
         value.fields().for_each(|field| {
-            seen.add_string(field.name);
-            seen.add_string(field.value);
-            seen.timed += u64::from(field.expiry.is_some());
+            counts.add_string(field.name);
+            counts.add_string(field.value);
+            counts.expiring_elements += u64::from(field.expiry.is_some());
         });
     }
 }

@@ -12,7 +12,7 @@ use crate::structures::own::{element_metadata, sample_values};
 use crate::structures::redis::{self, RedisVersion};
 
 /// Bytes of the length before and after each element.
-const LENGTH_FIELDS: u64 = 2;
+const LENGTH_FIELD_BYTES: u64 = 2;
 /// Overhead of list segments in percent: free space, and the inner nodes of the tree.
 const SEGMENT_OVERHEAD_PERCENT: u64 = 6;
 
@@ -20,7 +20,7 @@ pub(super) struct Lists;
 
 impl MemoryModel for Lists {
     fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
-        redis::list_memory(quantum, data, version >= RedisVersion::Eight)
+        redis::list_memory(quantum, data, version >= RedisVersion::V8)
     }
 
     fn valkey_memory(&self, quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
@@ -43,12 +43,12 @@ impl MemoryModel for Lists {
     }
 
     fn estimate_structure(&self, shape: &KeyShape) -> u64 {
-        let records = shape.payload + shape.elements * LENGTH_FIELDS;
+        let records = shape.payload_bytes + shape.elements * LENGTH_FIELD_BYTES;
         records + records * SEGMENT_OVERHEAD_PERCENT / 100
     }
 
-    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
-        seen.elements += value.len() as u64;
-        value.items().for_each(|item| seen.add_bytes(item.len() as u64));
+    fn count_elements(&self, value: &PackedValue<'_>, counts: &mut ElementCounts) {
+        counts.elements += value.len() as u64;
+        value.items().for_each(|item| counts.add_bytes(item.len() as u64));
     }
 }

@@ -21,8 +21,8 @@ impl MemoryModel for Sets {
 
     fn valkey_memory(&self, quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
         packed_set_memory(quantum, data, true).unwrap_or_else(|| {
-            let members = sum_values(data, |len| quantum.sds(len));
-            quantum.allocation(0, ROBJ_BYTES)
+            let members = sum_values(data, |len| quantum.sds_memory(len));
+            quantum.allocation_memory(0, ROBJ_BYTES)
                 + valkey::table_memory(quantum, data.elements_per_key())
                 + members
         })
@@ -46,8 +46,8 @@ impl MemoryModel for Sets {
         shape.elements * estimated::table_element_bytes(shape)
     }
 
-    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
-        seen.elements += value.len() as u64;
-        value.for_each_member(&mut |member| seen.add_string(&member));
+    fn count_elements(&self, value: &PackedValue<'_>, counts: &mut ElementCounts) {
+        counts.elements += value.len() as u64;
+        value.for_each_member(&mut |member| counts.add_string(&member));
     }
 }

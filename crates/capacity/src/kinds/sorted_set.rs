@@ -11,7 +11,7 @@ use crate::structures::estimated::{self, ElementCounts, KeyShape};
 use crate::structures::own::{element_metadata, sample_values};
 use crate::structures::redis::{
     self, MAX_PACKED_MEMBERS, RedisVersion, ZSET_BYTES, fits_listpack, listpack_zset_memory,
-    skiplist_node_bytes, sum_values,
+    skiplist_node_memory, sum_values,
 };
 use crate::structures::valkey;
 
@@ -38,11 +38,11 @@ impl MemoryModel for SortedSets {
             return listpack_zset_memory(quantum, data);
         }
         let nodes = sum_values(data, |len| {
-            let node = skiplist_node_bytes(quantum, 16 + 1 + sds_overhead(len), len);
+            let node = skiplist_node_memory(quantum, 16 + 1 + sds_overhead(len), len);
             // Valkey's skiplist node contains the score, which is client data rather than index.
             MemoryBreakdown { payload: node.payload + 8.0, index: node.index - 8.0, ..node }
         });
-        let own = quantum.allocation(0, ROBJ_BYTES)
+        let own = quantum.allocation_memory(0, ROBJ_BYTES)
             + MemoryBreakdown { headers: ZSET_BYTES as f64, ..MemoryBreakdown::default() };
         own + valkey::table_memory(quantum, data.elements_per_key()) + nodes
     }
@@ -70,11 +70,11 @@ impl MemoryModel for SortedSets {
         shape.elements * (estimated::table_element_bytes(shape) + ORDER_INDEX_BYTES)
     }
 
-    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
-        seen.elements += value.len() as u64;
+    fn count_elements(&self, value: &PackedValue<'_>, counts: &mut ElementCounts) {
+        counts.elements += value.len() as u64;
         value.scored_members().for_each(|member| {
-            seen.add_string(member.name);
-            seen.payload += score_len(member.score);
+            counts.add_string(member.name);
+            counts.payload += score_len(member.score);
         });
     }
 }

@@ -12,10 +12,10 @@ use crate::structures::own::{format_number, sample_values};
 use crate::structures::redis::{self, RedisVersion};
 
 /// Bytes of an entry's flags, id and lengths.
-const ENTRY_OVERHEAD: f64 = 8.0;
+const ENTRY_OVERHEAD_BYTES: f64 = 8.0;
 /// The Unix time in milliseconds of the first entry, and the interval between entries.
 const FIRST_MILLIS: u64 = 1_700_000_000_000;
-const MILLIS_APART: u64 = 10;
+const ENTRY_INTERVAL_MILLIS: u64 = 10;
 
 pub(super) struct Streams;
 
@@ -36,7 +36,7 @@ impl MemoryModel for Streams {
     ) -> EntryRef {
         let (name, limits) = (format_number(0, data.field_bytes.max(1)), EncodingLimits::default());
         for (number, value) in numbers.clone().zip(sample_values(data, numbers)) {
-            let id = StreamId { millis: FIRST_MILLIS + number * MILLIS_APART, sequence: 0 };
+            let id = StreamId { millis: FIRST_MILLIS + number * ENTRY_INTERVAL_MILLIS, sequence: 0 };
             // Append the entries one by one as XADD does, because the append pattern determines how full the pages are.
             let append = |stream: &mut keyspace::Stream| stream.append(id, &[&name, &value], limits.stream);
             place = table.edit_stream(place, key, append).0;
@@ -45,37 +45,37 @@ impl MemoryModel for Streams {
     }
 
     fn metadata_bytes(&self, data: &KeyGroup, _is_structure: bool) -> f64 {
-        data.elements_per_key() as f64 * ENTRY_OVERHEAD
+        data.elements_per_key() as f64 * ENTRY_OVERHEAD_BYTES
     }
 
     /// Assumes full nodes: a node's allocation is shrunk to its content when the next node is created.
     fn estimate_structure(&self, shape: &KeyShape) -> u64 {
-        shape.payload
+        shape.payload_bytes
     }
 
-    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
-        seen.elements += value.len() as u64;
-        value.pieces().for_each(|piece| count_piece(&piece, seen));
+    fn count_elements(&self, value: &PackedValue<'_>, counts: &mut ElementCounts) {
+        counts.elements += value.len() as u64;
+        value.pieces().for_each(|piece| count_piece(&piece, counts));
     }
 }
 
-fn count_piece(part: &StreamPiece<'_>, seen: &mut ElementCounts) {
+fn count_piece(piece: &StreamPiece<'_>, counts: &mut ElementCounts) {
     /// Bytes that a consumer group, a consumer and a pending entry take in the stream's trees.
     const GROUP_BYTES: u64 = 160;
     const CONSUMER_BYTES: u64 = 96;
     const PENDING_ENTRY_BYTES: u64 = 56;
     /// Bytes of a stream node besides its entries.
     const NODE_METADATA_BYTES: u64 = 64;
-    match part {
+    match piece {
         StreamPiece::Node { bytes, .. } => {
-            seen.add_string(bytes);
-            seen.payload += NODE_METADATA_BYTES;
+            counts.add_string(bytes);
+            counts.payload += NODE_METADATA_BYTES;
         }
-        StreamPiece::Group { name, .. } => seen.payload += GROUP_BYTES + name.len() as u64,
-        StreamPiece::Consumer { name, .. } => seen.payload += CONSUMER_BYTES + name.len() as u64,
-        StreamPiece::Pending { .. } => seen.payload += PENDING_ENTRY_BYTES,
-        StreamPiece::Producer { name, .. } => seen.payload += CONSUMER_BYTES + name.len() as u64,
-        StreamPiece::Iid { iid, .. } => seen.payload += PENDING_ENTRY_BYTES + iid.len() as u64,
+        StreamPiece::Group { name, .. } => counts.payload += GROUP_BYTES + name.len() as u64,
+        StreamPiece::Consumer { name, .. } => counts.payload += CONSUMER_BYTES + name.len() as u64,
+        StreamPiece::Pending { .. } => counts.payload += PENDING_ENTRY_BYTES,
+        StreamPiece::Producer { name, .. } => counts.payload += CONSUMER_BYTES + name.len() as u64,
+        StreamPiece::Iid { iid, .. } => counts.payload += PENDING_ENTRY_BYTES + iid.len() as u64,
         StreamPiece::Nodes(_)
         | StreamPiece::Head { .. }
         | StreamPiece::Consumers(_)

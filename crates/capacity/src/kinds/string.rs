@@ -14,11 +14,11 @@ pub(super) struct Strings;
 
 impl MemoryModel for Strings {
     fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
-        redis::string_memory(quantum, data.value_bytes, data.integers)
+        redis::string_memory(quantum, data.value_bytes, data.values_are_integers)
     }
 
     /// Returns zero, because Valkey stores a string value in the key's object.
-    fn valkey_memory(&self, _q: Quantum, _data: &KeyGroup) -> MemoryBreakdown {
+    fn valkey_memory(&self, _quantum: Quantum, _data: &KeyGroup) -> MemoryBreakdown {
         MemoryBreakdown::default()
     }
 
@@ -36,11 +36,11 @@ impl MemoryModel for Strings {
     }
 
     fn estimate_structure(&self, shape: &KeyShape) -> u64 {
-        shape.payload
+        shape.payload_bytes
     }
 
-    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
-        seen.elements = 1;
-        seen.add_string(value.bytes());
+    fn count_elements(&self, value: &PackedValue<'_>, counts: &mut ElementCounts) {
+        counts.elements = 1;
+        counts.add_string(value.bytes());
     }
 }

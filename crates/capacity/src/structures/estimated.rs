@@ -3,7 +3,7 @@
 use keyspace::Kind;
 
 /// Bytes of the header of an entry in a large collection.
-const ELEMENT_HEADER: u64 = 4;
+const ELEMENT_HEADER_BYTES: u64 = 4;
 /// Bytes of the expiry time of a key or a field.
 pub(crate) const EXPIRY_BYTES: u64 = 6;
 /// Index bytes per entry: a bucket line serves twelve entries, at the average load.
@@ -17,29 +17,29 @@ pub struct KeyShape {
     /// The Redis type of the value.
     pub kind: Kind,
     /// The length of the key name in bytes.
-    pub key: u64,
+    pub key_bytes: u64,
     /// The number of elements of the value.
     pub elements: u64,
     /// Bytes of the string, or of all elements: members, field names and values, or stream nodes.
-    pub payload: u64,
+    pub payload_bytes: u64,
     /// Bytes of the value in its packed encoding; `None` if the value is a separate structure.
-    pub packed: Option<u64>,
+    pub packed_bytes: Option<u64>,
     /// Whether the key has an expiry time, which takes additional bytes.
     pub expires: bool,
     /// The number of elements with an expiry time.
-    pub timed_elements: u64,
+    pub expiring_elements: u64,
 }
 
 /// Returns the bytes of an entry of `len` bytes, including its page overhead and its share of an index line.
-pub(crate) fn entry_bytes(len: u64, share: u64) -> u64 {
+pub(crate) fn entry_bytes(len: u64, overhead_percent: u64) -> u64 {
     let len = len.next_multiple_of(2);
-    len + len * share / 100 + INDEX_BYTES_PER_ENTRY
+    len + len * overhead_percent / 100 + INDEX_BYTES_PER_ENTRY
 }
 
 /// Returns the bytes per element of a large collection that is stored as a table.
 pub(crate) fn table_element_bytes(shape: &KeyShape) -> u64 {
-    let mean = shape.payload / shape.elements.max(1);
-    entry_bytes(ELEMENT_HEADER + mean, ELEMENT_PAGE_OVERHEAD_PERCENT)
+    let mean = shape.payload_bytes / shape.elements.max(1);
+    entry_bytes(ELEMENT_HEADER_BYTES + mean, ELEMENT_PAGE_OVERHEAD_PERCENT)
 }
 
 /// Totals over the elements of a value. The parts of a large value can be added one by one.
@@ -50,9 +50,9 @@ pub struct ElementCounts {
     /// The bytes of all elements, as in [`KeyShape::payload`].
     pub payload: u64,
     /// Bytes of the longest element, field name or value.
-    pub longest: u64,
+    pub longest_bytes: u64,
     /// The number of elements with an expiry time.
-    pub timed: u64,
+    pub expiring_elements: u64,
 }
 
 impl ElementCounts {
@@ -62,6 +62,6 @@ impl ElementCounts {
 
     pub(crate) fn add_bytes(&mut self, bytes: u64) {
         self.payload += bytes;
-        self.longest = self.longest.max(bytes);
+        self.longest_bytes = self.longest_bytes.max(bytes);
     }
 }

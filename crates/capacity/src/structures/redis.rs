@@ -1,6 +1,6 @@
 //! Memory of the structures of Redis 7 and 8 at default settings, allocation by allocation.
 //!
-//! Sizes follow their headers: `robj` of 16 bytes, `sds` with a header of 1, 3, 5 or 9 bytes and a
+//! Sizes follow their headers: `robj` of 16 bytes, `sds_memory` with a header of 1, 3, 5 or 9 bytes and a
 //! terminating zero, `dictEntry` of 24 bytes and a power-of-two bucket array, `listpack`,
 //! `quicklist`, `intset`, `zskiplist`. Redis 8 also encodes small sets as listpacks, and its tables
 //! without values (sets) need entries only in chains longer than one.
@@ -8,7 +8,7 @@
 use crate::allocator::{Quantum, ROBJ_BYTES, sds_overhead};
 use crate::data::{KeyGroup, MemoryBreakdown};
 
-pub(crate) const ENTRY_BYTES: u64 = 24;
+pub(crate) const DICT_ENTRY_BYTES: u64 = 24;
 const DICT_BYTES: u64 = 56;
 /// Limits of the listpack encoding: the length of an element, and the numbers of fields and members.
 const MAX_PACKED_LENGTH: u64 = 64;
@@ -24,9 +24,9 @@ const MAX_EMBEDDED_STRING: u64 = 44;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RedisVersion {
     /// Redis 7.0, as packaged by Debian.
-    Seven,
+    V7,
     /// Redis 8.0 or later.
-    Eight,
+    V8,
 }
 
 /// Returns the metadata bytes of a listpack entry: encoding with length before the string, backward
@@ -45,14 +45,14 @@ pub(crate) fn listpack_entry_overhead(len: u64) -> u64 {
     before + behind
 }
 
-pub(crate) fn string_memory(quantum: Quantum, len: u64, integer: bool) -> MemoryBreakdown {
+pub(crate) fn string_memory(quantum: Quantum, len: u64, is_integer: bool) -> MemoryBreakdown {
     match len {
         // The integer is stored in the object's pointer field, so it needs no allocation.
-        0..20 if integer => {
+        0..20 if is_integer => {
             MemoryBreakdown { payload: 8.0, headers: (ROBJ_BYTES - 8) as f64, ..MemoryBreakdown::default() }
         }
-        0..=MAX_EMBEDDED_STRING => quantum.allocation(len, ROBJ_BYTES + 4),
-        _ => quantum.allocation(0, ROBJ_BYTES) + quantum.allocation(len, sds_overhead(len)),
+        0..=MAX_EMBEDDED_STRING => quantum.allocation_memory(len, ROBJ_BYTES + 4),
+        _ => quantum.allocation_memory(0, ROBJ_BYTES) + quantum.allocation_memory(len, sds_overhead(len)),
     }
 }
 
@@ -68,12 +68,12 @@ pub(crate) fn fits_listpack(data: &KeyGroup, max: u64) -> bool {
 }
 
 /// Returns the cost of a `dict`, its bucket arrays and its entries.
-fn dict_memory(quantum: Quantum, elements: u64, entries: f64, moves: bool) -> MemoryBreakdown {
+fn dict_memory(quantum: Quantum, elements: u64, entry_bytes: f64, is_rehashing: bool) -> MemoryBreakdown {
     let buckets = elements.next_power_of_two().max(4);
-    let old = if moves { quantum.size_class(buckets / 2 * 8) } else { 0 };
+    let old = if is_rehashing { quantum.size_class(buckets / 2 * 8) } else { 0 };
     MemoryBreakdown {
         headers: quantum.size_class(DICT_BYTES) as f64,
-        index: (quantum.size_class(buckets * 8) + old) as f64 + entries,
+        index: (quantum.size_class(buckets * 8) + old) as f64 + entry_bytes,
         ..MemoryBreakdown::default()
     }
 }
@@ -90,7 +90,7 @@ pub(crate) fn listpack_hash_memory(quantum: Quantum, data: &KeyGroup) -> MemoryB
     let heads = data.elements * listpack_entry_overhead(data.field_bytes)
         + (data.elements - 1) * listpack_entry_overhead(rest)
         + listpack_entry_overhead(longest);
-    quantum.listpack((data.field_bytes + data.value_bytes) * data.elements_per_key(), heads)
+    quantum.listpack_memory((data.field_bytes + data.value_bytes) * data.elements_per_key(), heads)
 }
 
 pub(crate) fn hash_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
@@ -103,10 +103,15 @@ pub(crate) fn hash_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown 
     let (rest, longest) = data.value_lengths();
     let whole =
         rest.max(data.field_bytes) <= MAX_PACKED_LENGTH && (longest > rest || n <= 2 * MAX_PACKED_FIELDS);
-    let fields =
-        quantum.sds(data.field_bytes).multiplied_by(n as f64) + sum_values(data, |len| quantum.sds(len));
-    quantum.allocation(0, ROBJ_BYTES)
-        + dict_memory(quantum, n, (n * quantum.size_class(ENTRY_BYTES)) as f64, !whole && is_rehashing(n))
+    let fields = quantum.sds_memory(data.field_bytes).multiplied_by(n as f64)
+        + sum_values(data, |len| quantum.sds_memory(len));
+    quantum.allocation_memory(0, ROBJ_BYTES)
+        + dict_memory(
+            quantum,
+            n,
+            (n * quantum.size_class(DICT_ENTRY_BYTES)) as f64,
+            !whole && is_rehashing(n),
+        )
         + fields
 }
 
@@ -123,45 +128,47 @@ fn integer_width(digits: u64) -> u64 {
 pub(crate) fn packed_set_memory(
     quantum: Quantum,
     data: &KeyGroup,
-    listpacks: bool,
+    allow_listpack: bool,
 ) -> Option<MemoryBreakdown> {
     let n = data.elements;
-    if data.integers && n <= MAX_INTSET_MEMBERS {
+    if data.values_are_integers && n <= MAX_INTSET_MEMBERS {
         return Some(
-            quantum.allocation(0, ROBJ_BYTES) + quantum.allocation(n * integer_width(data.value_bytes), 8),
+            quantum.allocation_memory(0, ROBJ_BYTES)
+                + quantum.allocation_memory(n * integer_width(data.value_bytes), 8),
         );
     }
-    let packed = listpacks && fits_listpack(data, MAX_PACKED_MEMBERS);
-    packed.then(|| quantum.listpack(n * data.value_bytes, n * listpack_entry_overhead(data.value_bytes)))
+    let packed = allow_listpack && fits_listpack(data, MAX_PACKED_MEMBERS);
+    packed
+        .then(|| quantum.listpack_memory(n * data.value_bytes, n * listpack_entry_overhead(data.value_bytes)))
 }
 
 pub(crate) fn set_memory(quantum: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
-    packed_set_memory(quantum, data, version >= RedisVersion::Eight).unwrap_or_else(|| {
+    packed_set_memory(quantum, data, version >= RedisVersion::V8).unwrap_or_else(|| {
         let n = data.elements;
         let buckets = n.next_power_of_two().max(4) as f64;
         let entries = match version {
-            RedisVersion::Seven => (n * quantum.size_class(ENTRY_BYTES)) as f64,
+            RedisVersion::V7 => (n * quantum.size_class(DICT_ENTRY_BYTES)) as f64,
             // Redis 8 needs no entry for a member that is alone in its bucket, and 16 bytes for any other member.
-            RedisVersion::Eight => {
+            RedisVersion::V8 => {
                 let chained = |buckets: f64| n as f64 - buckets * (1.0 - (-(n as f64) / buckets).exp());
                 let old = if is_rehashing(n) { buckets / 2.0 } else { buckets };
                 16.0 * (chained(buckets) + chained(old)) / 2.0
             }
         };
-        quantum.allocation(0, ROBJ_BYTES)
+        quantum.allocation_memory(0, ROBJ_BYTES)
             + dict_memory(quantum, n, entries, is_rehashing(n))
-            + sum_values(data, |len| quantum.sds(len))
+            + sum_values(data, |len| quantum.sds_memory(len))
     })
 }
 
 /// Returns the cost of a list with nodes of up to 8 KB. Newer versions store a list of one node as a plain listpack.
-pub(crate) fn list_memory(quantum: Quantum, data: &KeyGroup, alone: bool) -> MemoryBreakdown {
+pub(crate) fn list_memory(quantum: Quantum, data: &KeyGroup, allow_listpack: bool) -> MemoryBreakdown {
     const QUICKLIST_BYTES: u64 = 40;
     const QUICKLIST_NODE_BYTES: u64 = 40;
     let item = data.value_bytes + listpack_entry_overhead(data.value_bytes);
     let total = item * data.elements + 7;
-    if alone && total <= LIST_NODE_BYTES {
-        return quantum.listpack(
+    if allow_listpack && total <= LIST_NODE_BYTES {
+        return quantum.listpack_memory(
             data.value_bytes * data.elements,
             item * data.elements - data.value_bytes * data.elements,
         );
@@ -169,22 +176,22 @@ pub(crate) fn list_memory(quantum: Quantum, data: &KeyGroup, alone: bool) -> Mem
     // Redis starts a new node when the next item plus eight bytes would exceed the limit.
     let in_node = ((LIST_NODE_BYTES - 15) / item).max(1);
     let node = |items: u64| {
-        quantum.allocation(data.value_bytes * items, (item - data.value_bytes) * items + 7)
-            + quantum.index_allocation(QUICKLIST_NODE_BYTES)
+        quantum.allocation_memory(data.value_bytes * items, (item - data.value_bytes) * items + 7)
+            + quantum.index_memory(QUICKLIST_NODE_BYTES)
     };
     let (full, rest) = (data.elements / in_node, data.elements % in_node);
     let last = if rest > 0 { node(rest) } else { MemoryBreakdown::default() };
-    quantum.allocation(0, ROBJ_BYTES)
-        + quantum.allocation(0, QUICKLIST_BYTES)
+    quantum.allocation_memory(0, ROBJ_BYTES)
+        + quantum.allocation_memory(0, QUICKLIST_BYTES)
         + node(in_node).multiplied_by(full as f64)
         + last
 }
 
 /// Returns the cost of a skiplist node with the average number of levels.
-pub(crate) fn skiplist_node_bytes(quantum: Quantum, fixed: u64, payload: u64) -> MemoryBreakdown {
+pub(crate) fn skiplist_node_memory(quantum: Quantum, metadata_bytes: u64, payload: u64) -> MemoryBreakdown {
     (1..=32).fold(MemoryBreakdown::default(), |sum, level: u64| {
         let share = 0.75 * 0.25_f64.powi(level as i32 - 1);
-        let found = quantum.index_allocation(fixed + 16 * level + payload);
+        let found = quantum.index_memory(metadata_bytes + 16 * level + payload);
         sum + MemoryBreakdown { index: found.index - payload as f64, payload: payload as f64, ..found }
             .multiplied_by(share)
     })
@@ -197,8 +204,10 @@ pub(crate) const ZSET_BYTES: u64 = 16 + 32 + 640;
 
 pub(crate) fn listpack_zset_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     let n = data.elements;
-    quantum
-        .listpack(n * data.value_bytes, n * (listpack_entry_overhead(data.value_bytes) + PACKED_SCORE_BYTES))
+    quantum.listpack_memory(
+        n * data.value_bytes,
+        n * (listpack_entry_overhead(data.value_bytes) + PACKED_SCORE_BYTES),
+    )
 }
 
 pub(crate) fn zset_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
@@ -206,19 +215,19 @@ pub(crate) fn zset_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown 
     if fits_listpack(data, MAX_PACKED_MEMBERS) {
         return listpack_zset_memory(quantum, data);
     }
-    let order = skiplist_node_bytes(quantum, 24, 0).multiplied_by(n as f64);
+    let order = skiplist_node_memory(quantum, 24, 0).multiplied_by(n as f64);
     let heads = MemoryBreakdown { headers: (ROBJ_BYTES + ZSET_BYTES) as f64, ..MemoryBreakdown::default() };
     heads
-        + dict_memory(quantum, n, (n * quantum.size_class(ENTRY_BYTES)) as f64, is_rehashing(n))
+        + dict_memory(quantum, n, (n * quantum.size_class(DICT_ENTRY_BYTES)) as f64, is_rehashing(n))
         + order
-        + sum_values(data, |len| quantum.sds(len))
+        + sum_values(data, |len| quantum.sds_memory(len))
 }
 
 /// Returns the cost of a stream: nodes of up to 4 KB or 100 entries, in a radix tree by id. The last node has 4 KB
 /// preallocated and is shrunk when the next node is created.
 pub(crate) fn stream_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
-    const NODE_BYTES: u64 = 4096;
-    const NODE_ENTRIES: u64 = 100;
+    const MAX_NODE_BYTES: u64 = 4096;
+    const MAX_NODE_ENTRIES: u64 = 100;
     const STREAM_BYTES: u64 = 80;
     const RAX_BYTES: u64 = 24;
     /// Bytes of a radix tree node for an id with its own prefix, and of the pointer to the stream node.
@@ -232,21 +241,22 @@ pub(crate) fn stream_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdow
     let entry = ENTRY_BYTES + listpack_entry_overhead(data.value_bytes);
     // Redis starts a new node when the fields and values of the next entry would exceed the limit.
     let asked = data.field_bytes + data.value_bytes;
-    let fits = NODE_BYTES.saturating_sub(head + asked).div_ceil(entry + data.value_bytes).max(1);
-    let in_node = fits.min(NODE_ENTRIES);
+    let fits = MAX_NODE_BYTES.saturating_sub(head + asked).div_ceil(entry + data.value_bytes).max(1);
+    let in_node = fits.min(MAX_NODE_ENTRIES);
     let place = RAX_NODE_BYTES
         .into_iter()
-        .fold(MemoryBreakdown::default(), |sum, bytes| sum + quantum.index_allocation(bytes));
-    let node = |entries: u64| quantum.allocation(data.value_bytes * entries, entry * entries + head) + place;
+        .fold(MemoryBreakdown::default(), |sum, bytes| sum + quantum.index_memory(bytes));
+    let node =
+        |entries: u64| quantum.allocation_memory(data.value_bytes * entries, entry * entries + head) + place;
     let n = data.elements_per_key();
     let last = match n % in_node {
         0 => in_node,
         rest => rest,
     };
-    let reserved = NODE_BYTES.saturating_sub(node(last).total() as u64 - place.total() as u64);
-    quantum.allocation(0, ROBJ_BYTES)
-        + quantum.allocation(0, STREAM_BYTES)
-        + quantum.allocation(0, RAX_BYTES)
+    let reserved = MAX_NODE_BYTES.saturating_sub(node(last).total() as u64 - place.total() as u64);
+    quantum.allocation_memory(0, ROBJ_BYTES)
+        + quantum.allocation_memory(0, STREAM_BYTES)
+        + quantum.allocation_memory(0, RAX_BYTES)
         + node(in_node).multiplied_by(((n - last) / in_node) as f64)
         + node(last)
         + MemoryBreakdown { rounding: reserved as f64, ..MemoryBreakdown::default() }

@@ -44,7 +44,7 @@ pub(crate) fn table_memory(quantum: Quantum, elements: u64) -> MemoryBreakdown {
 pub(crate) fn field_memory(quantum: Quantum, name: u64, value: u64) -> MemoryBreakdown {
     let heads = sds_overhead(name) + sds_overhead(value);
     if name + value + heads <= MAX_EMBEDDED_FIELD {
-        return quantum.allocation(name + value, heads);
+        return quantum.allocation_memory(name + value, heads);
     }
-    quantum.allocation(name, sds_overhead(name) + POINTER_BYTES) + quantum.sds(value)
+    quantum.allocation_memory(name, sds_overhead(name) + POINTER_BYTES) + quantum.sds_memory(value)
 }

@@ -22,35 +22,35 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// The commands recorded from MONITOR on all nodes.
 pub(super) struct MonitorRecord {
-    began: Instant,
+    started_at: Instant,
     names: Vec<String>,
     /// The ports of all nodes. Commands from these ports are replication traffic and are not recorded.
     ports: Vec<u16>,
     /// The number of scenario steps started so far. It is recorded with each command.
     steps: AtomicUsize,
     log: Mutex<Vec<LogEntry>>,
-    executed: Mutex<Vec<ExecutedCommand>>,
+    executed_commands: Mutex<Vec<ExecutedCommand>>,
     /// The ports of the test program's own connections, whose commands are not graded.
     own_ports: Mutex<BTreeSet<u16>>,
     /// The indexes of the nodes on which MONITOR was started.
-    watched: Mutex<BTreeSet<usize>>,
+    monitored_nodes: Mutex<BTreeSet<usize>>,
     marked_nodes: Mutex<BTreeSet<usize>>,
-    needs_new_marker: Condvar,
+    marker_seen: Condvar,
 }
 
 impl MonitorRecord {
     pub(super) fn new(began: Instant, names: Vec<String>, ports: Vec<u16>) -> Self {
         Self {
-            began,
+            started_at: began,
             names,
             ports,
             steps: AtomicUsize::new(0),
             log: Mutex::default(),
-            executed: Mutex::default(),
+            executed_commands: Mutex::default(),
             own_ports: Mutex::default(),
-            watched: Mutex::default(),
+            monitored_nodes: Mutex::default(),
             marked_nodes: Mutex::default(),
-            needs_new_marker: Condvar::new(),
+            marker_seen: Condvar::new(),
         }
     }
 
@@ -66,8 +66,8 @@ impl MonitorRecord {
         lock(&self.own_ports).insert(port);
     }
 
-    pub(super) fn is_watched(&self, node: usize) -> bool {
-        lock(&self.watched).contains(&node)
+    pub(super) fn is_monitored(&self, node: usize) -> bool {
+        lock(&self.monitored_nodes).contains(&node)
     }
 
     pub(super) fn clear_markers(&self) {
@@ -80,7 +80,7 @@ impl MonitorRecord {
             nodes.iter().copied().filter(|node| !marked.contains(node)).collect()
         };
         let waited = self
-            .needs_new_marker
+            .marker_seen
             .wait_timeout_while(lock(&self.marked_nodes), timeout, |marked| !missing(marked).is_empty());
         missing(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
@@ -89,14 +89,14 @@ impl MonitorRecord {
     pub(super) fn take_commands(&self) -> (Vec<LogEntry>, Vec<ExecutedCommand>) {
         let mut log = std::mem::take(&mut *lock(&self.log));
         log.sort_by_key(|entry| entry.ms);
-        (log, std::mem::take(&mut *lock(&self.executed)))
+        (log, std::mem::take(&mut *lock(&self.executed_commands)))
     }
 
     fn handle_line(&self, node: usize, line: &str) {
         let Some((from, args)) = parse_monitor_line(line) else { return };
         if args.last().is_some_and(|word| word == MARKER) {
             lock(&self.marked_nodes).insert(node);
-            self.needs_new_marker.notify_all();
+            self.marker_seen.notify_all();
             return;
         }
         let is_ours = args.first().is_some_and(|name| {
@@ -110,23 +110,23 @@ impl MonitorRecord {
         if self.ports.contains(&from) || is_ours || lock(&self.own_ports).contains(&from) {
             return;
         }
-        let ms = self.began.elapsed().as_millis() as u64;
+        let ms = self.started_at.elapsed().as_millis() as u64;
         let event = LogEvent::CommandReceived(format_command(&args));
         self.log_event(LogEntry { ms, node: self.names[node].clone(), connection: from.into(), event });
         // MONITOR shows a blocking command when it arrives, not when it pops an element.
         if !may_block(&args) {
             let step = self.steps.load(Ordering::Relaxed);
-            lock(&self.executed).push(ExecutedCommand { ms, step, node, args });
+            lock(&self.executed_commands).push(ExecutedCommand { ms, step, node, args });
         }
     }
 }
 
 /// Records the MONITOR output of a node until the node dies. Returns once MONITOR is active. Valkey's sentinels do not
 /// support MONITOR, so nothing is recorded on them.
-pub(super) fn watch_node(index: usize, node: &Node, record: &Arc<MonitorRecord>) {
+pub(super) fn monitor_node(index: usize, node: &Node, record: &Arc<MonitorRecord>) {
     let endpoint = node.endpoint();
-    let Some(mut connection) = monitor(&endpoint) else { return };
-    lock(&record.watched).insert(index);
+    let Some(mut connection) = open_monitor(&endpoint) else { return };
+    lock(&record.monitored_nodes).insert(index);
     let record = Arc::clone(record);
     thread::spawn(move || {
         loop {
@@ -135,7 +135,7 @@ pub(super) fn watch_node(index: usize, node: &Node, record: &Arc<MonitorRecord>)
             }
             // When sentinels change the role of a server, the server closes this connection along with those of
             // clients.
-            match monitor(&endpoint) {
+            match open_monitor(&endpoint) {
                 Some(another) => connection = another,
                 None => return,
             }
@@ -143,7 +143,7 @@ pub(super) fn watch_node(index: usize, node: &Node, record: &Arc<MonitorRecord>)
     });
 }
 
-fn monitor(endpoint: &Endpoint) -> Option<Connection> {
+fn open_monitor(endpoint: &Endpoint) -> Option<Connection> {
     let mut connection = endpoint.connect().ok()?;
     connection.set_timeout(IDLE_TIMEOUT);
     matches!(connection.try_call(&["MONITOR"]), Ok(Reply::Simple(_))).then_some(connection)

@@ -43,20 +43,20 @@ impl SavedCard {
 pub fn compare_cards(cards: &[SavedCard]) -> String {
     let (on_real, mut on_scripted): (Vec<_>, Vec<_>) = cards.iter().partition(|card| card.servers.is_some());
     on_scripted.sort_by_key(|card| card.title().to_lowercase());
-    let mut out = table(&on_scripted);
+    let mut out = comparison_table(&on_scripted);
     for card in on_scripted {
         let on_real: Vec<&SavedCard> =
             on_real.iter().copied().filter(|real| real.library == card.library).collect();
         // Writing to a `String` cannot fail.
         let _ = write!(out, "\n### {}\n\n", card.title());
         for case in card.cases.iter().filter(|case| !case.findings.is_empty()) {
-            let _ = writeln!(out, "{}", reasons(case, &on_real));
+            let _ = writeln!(out, "{}", format_reasons(case, &on_real));
         }
     }
     out
 }
 
-fn table(cards: &[&SavedCard]) -> String {
+fn comparison_table(cards: &[&SavedCard]) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let titles = cards.iter().map(|card| card.title());
     let mut out = row(std::iter::once("scenario".to_owned()).chain(titles).collect());
@@ -75,9 +75,9 @@ fn table(cards: &[&SavedCard]) -> String {
     out
 }
 
-fn reasons(case: &SavedResult, on_real: &[&SavedCard]) -> String {
+fn format_reasons(case: &SavedResult, cards_from_real_servers: &[&SavedCard]) -> String {
     let mut told = case.grade.name().to_owned();
-    for card in on_real {
+    for card in cards_from_real_servers {
         let (Some(real), Some(servers)) = (card.case(&case.name), &card.servers) else { continue };
         let there = match real.grade == case.grade {
             true => format!("the same on {servers}"),
@@ -85,12 +85,13 @@ fn reasons(case: &SavedResult, on_real: &[&SavedCard]) -> String {
         };
         told += &format!("; {there}");
     }
-    let findings: Vec<String> = case.findings.iter().map(|finding| escaped(&finding.text)).collect();
+    let findings: Vec<String> =
+        case.findings.iter().map(|finding| escape_table_cell(&finding.text)).collect();
     format!("- {} ({told}): {}", case.name, findings.join("; "))
 }
 
 /// Escapes characters that have a meaning in a Markdown table cell.
-fn escaped(text: &str) -> String {
+fn escape_table_cell(text: &str) -> String {
     text.chars().fold(String::new(), |mut out, letter| {
         if matches!(letter, '<' | '*' | '_' | '`' | '[' | '|' | '\\') {
             out.push('\\');

@@ -12,7 +12,7 @@ const TEMPLATE: &str = include_str!("card.html");
 ///
 /// # Errors
 /// The template does not match the card.
-pub fn html(card: &Scorecard) -> Result<String> {
+pub fn render_html(card: &Scorecard) -> Result<String> {
     let mut environment = Environment::new();
     environment.add_template("card.html", TEMPLATE)?;
     let cases: Vec<_> = card.cases.iter().map(timeline_of).collect();

@@ -2,30 +2,30 @@
 
 use std::fmt::Write as _;
 
-use super::{Scorecard, evidence};
+use super::{Scorecard, render_evidence};
 use crate::verdict::Grade;
 
 /// Renders the card as JUnit XML. Failing and harmful scenarios are reported as failures; a costly scenario passes with
 /// a note.
 #[must_use]
-pub fn junit(card: &Scorecard) -> String {
+pub fn render_junit(card: &Scorecard) -> String {
     let failures = card.cases.iter().filter(|case| case.verdict.grade >= Grade::Fails).count();
     let skipped = card.cases.iter().filter(|case| case.verdict.grade == Grade::Unsupported).count();
     let mut out = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"{}\" tests=\"{}\" failures=\"{failures}\" skipped=\"{skipped}\">\n",
-        escaped(&card.title()),
+        escape_xml(&card.title()),
         card.cases.len()
     );
     for case in &card.cases {
         let seconds = case.verdict.costs.ms as f64 / 1000.0;
         let reasons: Vec<&str> = case.verdict.findings.iter().map(|finding| finding.text.as_str()).collect();
-        let reasons = escaped(&reasons.join("; "));
+        let reasons = escape_xml(&reasons.join("; "));
         // Writing to a `String` cannot fail.
         let _ = writeln!(
             out,
             "  <testcase classname=\"{}\" name=\"{}\" time=\"{seconds:.3}\">",
-            escaped(case.theme.name()),
-            escaped(&case.name)
+            escape_xml(case.theme.name()),
+            escape_xml(&case.name)
         );
         let _ = match case.verdict.grade {
             Grade::Good => Ok(()),
@@ -35,7 +35,7 @@ pub fn junit(card: &Scorecard) -> String {
                 out,
                 "    <failure type=\"{}\" message=\"{reasons}\">{}</failure>",
                 case.verdict.grade.name(),
-                escaped(&evidence(case))
+                escape_xml(&render_evidence(case))
             ),
         };
         out.push_str("  </testcase>\n");
@@ -45,7 +45,7 @@ pub fn junit(card: &Scorecard) -> String {
 }
 
 /// Escapes text for XML and drops control characters, which XML 1.0 cannot represent.
-fn escaped(text: &str) -> String {
+fn escape_xml(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

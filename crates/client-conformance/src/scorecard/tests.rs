@@ -35,7 +35,7 @@ fn scorecard() -> Scorecard {
 
 #[test]
 fn text_lists_each_scenario_with_its_reason() {
-    let text = text(&scorecard());
+    let text = render_text(&scorecard());
     for line in [
         "lib 1.0, seed 5",
         "  good        fine  1 redirect",
@@ -48,8 +48,8 @@ fn text_lists_each_scenario_with_its_reason() {
 }
 
 #[test]
-fn junit_has_failures_and_skips_and_its_text_is_escaped() {
-    let xml = junit(&scorecard());
+fn junit_reports_failures_and_skips_with_escaped_text() {
+    let xml = render_junit(&scorecard());
     assert!(xml.contains("tests=\"4\" failures=\"1\" skipped=\"1\""), "{xml}");
     assert!(xml.contains("<failure type=\"HARMFUL\" message=\"executes twice: &lt;INCR&gt;\">"), "{xml}");
     assert!(xml.contains("GET &lt;k&gt;") && !xml.contains("<k>"), "{xml}");
@@ -57,8 +57,8 @@ fn junit_has_failures_and_skips_and_its_text_is_escaped() {
 }
 
 #[test]
-fn page_lists_every_scenario_and_escapes_received_bytes() {
-    let page = html(&scorecard()).unwrap();
+fn html_page_lists_all_scenarios_with_escaped_text() {
+    let page = render_html(&scorecard()).unwrap();
     for part in ["<h2 id=\"bad\">", "executes twice: &lt;INCR&gt;", "GET &lt;k&gt;", "A story."] {
         assert!(page.contains(part), "{part}\n{page}");
     }
@@ -77,7 +77,7 @@ fn regressions_from_an_older_card_are_listed() {
 }
 
 #[test]
-fn cards_beside_each_other_have_a_row_for_each_scenario_and_their_reasons_below() {
+fn comparison_has_a_row_per_scenario_followed_by_reasons() {
     let read =
         |card: &Scorecard| serde_json::from_str::<SavedCard>(&serde_json::to_string(card).unwrap()).unwrap();
     let mut other = scorecard();

@@ -7,7 +7,7 @@ use crate::verdict::Grade;
 
 /// Renders one line per scenario and one per finding.
 #[must_use]
-pub fn text(card: &Scorecard) -> String {
+pub fn render_text(card: &Scorecard) -> String {
     let mut out = format!("{}, seed {}\n", card.title(), card.seed);
     let mut theme = None;
     let width = card.cases.iter().map(|case| case.name.len()).max().unwrap_or(0);
@@ -57,7 +57,7 @@ fn format_costs(case: &ScenarioResult) -> String {
 
 /// Returns the evidence of a scenario: its description and the logged commands and replies.
 #[must_use]
-pub fn evidence(case: &ScenarioResult) -> String {
+pub fn render_evidence(case: &ScenarioResult) -> String {
     let mut out = format!("--- {} ({})\n{}\n", case.name, case.verdict.grade.name(), case.story);
     for finding in &case.verdict.findings {
         let _ = writeln!(out, "* {}", finding.text);

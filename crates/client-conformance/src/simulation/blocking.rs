@@ -3,7 +3,7 @@
 use resp::Value;
 
 use super::commands;
-use super::healthy_node::error;
+use super::healthy_node::error_reply;
 use super::{ClusterSimulation, ConnectionAction, ConnectionId, ExecutedCommand, NodeIndex, OTHER_CLIENTS};
 use crate::scenario::ConnectionHandling;
 
@@ -21,7 +21,9 @@ impl ClusterSimulation {
     /// Pops an element and returns the reply. If all lists are empty, blocks the connection and returns `None`.
     pub(super) fn pop_or_block(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Option<Value> {
         let seconds = args.last().and_then(|seconds| seconds.parse::<f64>().ok()).filter(|time| *time >= 0.0);
-        let Some(seconds) = seconds else { return Some(error("ERR timeout is not a float or out of range")) };
+        let Some(seconds) = seconds else {
+            return Some(error_reply("ERR timeout is not a float or out of range"));
+        };
         if let Some(reply) = self.pop_any(ms, id, args) {
             return Some(reply);
         }
@@ -32,7 +34,7 @@ impl ClusterSimulation {
         let queue_position = self.last_queue_position;
         let deadline = (seconds > 0.0).then(|| ms + (seconds * 1000.0) as u64);
         let connection = self.connections.get_mut(&id)?;
-        connection.blocked = Some(BlockedCommand { args: args.to_vec(), queue_position, deadline });
+        connection.blocked_command = Some(BlockedCommand { args: args.to_vec(), queue_position, deadline });
         None
     }
 
@@ -48,9 +50,14 @@ impl ClusterSimulation {
         self.changed_keys.push((id, key.clone()));
         if id != OTHER_CLIENTS {
             let node = self.connections.get(&id)?.node;
-            self.executed.push(ExecutedCommand { ms, step: self.steps, node, args: args.to_vec() });
+            self.executed_commands.push(ExecutedCommand {
+                ms,
+                step: self.step_count,
+                node,
+                args: args.to_vec(),
+            });
         }
-        Some(Value::Array(vec![super::bulk(key), super::bulk(&item)]))
+        Some(Value::Array(vec![super::bulk_reply(key), super::bulk_reply(&item)]))
     }
 
     /// Serves the client that has been blocked longest among those whose list has an element.
@@ -58,9 +65,11 @@ impl ClusterSimulation {
         let mut blocked: Vec<(u64, ConnectionId, Vec<String>)> = self
             .connections
             .iter()
-            .filter(|(_, connection)| self.nodes[connection.node].state == ConnectionHandling::Serve)
+            .filter(|(_, connection)| {
+                self.nodes[connection.node].connection_handling == ConnectionHandling::Serve
+            })
             .filter_map(|(id, connection)| {
-                let blocked = connection.blocked.as_ref()?;
+                let blocked = connection.blocked_command.as_ref()?;
                 Some((blocked.queue_position, *id, blocked.args.clone()))
             })
             .collect();
@@ -75,15 +84,17 @@ impl ClusterSimulation {
     pub(super) fn unblock_matching(
         &mut self,
         ms: u64,
-        caches_key: impl Fn(NodeIndex, &[String]) -> bool,
+        must_check: impl Fn(NodeIndex, &[String]) -> bool,
     ) -> Vec<ConnectionAction> {
         let gone: Vec<(ConnectionId, Vec<String>)> = self
             .connections
             .iter()
-            .filter(|(_, connection)| self.nodes[connection.node].state == ConnectionHandling::Serve)
+            .filter(|(_, connection)| {
+                self.nodes[connection.node].connection_handling == ConnectionHandling::Serve
+            })
             .filter_map(|(id, connection)| {
-                let args = &connection.blocked.as_ref()?.args;
-                caches_key(connection.node, &args[1..]).then(|| (*id, args.clone()))
+                let args = &connection.blocked_command.as_ref()?.args;
+                must_check(connection.node, &args[1..]).then(|| (*id, args.clone()))
             })
             .collect();
         let mut actions = Vec::new();
@@ -99,14 +110,14 @@ impl ClusterSimulation {
     /// Returns when the blocking command of the connection times out; `None` if it is not blocked or has no timeout.
     #[must_use]
     pub fn next_deadline(&self, id: ConnectionId) -> Option<u64> {
-        self.connections.get(&id)?.blocked.as_ref()?.deadline
+        self.connections.get(&id)?.blocked_command.as_ref()?.deadline
     }
 
     /// Unblocks the connection if its blocking command has timed out at time `ms`.
-    pub fn handle_time(&mut self, ms: u64, id: ConnectionId) -> Vec<ConnectionAction> {
+    pub fn handle_timeout(&mut self, ms: u64, id: ConnectionId) -> Vec<ConnectionAction> {
         let Some(connection) = self.connections.get(&id) else { return Vec::new() };
         let is_over = self.next_deadline(id).is_some_and(|deadline| deadline <= ms);
-        if !is_over || self.nodes[connection.node].state != ConnectionHandling::Serve {
+        if !is_over || self.nodes[connection.node].connection_handling != ConnectionHandling::Serve {
             return Vec::new();
         }
         let mut actions = self.unblock(ms, id, &Value::Null);
@@ -116,9 +127,9 @@ impl ClusterSimulation {
 
     /// Ends a blocking command: sends its reply and executes the commands queued behind it.
     fn unblock(&mut self, ms: u64, id: ConnectionId, reply: &Value) -> Vec<ConnectionAction> {
-        let mut actions = vec![self.send(ms, id, reply)];
+        let mut actions = vec![self.send_reply(ms, id, reply)];
         let Some(connection) = self.connections.get_mut(&id) else { return actions };
-        connection.blocked = None;
+        connection.blocked_command = None;
         for args in std::mem::take(&mut connection.queued_behind) {
             actions.extend(self.execute_or_queue(ms, id, &args));
         }

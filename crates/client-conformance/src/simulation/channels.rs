@@ -3,8 +3,8 @@
 use harness::slot_of;
 use resp::Value;
 
-use super::{ClusterSimulation, ConnectionAction, ConnectionId, NodeIndex, bulk};
-use crate::protocol::Mode;
+use super::{ClusterSimulation, ConnectionAction, ConnectionId, NodeIndex, bulk_reply};
+use crate::protocol::DiscoveryMode;
 use crate::scenario::ConnectionHandling;
 
 impl ClusterSimulation {
@@ -18,7 +18,7 @@ impl ClusterSimulation {
                 connection.channels.push(channel);
             }
             let count = connection.channels.iter().filter(|(_, kind)| *kind == sharded).count() as i64;
-            replies.push(Value::Push(vec![bulk(kind), bulk(name), Value::Integer(count)]));
+            replies.push(Value::Push(vec![bulk_reply(kind), bulk_reply(name), Value::Integer(count)]));
         }
         replies
     }
@@ -33,10 +33,10 @@ impl ClusterSimulation {
         for name in &names {
             connection.channels.retain(|(known, of_slot)| !(known == name && *of_slot == sharded));
             let count = connection.channels.iter().filter(|(_, of_slot)| *of_slot == sharded).count() as i64;
-            replies.push(Value::Push(vec![bulk(kind), bulk(name), Value::Integer(count)]));
+            replies.push(Value::Push(vec![bulk_reply(kind), bulk_reply(name), Value::Integer(count)]));
         }
         if replies.is_empty() {
-            replies.push(Value::Push(vec![bulk(kind), Value::Null, Value::Integer(0)]));
+            replies.push(Value::Push(vec![bulk_reply(kind), Value::Null, Value::Integer(0)]));
         }
         replies
     }
@@ -50,7 +50,7 @@ impl ClusterSimulation {
         to: NodeIndex,
     ) -> Vec<ConnectionAction> {
         self.epoch += 1;
-        self.owners[usize::from(slot)] = Some(to);
+        self.slot_owners[usize::from(slot)] = Some(to);
         let mut told = Vec::new();
         for (id, connection) in self.connections.iter_mut().filter(|(_, connection)| connection.node != to) {
             let (gone, kept) = std::mem::take(&mut connection.channels)
@@ -60,11 +60,11 @@ impl ClusterSimulation {
             let left = connection.channels.iter().filter(|(_, sharded)| *sharded).count() as i64;
             let gone: Vec<(String, bool)> = gone;
             told.extend(gone.into_iter().map(|(name, _)| {
-                (*id, Value::Push(vec![bulk("sunsubscribe"), bulk(&name), Value::Integer(left)]))
+                (*id, Value::Push(vec![bulk_reply("sunsubscribe"), bulk_reply(&name), Value::Integer(left)]))
             }));
         }
         let mut actions: Vec<ConnectionAction> =
-            told.into_iter().map(|(id, push)| self.send(ms, id, &push)).collect();
+            told.into_iter().map(|(id, push)| self.send_reply(ms, id, &push)).collect();
         actions.extend(self.stop_tracking_slot(ms, slot, to));
         actions.extend(self.unblock_matching(ms, |node, keys| {
             node != to && keys.first().is_some_and(|key| slot_of(key) == slot)
@@ -74,21 +74,24 @@ impl ClusterSimulation {
 
     /// Publishes a message to every subscriber that it would reach in a real cluster.
     pub fn publish(&mut self, ms: u64, channel: &str, data: &str) -> Vec<ConnectionAction> {
-        let owner = self.owners[usize::from(slot_of(channel))];
+        let owner = self.slot_owners[usize::from(slot_of(channel))];
         let mut pushes = Vec::new();
         for (id, connection) in &self.connections {
-            if self.nodes[connection.node].state != ConnectionHandling::Serve {
+            if self.nodes[connection.node].connection_handling != ConnectionHandling::Serve {
                 continue;
             }
             for (name, sharded) in &connection.channels {
                 let reached = name == channel
-                    && (!sharded || owner == Some(connection.node) || self.mode != Mode::Cluster);
+                    && (!sharded || owner == Some(connection.node) || self.mode != DiscoveryMode::Cluster);
                 if reached {
                     let kind = if *sharded { "smessage" } else { "message" };
-                    pushes.push((*id, Value::Push(vec![bulk(kind), bulk(channel), bulk(data)])));
+                    pushes.push((
+                        *id,
+                        Value::Push(vec![bulk_reply(kind), bulk_reply(channel), bulk_reply(data)]),
+                    ));
                 }
             }
         }
-        pushes.into_iter().map(|(id, push)| self.send(ms, id, &push)).collect()
+        pushes.into_iter().map(|(id, push)| self.send_reply(ms, id, &push)).collect()
     }
 }

@@ -5,24 +5,24 @@ use std::fmt::Write as _;
 use harness::slot_of;
 use resp::Value;
 
-use super::{ClusterSimulation, NodeIndex, ReportedView, Role, SimulatedNode, bulk};
-use crate::protocol::Mode;
+use super::{ClusterSimulation, NodeIndex, ReportedView, Role, SimulatedNode, bulk_reply};
+use crate::protocol::DiscoveryMode;
 use crate::scenario::{ConnectionHandling, ReportedMap};
 
 /// The name under which the scripted sentinels know the master.
 pub const MASTER_NAME: &str = "mymaster";
 
 /// The first slot, the last slot and the master of a slot range.
-type Range = (u16, u16, NodeIndex);
+type SlotRange = (u16, u16, NodeIndex);
 
 impl ClusterSimulation {
-    fn ranges(&self, map: ReportedMap) -> Vec<Range> {
+    fn slot_ranges(&self, map: ReportedMap) -> Vec<SlotRange> {
         let owners = match map {
-            ReportedMap::Current | ReportedMap::NullHost | ReportedMap::Hostnames => &self.owners,
+            ReportedMap::Current | ReportedMap::NullHost | ReportedMap::Hostnames => &self.slot_owners,
             ReportedMap::Initial => &self.initial_owners,
             ReportedMap::Empty => return Vec::new(),
         };
-        let mut ranges: Vec<Range> = Vec::new();
+        let mut ranges: Vec<SlotRange> = Vec::new();
         for (slot, owner) in owners.iter().enumerate() {
             let (slot, Some(owner)) = (slot as u16, *owner) else { continue };
             match ranges.last_mut() {
@@ -48,8 +48,8 @@ impl ClusterSimulation {
         view.map
     }
 
-    pub(super) fn cluster(&mut self, node: NodeIndex, args: &[String]) -> Value {
-        if self.mode != Mode::Cluster {
+    pub(super) fn cluster_command(&mut self, node: NodeIndex, args: &[String]) -> Value {
+        if self.mode != DiscoveryMode::Cluster {
             return Value::Error("ERR This instance has cluster support disabled".to_owned());
         }
         let question = args[1].to_ascii_uppercase();
@@ -58,13 +58,13 @@ impl ClusterSimulation {
             _ => ReportedMap::Current,
         };
         match question.as_str() {
-            "SLOTS" => self.slots(map),
-            "SHARDS" => self.shards(map),
-            "NODES" => bulk(&self.nodes_text(node, map)),
-            "MYID" => bulk(&self.nodes[node].id),
+            "SLOTS" => self.slots_reply(map),
+            "SHARDS" => self.shards_reply(map),
+            "NODES" => bulk_reply(&self.nodes_text(node, map)),
+            "MYID" => bulk_reply(&self.nodes[node].id),
             "KEYSLOT" => Value::Integer(args.get(2).map_or(0, |key| i64::from(slot_of(key)))),
             "COUNTKEYSINSLOT" => Value::Integer(0),
-            "INFO" => bulk(&format!(
+            "INFO" => bulk_reply(&format!(
                 "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_known_nodes:{}\r\ncluster_size:{}\r\ncluster_current_epoch:{}\r\n",
                 self.nodes.len(),
                 self.nodes.iter().filter(|node| node.role == Role::Master).count(),
@@ -78,45 +78,52 @@ impl ClusterSimulation {
     fn format_node(&self, node: &SimulatedNode, map: ReportedMap) -> Value {
         let (host, more) = match map {
             ReportedMap::NullHost => (Value::Null, Vec::new()),
-            ReportedMap::Hostnames => (bulk("localhost"), vec![(bulk("ip"), bulk("127.0.0.1"))]),
+            ReportedMap::Hostnames => {
+                (bulk_reply("localhost"), vec![(bulk_reply("ip"), bulk_reply("127.0.0.1"))])
+            }
             ReportedMap::Current | ReportedMap::Empty | ReportedMap::Initial => {
-                (bulk("127.0.0.1"), Vec::new())
+                (bulk_reply("127.0.0.1"), Vec::new())
             }
         };
         let more = more.into_iter().flat_map(|(name, value)| [name, value]).collect();
-        Value::Array(vec![host, Value::Integer(i64::from(node.port)), bulk(&node.id), Value::Array(more)])
+        Value::Array(vec![
+            host,
+            Value::Integer(i64::from(node.port)),
+            bulk_reply(&node.id),
+            Value::Array(more),
+        ])
     }
 
-    fn slots(&self, map: ReportedMap) -> Value {
-        let entry = |(first, last, master): Range| {
+    fn slots_reply(&self, map: ReportedMap) -> Value {
+        let entry = |(first, last, master): SlotRange| {
             let mut entry = vec![Value::Integer(first.into()), Value::Integer(last.into())];
             entry.push(self.format_node(&self.nodes[master], map));
             entry.extend(self.replicas(master).map(|node| self.format_node(node, map)));
             Value::Array(entry)
         };
-        Value::Array(self.ranges(map).into_iter().map(entry).collect())
+        Value::Array(self.slot_ranges(map).into_iter().map(entry).collect())
     }
 
-    fn shards(&self, map: ReportedMap) -> Value {
-        let ranges = self.ranges(map);
+    fn shards_reply(&self, map: ReportedMap) -> Value {
+        let ranges = self.slot_ranges(map);
         let mut masters: Vec<NodeIndex> = ranges.iter().map(|(_, _, master)| *master).collect();
         masters.sort_unstable();
         masters.dedup();
         let member = |node: &SimulatedNode| {
             let endpoint = match map {
                 ReportedMap::NullHost => Value::Null,
-                ReportedMap::Hostnames => bulk("localhost"),
-                ReportedMap::Current | ReportedMap::Empty | ReportedMap::Initial => bulk("127.0.0.1"),
+                ReportedMap::Hostnames => bulk_reply("localhost"),
+                ReportedMap::Current | ReportedMap::Empty | ReportedMap::Initial => bulk_reply("127.0.0.1"),
             };
             let role = if node.role == Role::Master { "master" } else { "replica" };
             Value::Map(vec![
-                (bulk("id"), bulk(&node.id)),
-                (bulk("port"), Value::Integer(node.port.into())),
-                (bulk("ip"), bulk("127.0.0.1")),
-                (bulk("endpoint"), endpoint),
-                (bulk("role"), bulk(role)),
-                (bulk("replication-offset"), Value::Integer(1)),
-                (bulk("health"), bulk("online")),
+                (bulk_reply("id"), bulk_reply(&node.id)),
+                (bulk_reply("port"), Value::Integer(node.port.into())),
+                (bulk_reply("ip"), bulk_reply("127.0.0.1")),
+                (bulk_reply("endpoint"), endpoint),
+                (bulk_reply("role"), bulk_reply(role)),
+                (bulk_reply("replication-offset"), Value::Integer(1)),
+                (bulk_reply("health"), bulk_reply("online")),
             ])
         };
         let shard = |master: NodeIndex| {
@@ -127,15 +134,15 @@ impl ClusterSimulation {
             let mut members = vec![member(&self.nodes[master])];
             members.extend(self.replicas(master).map(member));
             Value::Map(vec![
-                (bulk("slots"), Value::Array(slots.collect())),
-                (bulk("nodes"), Value::Array(members)),
+                (bulk_reply("slots"), Value::Array(slots.collect())),
+                (bulk_reply("nodes"), Value::Array(members)),
             ])
         };
         Value::Array(masters.into_iter().map(shard).collect())
     }
 
     fn nodes_text(&self, myself: NodeIndex, map: ReportedMap) -> String {
-        let ranges = self.ranges(map);
+        let ranges = self.slot_ranges(map);
         let mut text = String::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| !node.is_absent) {
             let mine = if index == myself { "myself," } else { "" };
@@ -163,7 +170,7 @@ impl ClusterSimulation {
     }
 
     /// Returns the master according to the given view.
-    fn master(&self, map: ReportedMap) -> Option<NodeIndex> {
+    fn known_master(&self, map: ReportedMap) -> Option<NodeIndex> {
         match map {
             ReportedMap::Initial => Some(self.first_master),
             ReportedMap::Empty => None,
@@ -173,40 +180,44 @@ impl ClusterSimulation {
         }
     }
 
-    pub(super) fn info(&self, node: NodeIndex) -> Value {
+    pub(super) fn info_reply(&self, node: NodeIndex) -> Value {
         let node = &self.nodes[node];
-        let clustered = u8::from(self.mode == Mode::Cluster);
+        let clustered = u8::from(self.mode == DiscoveryMode::Cluster);
         let mode = match (node.role, self.mode) {
             (Role::Sentinel, _) => "sentinel",
-            (Role::Master | Role::Replica(_), Mode::Cluster) => "cluster",
-            (Role::Master | Role::Replica(_), Mode::Sentinel) => "standalone",
+            (Role::Master | Role::Replica(_), DiscoveryMode::Cluster) => "cluster",
+            (Role::Master | Role::Replica(_), DiscoveryMode::Sentinel) => "standalone",
         };
         let (role, link) = match node.role {
             Role::Replica(_) => ("slave", "master_link_status:up\r\n"),
             Role::Master | Role::Sentinel => ("master", ""),
         };
-        bulk(&format!(
+        bulk_reply(&format!(
             "# Server\r\nredis_version:{}\r\nredis_mode:{mode}\r\n# Persistence\r\nloading:0\r\n# Replication\r\n\
              role:{role}\r\n{link}# Cluster\r\ncluster_enabled:{clustered}\r\n",
             resp::REDIS_VERSION
         ))
     }
 
-    pub(super) fn role(&self, node: NodeIndex) -> Value {
+    pub(super) fn role_reply(&self, node: NodeIndex) -> Value {
         match self.nodes[node].role {
-            Role::Master => Value::Array(vec![bulk("master"), Value::Integer(1), Value::Array(Vec::new())]),
+            Role::Master => {
+                Value::Array(vec![bulk_reply("master"), Value::Integer(1), Value::Array(Vec::new())])
+            }
             Role::Replica(master) => Value::Array(vec![
-                bulk("slave"),
-                bulk("127.0.0.1"),
+                bulk_reply("slave"),
+                bulk_reply("127.0.0.1"),
                 Value::Integer(self.nodes[master].port.into()),
-                bulk("connected"),
+                bulk_reply("connected"),
                 Value::Integer(1),
             ]),
-            Role::Sentinel => Value::Array(vec![bulk("sentinel"), Value::Array(vec![bulk(MASTER_NAME)])]),
+            Role::Sentinel => {
+                Value::Array(vec![bulk_reply("sentinel"), Value::Array(vec![bulk_reply(MASTER_NAME)])])
+            }
         }
     }
 
-    pub(super) fn sentinel(&mut self, node: NodeIndex, args: &[String]) -> Value {
+    pub(super) fn sentinel_command(&mut self, node: NodeIndex, args: &[String]) -> Value {
         if self.nodes[node].role != Role::Sentinel {
             return Value::Error("ERR unknown command 'sentinel'".to_owned());
         }
@@ -215,47 +226,48 @@ impl ClusterSimulation {
         let master = match question.as_str() {
             "GET-MASTER-ADDR-BY-NAME" | "MASTER" | "MASTERS" => {
                 let map = self.next_view(node);
-                self.master(map)
+                self.known_master(map)
             }
             _ => None,
         };
         let unknown = || Value::Error("ERR No such master with that name".to_owned());
         match question.as_str() {
             "GET-MASTER-ADDR-BY-NAME" => master.filter(|_| named).map_or(Value::Null, |master| {
-                Value::Array(vec![bulk("127.0.0.1"), bulk(&self.nodes[master].port.to_string())])
+                Value::Array(vec![bulk_reply("127.0.0.1"), bulk_reply(&self.nodes[master].port.to_string())])
             }),
             "MASTER" => master.filter(|_| named).map_or_else(unknown, |master| {
-                fields(&self.nodes[master], "master", self.sentinels(node).len())
+                server_fields(&self.nodes[master], "master", self.other_sentinels(node).len())
             }),
             "MASTERS" => {
-                let told =
-                    master.map(|master| fields(&self.nodes[master], "master", self.sentinels(node).len()));
+                let told = master.map(|master| {
+                    server_fields(&self.nodes[master], "master", self.other_sentinels(node).len())
+                });
                 Value::Array(told.into_iter().collect())
             }
-            "SENTINELS" if named => {
-                Value::Array(self.sentinels(node).iter().map(|node| fields(node, "sentinel", 0)).collect())
-            }
+            "SENTINELS" if named => Value::Array(
+                self.other_sentinels(node).iter().map(|node| server_fields(node, "sentinel", 0)).collect(),
+            ),
             "SLAVES" | "REPLICAS" if named => {
                 let replicas = self.nodes.iter().filter(|node| matches!(node.role, Role::Replica(_)));
-                Value::Array(replicas.map(|node| fields(node, "slave", 0)).collect())
+                Value::Array(replicas.map(|node| server_fields(node, "slave", 0)).collect())
             }
             "SENTINELS" | "SLAVES" | "REPLICAS" => unknown(),
             other => Value::Error(format!("ERR unknown subcommand '{other}'.")),
         }
     }
 
-    fn sentinels(&self, but: NodeIndex) -> Vec<&SimulatedNode> {
-        let others = self.nodes.iter().enumerate().filter(|(index, _)| *index != but);
+    fn other_sentinels(&self, excluded: NodeIndex) -> Vec<&SimulatedNode> {
+        let others = self.nodes.iter().enumerate().filter(|(index, _)| *index != excluded);
         others.map(|(_, node)| node).filter(|node| node.role == Role::Sentinel).collect()
     }
 }
 
 fn is_alive(node: &SimulatedNode) -> bool {
-    node.state == ConnectionHandling::Serve
+    node.connection_handling == ConnectionHandling::Serve
 }
 
 /// Returns the fields that a sentinel reports about a server.
-fn fields(node: &SimulatedNode, kind: &str, sentinels: usize) -> Value {
+fn server_fields(node: &SimulatedNode, kind: &str, sentinels: usize) -> Value {
     let flags = if is_alive(node) { kind.to_owned() } else { format!("s_down,{kind}") };
     let mut pairs = vec![
         ("name", if kind == "master" { MASTER_NAME.to_owned() } else { format!("127.0.0.1:{}", node.port) }),
@@ -289,5 +301,5 @@ fn fields(node: &SimulatedNode, kind: &str, sentinels: usize) -> Value {
             ("replica-announced", "1".to_owned()),
         ]);
     }
-    Value::Map(pairs.into_iter().map(|(name, value)| (bulk(name), bulk(&value))).collect())
+    Value::Map(pairs.into_iter().map(|(name, value)| (bulk_reply(name), bulk_reply(&value))).collect())
 }

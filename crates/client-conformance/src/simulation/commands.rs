@@ -3,19 +3,19 @@
 
 use resp::Value;
 
-use super::bulk;
+use super::bulk_reply;
 
 /// A command's name, arity and write flag, and three numbers about its keys: the positions of the first and last key,
 /// and the step between keys.
 pub(super) struct CommandSpec {
     pub(super) name: &'static str,
     arity: i64,
-    pub(super) writes: bool,
-    keys: (i64, i64, i64),
+    pub(super) is_write: bool,
+    key_positions: (i64, i64, i64),
 }
 
-const fn spec(name: &'static str, arity: i64, writes: bool, keys: (i64, i64, i64)) -> CommandSpec {
-    CommandSpec { name, arity, writes, keys }
+const fn command_spec(name: &'static str, arity: i64, writes: bool, keys: (i64, i64, i64)) -> CommandSpec {
+    CommandSpec { name, arity, is_write: writes, key_positions: keys }
 }
 
 const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
@@ -23,55 +23,55 @@ const ALL_KEYS: (i64, i64, i64) = (1, -1, 1);
 const NO_KEYS: (i64, i64, i64) = (0, 0, 0);
 
 pub(super) const COMMAND_TABLE: &[CommandSpec] = &[
-    spec("append", 3, true, ONE_KEY),
-    spec("asking", 1, false, NO_KEYS),
-    spec("auth", -2, false, NO_KEYS),
-    spec("blpop", -3, true, (1, -2, 1)),
-    spec("brpop", -3, true, (1, -2, 1)),
-    spec("client", -2, false, NO_KEYS),
-    spec("cluster", -2, false, NO_KEYS),
-    spec("command", -1, false, NO_KEYS),
-    spec("decr", 2, true, ONE_KEY),
-    spec("del", -2, true, ALL_KEYS),
-    spec("discard", 1, false, NO_KEYS),
-    spec("echo", 2, false, NO_KEYS),
-    spec("eval", -3, false, NO_KEYS),
-    spec("evalsha", -3, false, NO_KEYS),
-    spec("exec", 1, false, NO_KEYS),
-    spec("exists", -2, false, ALL_KEYS),
-    spec("get", 2, false, ONE_KEY),
-    spec("hello", -1, false, NO_KEYS),
-    spec("incr", 2, true, ONE_KEY),
-    spec("incrby", 3, true, ONE_KEY),
-    spec("info", -1, false, NO_KEYS),
-    spec("llen", 2, false, ONE_KEY),
-    spec("lpop", 2, true, ONE_KEY),
-    spec("lpush", -3, true, ONE_KEY),
-    spec("lrange", 4, false, ONE_KEY),
-    spec("mget", -2, false, ALL_KEYS),
-    spec("mset", -3, true, (1, -1, 2)),
-    spec("multi", 1, false, NO_KEYS),
-    spec("ping", -1, false, NO_KEYS),
-    spec("psubscribe", -2, false, NO_KEYS),
-    spec("publish", 3, false, NO_KEYS),
-    spec("quit", -1, false, NO_KEYS),
-    spec("readonly", 1, false, NO_KEYS),
-    spec("readwrite", 1, false, NO_KEYS),
-    spec("role", 1, false, NO_KEYS),
-    spec("rpop", 2, true, ONE_KEY),
-    spec("rpush", -3, true, ONE_KEY),
-    spec("script", -2, false, NO_KEYS),
-    spec("select", 2, false, NO_KEYS),
-    spec("sentinel", -2, false, NO_KEYS),
-    spec("set", -3, true, ONE_KEY),
-    spec("spublish", 3, false, ONE_KEY),
-    spec("ssubscribe", -2, false, ALL_KEYS),
-    spec("strlen", 2, false, ONE_KEY),
-    spec("subscribe", -2, false, NO_KEYS),
-    spec("sunsubscribe", -1, false, ALL_KEYS),
-    spec("unsubscribe", -1, false, NO_KEYS),
-    spec("unwatch", 1, false, NO_KEYS),
-    spec("watch", -2, false, ALL_KEYS),
+    command_spec("append", 3, true, ONE_KEY),
+    command_spec("asking", 1, false, NO_KEYS),
+    command_spec("auth", -2, false, NO_KEYS),
+    command_spec("blpop", -3, true, (1, -2, 1)),
+    command_spec("brpop", -3, true, (1, -2, 1)),
+    command_spec("client", -2, false, NO_KEYS),
+    command_spec("cluster", -2, false, NO_KEYS),
+    command_spec("command", -1, false, NO_KEYS),
+    command_spec("decr", 2, true, ONE_KEY),
+    command_spec("del", -2, true, ALL_KEYS),
+    command_spec("discard", 1, false, NO_KEYS),
+    command_spec("echo", 2, false, NO_KEYS),
+    command_spec("eval", -3, false, NO_KEYS),
+    command_spec("evalsha", -3, false, NO_KEYS),
+    command_spec("exec", 1, false, NO_KEYS),
+    command_spec("exists", -2, false, ALL_KEYS),
+    command_spec("get", 2, false, ONE_KEY),
+    command_spec("hello", -1, false, NO_KEYS),
+    command_spec("incr", 2, true, ONE_KEY),
+    command_spec("incrby", 3, true, ONE_KEY),
+    command_spec("info", -1, false, NO_KEYS),
+    command_spec("llen", 2, false, ONE_KEY),
+    command_spec("lpop", 2, true, ONE_KEY),
+    command_spec("lpush", -3, true, ONE_KEY),
+    command_spec("lrange", 4, false, ONE_KEY),
+    command_spec("mget", -2, false, ALL_KEYS),
+    command_spec("mset", -3, true, (1, -1, 2)),
+    command_spec("multi", 1, false, NO_KEYS),
+    command_spec("ping", -1, false, NO_KEYS),
+    command_spec("psubscribe", -2, false, NO_KEYS),
+    command_spec("publish", 3, false, NO_KEYS),
+    command_spec("quit", -1, false, NO_KEYS),
+    command_spec("readonly", 1, false, NO_KEYS),
+    command_spec("readwrite", 1, false, NO_KEYS),
+    command_spec("role", 1, false, NO_KEYS),
+    command_spec("rpop", 2, true, ONE_KEY),
+    command_spec("rpush", -3, true, ONE_KEY),
+    command_spec("script", -2, false, NO_KEYS),
+    command_spec("select", 2, false, NO_KEYS),
+    command_spec("sentinel", -2, false, NO_KEYS),
+    command_spec("set", -3, true, ONE_KEY),
+    command_spec("spublish", 3, false, ONE_KEY),
+    command_spec("ssubscribe", -2, false, ALL_KEYS),
+    command_spec("strlen", 2, false, ONE_KEY),
+    command_spec("subscribe", -2, false, NO_KEYS),
+    command_spec("sunsubscribe", -1, false, ALL_KEYS),
+    command_spec("unsubscribe", -1, false, NO_KEYS),
+    command_spec("unwatch", 1, false, NO_KEYS),
+    command_spec("watch", -2, false, ALL_KEYS),
 ];
 
 pub(super) fn find_command(name: &str) -> Option<&'static CommandSpec> {
@@ -81,7 +81,7 @@ pub(super) fn find_command(name: &str) -> Option<&'static CommandSpec> {
 impl CommandSpec {
     /// Returns the keys of a command. `args` includes the command's name.
     pub(super) fn keys<'a>(&self, args: &'a [String]) -> Vec<&'a String> {
-        let (first, last, step) = self.keys;
+        let (first, last, step) = self.key_positions;
         if self.runs_script() {
             let count = args.get(2).and_then(|count| count.parse().ok()).unwrap_or(0);
             return args.iter().skip(3).take(count).collect();
@@ -111,8 +111,8 @@ impl CommandSpec {
 
     /// Returns the entry of the command in the COMMAND reply.
     pub(super) fn command_info(&self) -> Value {
-        let (first, last, step) = self.keys;
-        let mut flags = vec![Value::Simple(if self.writes { "write" } else { "readonly" }.to_owned())];
+        let (first, last, step) = self.key_positions;
+        let mut flags = vec![Value::Simple(if self.is_write { "write" } else { "readonly" }.to_owned())];
         match self.name {
             _ if self.may_block() => flags.push(Value::Simple("blocking".to_owned())),
             _ if self.runs_script() => {
@@ -126,7 +126,7 @@ impl CommandSpec {
             _ => {}
         }
         Value::Array(vec![
-            bulk(self.name),
+            bulk_reply(self.name),
             Value::Integer(self.arity),
             Value::Set(flags),
             Value::Integer(first),
@@ -189,5 +189,5 @@ pub fn script_calling(args: &[String]) -> (String, Vec<String>, Vec<String>) {
 /// Returns whether a command changes data.
 #[must_use]
 pub fn is_write(args: &[String]) -> bool {
-    args.first().and_then(|name| find_command(name)).is_some_and(|row| row.writes)
+    args.first().and_then(|name| find_command(name)).is_some_and(|row| row.is_write)
 }

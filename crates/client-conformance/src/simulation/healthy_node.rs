@@ -4,15 +4,15 @@ use harness::slot_of;
 use resp::{Protocol, Value};
 
 use super::commands::{self, CommandSpec};
-use super::{ClusterSimulation, ConnectionId, Role, bulk};
-use crate::protocol::Mode;
+use super::{ClusterSimulation, ConnectionId, Role, bulk_reply};
+use crate::protocol::DiscoveryMode;
 use crate::scenario::ReportedMap;
 
-pub(super) fn ok() -> Value {
+pub(super) fn ok_reply() -> Value {
     Value::Simple("OK".to_owned())
 }
 
-pub(super) fn error(text: &str) -> Value {
+pub(super) fn error_reply(text: &str) -> Value {
     Value::Error(text.to_owned())
 }
 
@@ -23,7 +23,7 @@ fn runs_inside_multi(name: &str) -> bool {
 
 impl ClusterSimulation {
     /// Executes a command and returns its replies; only Pub/Sub commands have several.
-    pub(super) fn run(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<Value> {
+    pub(super) fn execute(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<Value> {
         let Some(name) = args.first().map(|name| name.to_ascii_lowercase()) else { return Vec::new() };
         let Some(row) = commands::find_command(&name) else {
             return vec![Value::Error(format!("ERR unknown command '{name}'"))];
@@ -34,8 +34,8 @@ impl ClusterSimulation {
             Some(Value::Error(format!("ERR wrong number of arguments for '{name}' command")))
         };
         let Some(connection) = self.connections.get_mut(&id) else { return Vec::new() };
-        connection.asking = false;
-        if let Some((queue, broken)) = connection.queue.as_mut().filter(|_| !runs_inside_multi(&name)) {
+        connection.is_asking = false;
+        if let Some((queue, broken)) = connection.transaction.as_mut().filter(|_| !runs_inside_multi(&name)) {
             let reply = match refusal {
                 Some(refusal) => {
                     *broken = true;
@@ -53,24 +53,26 @@ impl ClusterSimulation {
             (None, "subscribe" | "ssubscribe" | "psubscribe") => self.subscribe(id, &name, &args[1..]),
             (None, "unsubscribe" | "sunsubscribe") => self.unsubscribe(id, &name, &args[1..]),
             (None, "publish" | "spublish") => vec![Value::Integer(0)],
-            (None, "script") => vec![self.script(id, args)],
+            (None, "script") => vec![self.execute_script_command(id, args)],
             (None, "eval" | "evalsha") => vec![self.run_script(ms, id, &name, args)],
             (None, "blpop" | "brpop") => self.pop_or_block(ms, id, args).into_iter().collect(),
-            (None, _) if row.keys(args).is_empty() => vec![self.connection_command(ms, id, &name, args)],
-            (None, _) => vec![self.run_on_keys(ms, id, row, args)],
+            (None, _) if row.keys(args).is_empty() => {
+                vec![self.execute_connection_command(ms, id, &name, args)]
+            }
+            (None, _) => vec![self.execute_on_keys(ms, id, row, args)],
         }
     }
 
     /// Executes a command on keys and records its effects on other clients.
-    pub(super) fn run_on_keys(
+    pub(super) fn execute_on_keys(
         &mut self,
         ms: u64,
         id: ConnectionId,
-        row: &CommandSpec,
+        spec: &CommandSpec,
         args: &[String],
     ) -> Value {
-        let reply = self.data_command(ms, id, row.name, args);
-        self.record_key_access(id, row, args);
+        let reply = self.execute_data_command(ms, id, spec.name, args);
+        self.record_key_access(id, spec, args);
         reply
     }
 
@@ -78,29 +80,32 @@ impl ClusterSimulation {
     pub(super) fn placement_error(
         &self,
         id: ConnectionId,
-        row: &CommandSpec,
+        spec: &CommandSpec,
         args: &[String],
     ) -> Option<Value> {
         let connection = self.connections.get(&id)?;
         let here = &self.nodes[connection.node];
-        let keys = row.keys(args);
+        let keys = spec.keys(args);
         let slot = slot_of(keys.first()?);
         match (self.mode, here.role) {
-            (Mode::Sentinel, Role::Replica(_)) => {
-                return row.writes.then(|| error("READONLY You can't write against a read only replica."));
+            (DiscoveryMode::Sentinel, Role::Replica(_)) => {
+                return spec
+                    .is_write
+                    .then(|| error_reply("READONLY You can't write against a read only replica."));
             }
-            (Mode::Sentinel, _) => return None,
-            (Mode::Cluster, _) => {}
+            (DiscoveryMode::Sentinel, _) => return None,
+            (DiscoveryMode::Cluster, _) => {}
         }
         if keys.iter().any(|key| slot_of(key) != slot) {
-            return Some(error("CROSSSLOT Keys in request don't hash to the same slot"));
+            return Some(error_reply("CROSSSLOT Keys in request don't hash to the same slot"));
         }
-        let owners = if here.view.map == ReportedMap::Initial { &self.initial_owners } else { &self.owners };
+        let owners =
+            if here.view.map == ReportedMap::Initial { &self.initial_owners } else { &self.slot_owners };
         let Some(owner) = owners[usize::from(slot)] else {
-            return Some(error("CLUSTERDOWN Hash slot not served"));
+            return Some(error_reply("CLUSTERDOWN Hash slot not served"));
         };
-        let follows = here.role == Role::Replica(owner) && connection.readonly && !row.writes;
-        if owner == connection.node || connection.asking || follows {
+        let follows = here.role == Role::Replica(owner) && connection.is_readonly && !spec.is_write;
+        if owner == connection.node || connection.is_asking || follows {
             return None;
         }
         let owner = &self.nodes[owner];
@@ -116,34 +121,44 @@ impl ClusterSimulation {
     }
 
     /// Executes commands without keys.
-    fn connection_command(&mut self, ms: u64, id: ConnectionId, name: &str, args: &[String]) -> Value {
+    fn execute_connection_command(
+        &mut self,
+        ms: u64,
+        id: ConnectionId,
+        name: &str,
+        args: &[String],
+    ) -> Value {
         let Some(connection) = self.connections.get_mut(&id) else { return Value::Null };
         let node = connection.node;
         match name {
-            "asking" => connection.asking = true,
-            "readonly" => connection.readonly = true,
-            "readwrite" => connection.readonly = false,
-            "multi" if connection.queue.is_some() => return error("ERR MULTI calls can not be nested"),
-            "multi" => connection.queue = Some((Vec::new(), false)),
-            "discard" if connection.queue.is_none() => return error("ERR DISCARD without MULTI"),
-            "discard" => connection.queue = None,
+            "asking" => connection.is_asking = true,
+            "readonly" => connection.is_readonly = true,
+            "readwrite" => connection.is_readonly = false,
+            "multi" if connection.transaction.is_some() => {
+                return error_reply("ERR MULTI calls can not be nested");
+            }
+            "multi" => connection.transaction = Some((Vec::new(), false)),
+            "discard" if connection.transaction.is_none() => return error_reply("ERR DISCARD without MULTI"),
+            "discard" => connection.transaction = None,
             "exec" => return self.exec(ms, id),
             "ping" if connection.protocol == Protocol::Resp2 && !connection.channels.is_empty() => {
-                return Value::Array(vec![bulk("pong"), bulk("")]);
+                return Value::Array(vec![bulk_reply("pong"), bulk_reply("")]);
             }
-            "ping" => return args.get(1).map_or_else(|| Value::Simple("PONG".to_owned()), |text| bulk(text)),
-            "echo" => return bulk(&args[1]),
+            "ping" => {
+                return args.get(1).map_or_else(|| Value::Simple("PONG".to_owned()), |text| bulk_reply(text));
+            }
+            "echo" => return bulk_reply(&args[1]),
             "hello" => return self.hello(id, args),
             "client" => return self.client(id, args),
             "command" => return commands::command(args),
-            "info" => return self.info(node),
-            "role" => return self.role(node),
-            "cluster" => return self.cluster(node, args),
-            "sentinel" => return self.sentinel(node, args),
+            "info" => return self.info_reply(node),
+            "role" => return self.role_reply(node),
+            "cluster" => return self.cluster_command(node, args),
+            "sentinel" => return self.sentinel_command(node, args),
             // SELECT, AUTH, QUIT and UNWATCH have no effect here.
             _ => {}
         }
-        ok()
+        ok_reply()
     }
 
     fn hello(&mut self, id: ConnectionId, args: &[String]) -> Value {
@@ -152,20 +167,20 @@ impl ClusterSimulation {
             Some("3") => connection.protocol = Protocol::Resp3,
             Some("2") => connection.protocol = Protocol::Resp2,
             None => {}
-            Some(_) => return error("NOPROTO unsupported protocol version"),
+            Some(_) => return error_reply("NOPROTO unsupported protocol version"),
         }
         let protocol = if connection.protocol == Protocol::Resp3 { 3 } else { 2 };
         let mode = match self.mode {
-            Mode::Cluster => "cluster",
-            Mode::Sentinel => "standalone",
+            DiscoveryMode::Cluster => "cluster",
+            DiscoveryMode::Sentinel => "standalone",
         };
         let role = if self.nodes[connection.node].role == Role::Master { "master" } else { "replica" };
         let texts = [("server", "redis"), ("version", resp::REDIS_VERSION), ("mode", mode), ("role", role)];
         let mut pairs: Vec<(Value, Value)> =
-            texts.iter().map(|(name, value)| (bulk(name), bulk(value))).collect();
-        pairs.push((bulk("proto"), Value::Integer(protocol)));
-        pairs.push((bulk("id"), Value::Integer(id as i64)));
-        pairs.push((bulk("modules"), Value::Array(Vec::new())));
+            texts.iter().map(|(name, value)| (bulk_reply(name), bulk_reply(value))).collect();
+        pairs.push((bulk_reply("proto"), Value::Integer(protocol)));
+        pairs.push((bulk_reply("id"), Value::Integer(id as i64)));
+        pairs.push((bulk_reply("modules"), Value::Array(Vec::new())));
         Value::Map(pairs)
     }
 
@@ -174,17 +189,17 @@ impl ClusterSimulation {
             "ID" => Value::Integer(id as i64),
             "TRACKING" => self.enable_tracking(id, args),
             "CACHING" => self.track_next_command(id),
-            "SETINFO" | "SETNAME" | "NO-EVICT" | "NO-TOUCH" | "REPLY" => ok(),
+            "SETINFO" | "SETNAME" | "NO-EVICT" | "NO-TOUCH" | "REPLY" => ok_reply(),
             "GETNAME" => Value::Null,
             other => Value::Error(format!("ERR unknown subcommand '{other}'.")),
         }
     }
 
     fn exec(&mut self, ms: u64, id: ConnectionId) -> Value {
-        let queue = self.connections.get_mut(&id).and_then(|connection| connection.queue.take());
+        let queue = self.connections.get_mut(&id).and_then(|connection| connection.transaction.take());
         match queue {
-            None => error("ERR EXEC without MULTI"),
-            Some((_, true)) => error("EXECABORT Transaction discarded because of previous errors."),
+            None => error_reply("ERR EXEC without MULTI"),
+            Some((_, true)) => error_reply("EXECABORT Transaction discarded because of previous errors."),
             Some((commands, false)) => {
                 // The slot of a queued command may have moved in the meantime.
                 let gone = commands.iter().find_map(|args| {
@@ -198,7 +213,7 @@ impl ClusterSimulation {
                     if commands::may_block(args) {
                         vec![self.pop_without_blocking(ms, id, args)]
                     } else {
-                        self.run(ms, id, args)
+                        self.execute(ms, id, args)
                     }
                 });
                 let replies = replies.collect();

@@ -7,8 +7,8 @@ use crate::scenario::{FaultRule, ReplyFault};
 struct RuleState {
     rule: FaultRule,
     /// The number of commands that have matched the rule so far.
-    matches: u32,
-    since: Option<u64>,
+    match_count: u32,
+    first_applied_ms: Option<u64>,
 }
 
 /// The fault rules of the scenario, with their usage counts.
@@ -17,7 +17,12 @@ pub(super) struct RuleMatcher(Vec<RuleState>);
 
 impl RuleMatcher {
     pub(super) fn new(rules: &[FaultRule]) -> Self {
-        Self(rules.iter().map(|rule| RuleState { rule: rule.clone(), matches: 0, since: None }).collect())
+        Self(
+            rules
+                .iter()
+                .map(|rule| RuleState { rule: rule.clone(), match_count: 0, first_applied_ms: None })
+                .collect(),
+        )
     }
 
     /// Returns the fault of the first rule that applies to the command, and counts its use.
@@ -38,12 +43,12 @@ impl RuleState {
         if !(here && named && keyed) {
             return None;
         }
-        self.matches += 1;
-        if self.matches <= rule.skip {
+        self.match_count += 1;
+        if self.match_count <= rule.skip {
             return None;
         }
-        let spent = rule.times.is_some_and(|times| self.matches - rule.skip > times);
-        let since = *self.since.get_or_insert(ms);
+        let spent = rule.times.is_some_and(|times| self.match_count - rule.skip > times);
+        let since = *self.first_applied_ms.get_or_insert(ms);
         let over = rule.for_ms.is_some_and(|length| ms.saturating_sub(since) >= length);
         (!spent && !over).then(|| rule.fault.clone())
     }

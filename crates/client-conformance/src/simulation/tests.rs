@@ -23,22 +23,22 @@ struct Client {
 
 impl Client {
     fn new() -> Self {
-        let scenario = Scenario::read("t", CLUSTER_SCENARIO).unwrap();
+        let scenario = Scenario::parse("t", CLUSTER_SCENARIO).unwrap();
         Self { simulation: ClusterSimulation::new(&scenario, &[1001, 1002, 1003]).unwrap(), now_ms: 0 }
     }
 
     fn open(&mut self, node: &str) -> ConnectionId {
-        let node = self.simulation.node(node).unwrap();
+        let node = self.simulation.node_index(node).unwrap();
         self.simulation.handle_open(self.now_ms, node).unwrap()
     }
 
-    fn actions(&mut self, id: ConnectionId, line: &str) -> Vec<ConnectionAction> {
+    fn actions_after_command(&mut self, id: ConnectionId, line: &str) -> Vec<ConnectionAction> {
         let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
         self.simulation.handle_command(self.now_ms, id, &args)
     }
 
     fn send_command(&mut self, id: ConnectionId, line: &str) -> String {
-        match &self.actions(id, line)[..] {
+        match &self.actions_after_command(id, line)[..] {
             [ConnectionAction::Send(_, bytes)] => String::from_utf8(bytes.clone()).unwrap(),
             other => panic!("{line}: {other:?}"),
         }
@@ -65,9 +65,9 @@ fn key_is_served_only_by_the_owner_of_its_slot() {
     assert_eq!(client.send_command(a, "GET foo"), "$1\r\n1\r\n");
     assert_eq!(client.send_command(a, "GET foo"), "-MOVED 12182 127.0.0.1:1002\r\n");
     let effects: Vec<String> =
-        client.simulation.executed.iter().map(|executed| format_command(&executed.args)).collect();
+        client.simulation.executed_commands.iter().map(|executed| format_command(&executed.args)).collect();
     assert_eq!(effects, ["SET foo 1", "SET bar 2", "GET bar", "GET foo"]);
-    assert_eq!(client.simulation.refused.len(), 5);
+    assert_eq!(client.simulation.refused_commands.len(), 5);
 }
 
 #[test]
@@ -77,14 +77,14 @@ fn truncated_reply_belongs_to_an_executed_command() {
     let b = client.open("b");
     let here = if slot_of("cut") < 8192 { a } else { b };
     assert_eq!(
-        client.actions(here, "INCR cut"),
+        client.actions_after_command(here, "INCR cut"),
         [ConnectionAction::Send(here, b":1".to_vec()), ConnectionAction::Close(here)]
     );
     assert_eq!(client.send_command(here, "INCR cut"), ":2\r\n", "once only");
 }
 
 #[test]
-fn fault_rule_starts_and_ends_at_its_times() {
+fn fault_rule_applies_only_within_its_limits() {
     let mut client = Client::new();
     let node = if slot_of("busy") < 8192 { "a" } else { "b" };
     let id = client.open(node);
@@ -120,14 +120,14 @@ fn transaction_is_atomic() {
     let a = client.open("a");
     client.send_command(a, "MULTI");
     assert_eq!(client.send_command(a, "INCR bar"), "+QUEUED\r\n");
-    assert!(client.simulation.executed.is_empty());
+    assert!(client.simulation.executed_commands.is_empty());
     client.send_command(a, "INCR foo");
     assert!(client.send_command(a, "EXEC").starts_with("-EXECABORT"));
-    assert!(client.simulation.executed.is_empty());
+    assert!(client.simulation.executed_commands.is_empty());
     client.send_command(a, "MULTI");
     client.send_command(a, "INCR bar");
     assert_eq!(client.send_command(a, "EXEC"), "*1\r\n:1\r\n");
-    assert_eq!(client.simulation.executed.len(), 1);
+    assert_eq!(client.simulation.executed_commands.len(), 1);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn silent_node_does_not_reply_and_rejecting_node_counts_connections() {
         client.simulation.handle_event(0, &net(ConnectionHandling::NeverReply)),
         [ConnectionAction::ChangeConnectionHandling(0)]
     );
-    assert!(client.actions(a, "PING").is_empty());
+    assert!(client.actions_after_command(a, "PING").is_empty());
     client.simulation.handle_event(0, &net(ConnectionHandling::CloseAtOnce));
     assert_eq!(client.simulation.handle_open(0, 0), None);
     assert_eq!(client.simulation.log.last().unwrap().event, LogEvent::ConnectionRejected);
@@ -166,14 +166,14 @@ fn silent_node_does_not_reply_and_rejecting_node_counts_connections() {
 fn blocked_clients_are_served_in_order() {
     let mut client = Client::new();
     let (first, second, other) = (client.open("a"), client.open("a"), client.open("a"));
-    assert_eq!(client.actions(first, "BLPOP bar 0"), [ConnectionAction::Send(first, vec![])]);
-    client.actions(second, "BLPOP bar 1");
-    assert!(client.actions(first, "PING").is_empty(), "it is behind what waits");
+    assert_eq!(client.actions_after_command(first, "BLPOP bar 0"), [ConnectionAction::Send(first, vec![])]);
+    client.actions_after_command(second, "BLPOP bar 1");
+    assert!(client.actions_after_command(first, "PING").is_empty(), "it is behind what waits");
     assert_eq!(
         (client.simulation.next_deadline(first), client.simulation.next_deadline(second)),
         (None, Some(1000))
     );
-    let sent = client.actions(other, "RPUSH bar x");
+    let sent = client.actions_after_command(other, "RPUSH bar x");
     let item = b"*2\r\n$3\r\nbar\r\n$1\r\nx\r\n".to_vec();
     let sends = [
         ConnectionAction::Send(other, b":1\r\n".to_vec()),
@@ -181,13 +181,13 @@ fn blocked_clients_are_served_in_order() {
         ConnectionAction::Send(first, b"+PONG\r\n".to_vec()),
     ];
     assert_eq!(sent, sends);
-    assert!(client.simulation.handle_time(999, second).is_empty());
+    assert!(client.simulation.handle_timeout(999, second).is_empty());
     assert_eq!(
-        client.simulation.handle_time(1000, second),
+        client.simulation.handle_timeout(1000, second),
         [ConnectionAction::Send(second, b"$-1\r\n".to_vec())]
     );
     let effects: Vec<String> =
-        client.simulation.executed.iter().map(|executed| format_command(&executed.args)).collect();
+        client.simulation.executed_commands.iter().map(|executed| format_command(&executed.args)).collect();
     assert_eq!(effects, ["RPUSH bar x", "BLPOP bar 0"]);
 }
 
@@ -195,7 +195,7 @@ fn blocked_clients_are_served_in_order() {
 fn blocked_client_is_redirected_when_its_slot_moves() {
     let mut client = Client::new();
     let a = client.open("a");
-    client.actions(a, "BRPOP bar 0");
+    client.actions_after_command(a, "BRPOP bar 0");
     let event = NodeEvent::MoveSlot { key: "bar".to_owned(), to: "b".to_owned(), after_ms: 0 };
     let told = client.simulation.handle_event(0, &event);
     assert_eq!(told, [ConnectionAction::Send(a, b"-MOVED 5061 127.0.0.1:1002\r\n".to_vec())]);
@@ -220,7 +220,7 @@ fn script_is_cached_only_on_the_node_that_loaded_it() {
         unknown,
         [ConnectionAction::Send(b, b"-NOSCRIPT No matching script. Please use EVAL.\r\n".to_vec())]
     );
-    assert_eq!(format_command(&client.simulation.executed[0].args), "INCR bar");
+    assert_eq!(format_command(&client.simulation.executed_commands[0].args), "INCR bar");
 }
 
 #[test]
@@ -231,8 +231,12 @@ fn tracking_client_gets_one_invalidation_per_change() {
     assert_eq!(client.send_command(a, "CLIENT TRACKING ON"), "+OK\r\n");
     client.send_command(a, "GET bar");
     let told = ConnectionAction::Send(a, b">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nbar\r\n".to_vec());
-    assert_eq!(client.actions(other, "SET bar 1")[1..], *std::slice::from_ref(&told));
-    assert_eq!(client.actions(other, "SET bar 2").len(), 1, "it has been told, and has not read since");
+    assert_eq!(client.actions_after_command(other, "SET bar 1")[1..], *std::slice::from_ref(&told));
+    assert_eq!(
+        client.actions_after_command(other, "SET bar 2").len(),
+        1,
+        "it has been told, and has not read since"
+    );
     client.send_command(a, "GET bar");
     let event = NodeEvent::MoveSlot { key: "bar".to_owned(), to: "b".to_owned(), after_ms: 0 };
     assert_eq!(client.simulation.handle_event(0, &event), [told]);
@@ -265,20 +269,20 @@ steps: []
 ";
 
 fn sentinel_group() -> Client {
-    let scenario = Scenario::read("t", SENTINEL_SCENARIO).unwrap();
+    let scenario = Scenario::parse("t", SENTINEL_SCENARIO).unwrap();
     Client { simulation: ClusterSimulation::new(&scenario, &[1001, 1002, 1003]).unwrap(), now_ms: 0 }
 }
 
 #[test]
-fn servers_that_sentinels_give_another_role_end_their_clients_connections() {
+fn role_change_by_sentinels_closes_client_connections() {
     let mut client = sentinel_group();
     let (waits, idle, watches) = (client.open("m"), client.open("r"), client.open("s"));
-    client.actions(waits, "BLPOP list 0");
+    client.actions_after_command(waits, "BLPOP list 0");
     let promote = NodeEvent::Promote { node: "r".to_owned(), after_ms: 0 };
     let actions = client.simulation.handle_event(0, &promote);
     assert_eq!(actions, [ConnectionAction::Close(waits), ConnectionAction::Close(idle)], "without a word");
     assert!(client.simulation.is_open(watches) && !client.simulation.is_open(waits));
-    assert_eq!(client.actions(idle, "PING"), [], "what comes late on it finds nobody");
+    assert_eq!(client.actions_after_command(idle, "PING"), [], "what comes late on it finds nobody");
     let again = client.open("m");
     assert_eq!(
         client.send_command(again, "SET k 1"),
@@ -287,7 +291,7 @@ fn servers_that_sentinels_give_another_role_end_their_clients_connections() {
 }
 
 #[test]
-fn sentinel_is_stale_for_a_number_of_queries() {
+fn sentinel_reports_stale_master_for_a_number_of_queries() {
     let mut client = sentinel_group();
     let sentinel = client.open("s");
     let view =

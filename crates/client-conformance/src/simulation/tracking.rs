@@ -6,30 +6,30 @@ use harness::slot_of;
 use resp::{Protocol, Value};
 
 use super::commands::CommandSpec;
-use super::healthy_node::{error, ok};
-use super::{ClusterSimulation, ConnectionAction, ConnectionId, NodeIndex, bulk};
+use super::healthy_node::{error_reply, ok_reply};
+use super::{ClusterSimulation, ConnectionAction, ConnectionId, NodeIndex, bulk_reply};
 
 /// The CLIENT TRACKING state of a connection.
 #[derive(Debug, Default)]
 pub(super) struct ClientTracking {
     /// Set by BCAST: all keys with the given prefixes are tracked, whether or not the client has read them.
-    broadcast: bool,
+    is_broadcast: bool,
     prefixes: Vec<String>,
     /// Set by OPTIN: only keys read directly after CLIENT CACHING YES are tracked.
     opt_in: bool,
-    caching_yes: bool,
+    tracks_next_command: bool,
     /// Set by NOLOOP: the connection is not notified of its own changes.
     no_loop: bool,
     /// The keys that the client has read and may cache.
-    keys: BTreeSet<String>,
+    cached_keys: BTreeSet<String>,
 }
 
 impl ClientTracking {
     fn caches_key(&mut self, key: &str) -> bool {
-        if self.broadcast {
+        if self.is_broadcast {
             self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
         } else {
-            self.keys.remove(key)
+            self.cached_keys.remove(key)
         }
     }
 }
@@ -40,13 +40,13 @@ impl ClusterSimulation {
         let Some(connection) = self.connections.get_mut(&id) else { return Value::Null };
         if args.get(2).is_some_and(|word| word.eq_ignore_ascii_case("off")) {
             connection.tracking = None;
-            return ok();
+            return ok_reply();
         }
         let mut tracking = ClientTracking::default();
         let mut words = args.iter().skip(3);
         while let Some(word) = words.next() {
             match word.to_ascii_uppercase().as_str() {
-                "BCAST" => tracking.broadcast = true,
+                "BCAST" => tracking.is_broadcast = true,
                 "PREFIX" => tracking.prefixes.extend(words.next().cloned()),
                 "OPTIN" => tracking.opt_in = true,
                 "NOLOOP" => tracking.no_loop = true,
@@ -54,10 +54,10 @@ impl ClusterSimulation {
             }
         }
         if connection.protocol == Protocol::Resp2 {
-            return error("ERR a scripted node tells of changes by RESP3 alone");
+            return error_reply("ERR a scripted node tells of changes by RESP3 alone");
         }
         connection.tracking = Some(tracking);
-        ok()
+        ok_reply()
     }
 
     /// Executes CLIENT CACHING YES: the keys of the next command are tracked.
@@ -65,28 +65,28 @@ impl ClusterSimulation {
         let tracking = self.connections.get_mut(&id).and_then(|connection| connection.tracking.as_mut());
         match tracking {
             Some(tracking) if tracking.opt_in => {
-                tracking.caching_yes = true;
-                ok()
+                tracking.tracks_next_command = true;
+                ok_reply()
             }
-            _ => {
-                error("ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN")
-            }
+            _ => error_reply(
+                "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN",
+            ),
         }
     }
 
     /// Records the keys that a command has read, or marks the keys that it has changed for invalidation.
-    pub(super) fn record_key_access(&mut self, id: ConnectionId, row: &CommandSpec, args: &[String]) {
-        let keys = row.keys(args).into_iter().cloned();
-        if row.writes {
+    pub(super) fn record_key_access(&mut self, id: ConnectionId, spec: &CommandSpec, args: &[String]) {
+        let keys = spec.keys(args).into_iter().cloned();
+        if spec.is_write {
             self.changed_keys.extend(keys.map(|key| (id, key)));
             return;
         }
         let tracking = self.connections.get_mut(&id).and_then(|connection| connection.tracking.as_mut());
         if let Some(tracking) = tracking {
-            let keeps = !tracking.broadcast && (!tracking.opt_in || tracking.caching_yes);
-            tracking.caching_yes = false;
+            let keeps = !tracking.is_broadcast && (!tracking.opt_in || tracking.tracks_next_command);
+            tracking.tracks_next_command = false;
             if keeps {
-                tracking.keys.extend(keys);
+                tracking.cached_keys.extend(keys);
             }
         }
     }
@@ -103,7 +103,7 @@ impl ClusterSimulation {
                 }
             }
         }
-        told.into_iter().map(|(id, key)| self.send(ms, id, &invalidation(&key))).collect()
+        told.into_iter().map(|(id, key)| self.send_reply(ms, id, &invalidation(&key))).collect()
     }
 
     /// Invalidates the keys of a moved slot in all caches, except on connections to the new owner.
@@ -118,14 +118,14 @@ impl ClusterSimulation {
         {
             let Some(tracking) = &mut connection.tracking else { continue };
             let (gone, kept): (BTreeSet<String>, _) =
-                std::mem::take(&mut tracking.keys).into_iter().partition(|key| slot_of(key) == slot);
-            tracking.keys = kept;
+                std::mem::take(&mut tracking.cached_keys).into_iter().partition(|key| slot_of(key) == slot);
+            tracking.cached_keys = kept;
             told.extend(gone.into_iter().map(|key| (*id, key)));
         }
-        told.into_iter().map(|(id, key)| self.send(ms, id, &invalidation(&key))).collect()
+        told.into_iter().map(|(id, key)| self.send_reply(ms, id, &invalidation(&key))).collect()
     }
 }
 
 fn invalidation(key: &str) -> Value {
-    Value::Push(vec![bulk("invalidate"), Value::Array(vec![bulk(key)])])
+    Value::Push(vec![bulk_reply("invalidate"), Value::Array(vec![bulk_reply(key)])])
 }

@@ -11,7 +11,7 @@ use crate::scenario::{CostLimits, ErrorPolicy, StepAction};
 use crate::scenario_run::ScenarioRun;
 
 /// Length of the window for counting requests per second.
-const WINDOW_MS: u64 = 1000;
+const COUNTING_WINDOW_MS: u64 = 1000;
 
 /// The costs of a run, which are compared with the scenario's limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,8 +40,11 @@ impl MeasuredCosts {
     /// Measures a run from its recorded events.
     #[must_use]
     pub fn measure(run: &ScenarioRun) -> Self {
-        let redirected: Vec<_> =
-            run.refused.iter().filter(|refusal| matches!(&refusal.code[..], "MOVED" | "ASK")).collect();
+        let redirected: Vec<_> = run
+            .refused_commands
+            .iter()
+            .filter(|refusal| matches!(&refusal.code[..], "MOVED" | "ASK"))
+            .collect();
         let mut by_command: BTreeMap<&[String], usize> = BTreeMap::new();
         // Real servers report only the number of redirections, without the commands.
         for refusal in redirected.iter().filter(|refusal| !refusal.args.is_empty()) {
@@ -61,7 +64,7 @@ impl MeasuredCosts {
         let (mut refreshes, mut connections) = (0, 0);
         for entry in &run.log {
             match &entry.event {
-                LogEvent::CommandReceived(text) if entry.ms > run.connected && is_refresh(text) => {
+                LogEvent::CommandReceived(text) if entry.ms > run.connected_at_ms && is_refresh(text) => {
                     refreshes += 1;
                 }
                 LogEvent::ConnectionOpened => connections += 1,
@@ -71,7 +74,7 @@ impl MeasuredCosts {
                 _ => {}
             }
         }
-        run.refused
+        run.refused_commands
             .iter()
             .for_each(|refusal| refused_commands.entry(refusal.node).or_default().push(refusal.ms));
         Self {
@@ -86,7 +89,7 @@ impl MeasuredCosts {
                 .unwrap_or(0),
             refused_commands: refused_commands.values().map(|times| max_in_window(times)).max().unwrap_or(0),
             recovery_ms: recovery_time(run),
-            ms: run.ms,
+            ms: run.duration_ms,
         }
     }
 }
@@ -94,7 +97,7 @@ impl MeasuredCosts {
 /// Returns the maximum number of `times`, which must be ascending, within one window.
 fn max_in_window(times: &[u64]) -> usize {
     let within = |(from, first): (usize, &u64)| {
-        times[from..].iter().take_while(|time| **time < first + WINDOW_MS).count()
+        times[from..].iter().take_while(|time| **time < first + COUNTING_WINDOW_MS).count()
     };
     times.iter().enumerate().map(within).max().unwrap_or(0)
 }

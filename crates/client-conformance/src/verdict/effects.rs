@@ -12,8 +12,8 @@ use crate::simulation::{format_command, is_write, may_block};
 
 #[derive(Debug, Default)]
 struct CommandCounts {
-    requested: usize,
-    acknowledged: usize,
+    requested_count: usize,
+    acknowledged_count: usize,
     executed_count: usize,
 }
 
@@ -26,11 +26,11 @@ pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
             |command: &[String]| is_write(command) && (run.records_pops_on_effect || !may_block(command));
         for (place, command) in attempt.commands.iter().enumerate().filter(|(_, command)| counted(command)) {
             let count = counts.entry(command).or_default();
-            count.requested += 1;
-            count.acknowledged += usize::from(is_done(attempt, place));
+            count.requested_count += 1;
+            count.acknowledged_count += usize::from(was_acknowledged(attempt, place));
         }
     }
-    for executed in &run.executed {
+    for executed in &run.executed_commands {
         if let Some((_, count)) =
             counts.iter_mut().find(|(args, _)| is_equivalent_command(args, &executed.args))
         {
@@ -41,20 +41,20 @@ pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
     for (command, count) in &counts {
         let what = format_command(command);
         let times = |number: usize| if number == 1 { "once".to_owned() } else { format!("{number} times") };
-        if count.executed_count > count.requested {
-            let how = if count.executed_count == 2 && count.requested == 1 {
+        if count.executed_count > count.requested_count {
+            let how = if count.executed_count == 2 && count.requested_count == 1 {
                 "executes twice"
             } else {
                 "executes too often"
             };
             let text = format!(
                 "{how}: {what} was requested {} and ran {}",
-                times(count.requested),
+                times(count.requested_count),
                 times(count.executed_count)
             );
             findings.push(Finding::new(Grade::Harmful, text));
         }
-        if count.executed_count < count.acknowledged {
+        if count.executed_count < count.acknowledged_count {
             let ran = if count.executed_count == 0 {
                 "never ran".to_owned()
             } else {
@@ -62,7 +62,7 @@ pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
             };
             let text = format!(
                 "reports success without effect: {what} was acknowledged {} and {ran}",
-                times(count.acknowledged)
+                times(count.acknowledged_count)
             );
             findings.push(Finding::new(Grade::Harmful, text));
         }
@@ -92,10 +92,10 @@ fn partial_transactions(run: &ScenarioRun, counts: &BTreeMap<&[String], CommandC
 }
 
 /// Returns whether the library reported success for the command at position `index`.
-fn is_done(attempt: &Attempt, place: usize) -> bool {
+fn was_acknowledged(attempt: &Attempt, index: usize) -> bool {
     match &attempt.outcome {
         Ok(AdapterOutcome::Ok(Value::Array(items))) if attempt.commands.len() > 1 => {
-            items.get(place).is_some_and(|item| !is_error_item(item))
+            items.get(index).is_some_and(|item| !is_error_item(item))
         }
         // A single reply, or a pipeline or transaction with one command, is successful unless it contains an error.
         Ok(AdapterOutcome::Ok(value)) => {

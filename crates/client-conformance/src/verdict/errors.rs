@@ -66,9 +66,9 @@ pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
         .collect()
 }
 
-fn check_error(played: &StepResult, attempt: &Attempt, run: &ScenarioRun) -> Option<Finding> {
+fn check_error(step: &StepResult, attempt: &Attempt, run: &ScenarioRun) -> Option<Finding> {
     let Ok(AdapterOutcome::Error(error)) = &attempt.outcome else { return None };
-    let what = describe_step(&played.action, &attempt.commands);
+    let what = describe_step(&step.action, &attempt.commands);
     let says = |words: &[&str]| {
         let error = error.to_lowercase();
         words.iter().any(|word| error.contains(&word.to_lowercase()))
@@ -115,7 +115,7 @@ fn check_error(played: &StepResult, attempt: &Attempt, run: &ScenarioRun) -> Opt
 }
 
 fn has_executed(command: &[String], attempt: &Attempt, run: &ScenarioRun) -> bool {
-    run.executed
+    run.executed_commands
         .iter()
         .any(|executed| executed.step == attempt.step && is_equivalent_command(command, &executed.args))
 }
@@ -123,7 +123,7 @@ fn has_executed(command: &[String], attempt: &Attempt, run: &ScenarioRun) -> boo
 /// Returns the error code with which the last of the attempt's commands was refused. `None` on real servers, because
 /// they do not report which command they refused.
 fn last_refusal<'a>(attempt: &Attempt, run: &'a ScenarioRun) -> Option<&'a str> {
-    let refusal = run.refused.iter().rev().find(|refusal| {
+    let refusal = run.refused_commands.iter().rev().find(|refusal| {
         refusal.step == attempt.step
             && attempt.commands.iter().any(|command| is_equivalent_command(command, &refusal.args))
     })?;

@@ -14,10 +14,10 @@ fn words(line: &str) -> Vec<String> {
 
 fn scenario() -> Scenario {
     let text = "story: s\ntheme: replies\nmode: cluster\nnodes: {a: {slots: [0-16383]}}\nsteps: []\n";
-    Scenario::read("t", text).unwrap()
+    Scenario::parse("t", text).unwrap()
 }
 
-fn command(
+fn step_with_command(
     line: &str,
     errors: ErrorPolicy,
     reply: Option<Value>,
@@ -38,12 +38,13 @@ fn command(
     }
 }
 
-fn run_with(lines: &[&str]) -> Vec<ExecutedCommand> {
+fn executed_commands(lines: &[&str]) -> Vec<ExecutedCommand> {
     lines.iter().map(|line| ExecutedCommand { ms: 1, step: 1, node: 0, args: words(line) }).collect()
 }
 
-fn verdict(steps: Vec<StepResult>, executed: Vec<ExecutedCommand>) -> (Grade, Vec<String>) {
-    let verdict = grade_run(&scenario(), &ScenarioRun { steps, executed, ..ScenarioRun::default() });
+fn grade_and_findings(steps: Vec<StepResult>, executed: Vec<ExecutedCommand>) -> (Grade, Vec<String>) {
+    let verdict =
+        grade_run(&scenario(), &ScenarioRun { steps, executed_commands: executed, ..ScenarioRun::default() });
     (verdict.grade, verdict.findings.into_iter().map(|finding| finding.text).collect())
 }
 
@@ -56,65 +57,72 @@ fn error_reply(text: &str) -> Result<AdapterOutcome, AdapterFailure> {
 }
 
 #[test]
-fn commands_executed_once_and_reported_pass() {
-    let one = command("INCR n", ErrorPolicy::Forbidden, Some(json!(1)), &[ok_reply(json!(1))]);
-    assert_eq!(verdict(vec![one], run_with(&["incr n"])), (Grade::Good, vec![]));
+fn commands_executed_and_acknowledged_once_are_good() {
+    let one = step_with_command("INCR n", ErrorPolicy::Forbidden, Some(json!(1)), &[ok_reply(json!(1))]);
+    assert_eq!(grade_and_findings(vec![one], executed_commands(&["incr n"])), (Grade::Good, vec![]));
     // The command ran, and the error correctly says that the outcome is unknown.
-    let unknown = command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
-    assert_eq!(verdict(vec![unknown], run_with(&["INCR n"])).0, Grade::Good);
+    let unknown = step_with_command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
+    assert_eq!(grade_and_findings(vec![unknown], executed_commands(&["INCR n"])).0, Grade::Good);
     // The caller asked for three executions, because two of the three attempts failed after execution.
     let tries = [error_reply("lost"), error_reply("lost"), ok_reply(json!(3))];
-    let thrice = command("INCR n", ErrorPolicy::Forbidden, None, &tries);
-    assert_eq!(verdict(vec![thrice], run_with(&["INCR n"; 3])).0, Grade::Good);
+    let thrice = step_with_command("INCR n", ErrorPolicy::Forbidden, None, &tries);
+    assert_eq!(grade_and_findings(vec![thrice], executed_commands(&["INCR n"; 3])).0, Grade::Good);
 }
 
 #[test]
 fn lost_or_repeated_commands_are_harmful() {
-    let lost = || command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
-    let (grade, texts) = verdict(vec![lost()], run_with(&["INCR n", "INCR n"]));
+    let lost = || step_with_command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
+    let (grade, texts) = grade_and_findings(vec![lost()], executed_commands(&["INCR n", "INCR n"]));
     assert_eq!(
         (grade, &texts[..]),
         (Grade::Harmful, &["executes twice: INCR n was requested once and ran 2 times".to_owned()][..])
     );
-    let said = command("RPUSH l x", ErrorPolicy::Forbidden, None, &[ok_reply(json!(1))]);
-    let (grade, texts) = verdict(vec![said], Vec::new());
+    let said = step_with_command("RPUSH l x", ErrorPolicy::Forbidden, None, &[ok_reply(json!(1))]);
+    let (grade, texts) = grade_and_findings(vec![said], Vec::new());
     assert_eq!(grade, Grade::Harmful);
     assert_eq!(texts, ["reports success without effect: RPUSH l x was acknowledged once and never ran"]);
     // Reads may run more often than requested.
-    let read = command("GET n", ErrorPolicy::Forbidden, None, &[ok_reply(json!("1"))]);
-    assert_eq!(verdict(vec![read], run_with(&["GET n", "GET n"])).0, Grade::Good);
+    let read = step_with_command("GET n", ErrorPolicy::Forbidden, None, &[ok_reply(json!("1"))]);
+    assert_eq!(grade_and_findings(vec![read], executed_commands(&["GET n", "GET n"])).0, Grade::Good);
 }
 
 #[test]
-fn half_a_transaction_does_harm_and_a_whole_one_does_none() {
+fn partial_transaction_is_harmful() {
     let transaction = || {
-        let mut played = command("INCR a", ErrorPolicy::Allowed, None, &[error_reply("lost")]);
+        let mut played = step_with_command("INCR a", ErrorPolicy::Allowed, None, &[error_reply("lost")]);
         played.action = StepAction::Transaction(vec![words("INCR a"), words("INCR b")]);
         played.attempts[0].commands = vec![words("INCR a"), words("INCR b")];
         played
     };
-    let (grade, texts) = verdict(vec![transaction()], run_with(&["INCR a"]));
+    let (grade, texts) = grade_and_findings(vec![transaction()], executed_commands(&["INCR a"]));
     assert_eq!(grade, Grade::Harmful);
     assert!(texts[0].starts_with("partial transaction"), "{texts:?}");
-    assert_eq!(verdict(vec![transaction()], run_with(&["INCR a", "INCR b"])).0, Grade::Good);
-    assert_eq!(verdict(vec![transaction()], Vec::new()).0, Grade::Good);
+    assert_eq!(
+        grade_and_findings(vec![transaction()], executed_commands(&["INCR a", "INCR b"])).0,
+        Grade::Good
+    );
+    assert_eq!(grade_and_findings(vec![transaction()], Vec::new()).0, Grade::Good);
 }
 
 #[test]
 fn reply_to_another_request_is_distinguished_from_a_wrong_reply() {
-    let first = || command("GET a", ErrorPolicy::Allowed, Some(json!("one")), &[error_reply("timeout")]);
-    let second = |reply| command("GET b", ErrorPolicy::Forbidden, Some(json!("two")), &[ok_reply(reply)]);
-    let (grade, texts) = verdict(vec![first(), second(json!("one"))], Vec::new());
+    let first =
+        || step_with_command("GET a", ErrorPolicy::Allowed, Some(json!("one")), &[error_reply("timeout")]);
+    let second =
+        |reply| step_with_command("GET b", ErrorPolicy::Forbidden, Some(json!("two")), &[ok_reply(reply)]);
+    let (grade, texts) = grade_and_findings(vec![first(), second(json!("one"))], Vec::new());
     assert_eq!(grade, Grade::Harmful);
     assert_eq!(texts, ["mixes up replies: GET b returns \"one\", which is the reply to GET a"]);
-    let (grade, texts) = verdict(vec![first(), second(Value::Null)], Vec::new());
+    let (grade, texts) = grade_and_findings(vec![first(), second(Value::Null)], Vec::new());
     assert_eq!(grade, Grade::Harmful);
     assert_eq!(texts, ["wrong reply: GET b must return \"two\", not null"]);
 }
 
 #[test]
-fn errors_are_wrong_allowed_or_the_only_right_answer() {
-    let graded = |errors, outcome| verdict(vec![command("GET a", errors, None, &[outcome])], Vec::new()).0;
+fn errors_are_graded_by_the_error_policy() {
+    let graded = |errors, outcome| {
+        grade_and_findings(vec![step_with_command("GET a", errors, None, &[outcome])], Vec::new()).0
+    };
     for (errors, of_error, of_reply) in [
         (ErrorPolicy::Forbidden, Grade::Fails, Grade::Good),
         (ErrorPolicy::Allowed, Grade::Good, Grade::Good),
@@ -132,7 +140,7 @@ fn errors_are_wrong_allowed_or_the_only_right_answer() {
 }
 
 #[test]
-fn storms_and_blindness_cost() {
+fn retry_storms_and_missing_refreshes_are_costly() {
     let entry = |ms, event| LogEntry { ms, node: "a".to_owned(), connection: 1, event };
     let slammed = (0..300).map(|number| entry(number * 3, LogEvent::ConnectionRejected)).collect();
     let verdict = grade_run(&scenario(), &ScenarioRun { log: slammed, ..ScenarioRun::default() });
@@ -151,7 +159,7 @@ fn storms_and_blindness_cost() {
     };
     let verdict = grade_run(
         &scenario(),
-        &ScenarioRun { refused: (0..11).map(moved).collect(), ..ScenarioRun::default() },
+        &ScenarioRun { refused_commands: (0..11).map(moved).collect(), ..ScenarioRun::default() },
     );
     assert_eq!(
         verdict.findings[0].text,
@@ -160,14 +168,17 @@ fn storms_and_blindness_cost() {
 }
 
 #[test]
-fn connection_closed_by_the_client_excuses_no_error() {
+fn connection_closed_by_the_client_does_not_excuse_misleading_errors() {
     let judged = |event: LogEvent| {
-        let step = command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
+        let step = step_with_command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
         let (code, args) = ("CLUSTERDOWN".to_owned(), words("INCR n"));
         let refused = vec![RefusedCommand { ms: 120, step: 1, node: 0, code, args }];
         let log = vec![LogEntry { ms: 130, node: "a".to_owned(), connection: 1, event }];
-        grade_run(&scenario(), &ScenarioRun { steps: vec![step], refused, log, ..ScenarioRun::default() })
-            .grade
+        grade_run(
+            &scenario(),
+            &ScenarioRun { steps: vec![step], refused_commands: refused, log, ..ScenarioRun::default() },
+        )
+        .grade
     };
     // The client may close the connection before or after it reports the error.
     assert_eq!(judged(LogEvent::ClientClosed), Grade::Costly);
@@ -181,7 +192,7 @@ fn connection_closed_by_the_client_excuses_no_error() {
 #[test]
 fn error_must_report_the_known_cause() {
     let judged = |error_text: &str, ran_it: bool, refused: Option<&str>| {
-        let step = command("INCR n", ErrorPolicy::Allowed, None, &[error_reply(error_text)]);
+        let step = step_with_command("INCR n", ErrorPolicy::Allowed, None, &[error_reply(error_text)]);
         let refused = refused.map(|code| RefusedCommand {
             ms: 120,
             step: 1,
@@ -191,8 +202,8 @@ fn error_must_report_the_known_cause() {
         });
         let run = ScenarioRun {
             steps: vec![step],
-            executed: if ran_it { run_with(&["INCR n"]) } else { Vec::new() },
-            refused: refused.into_iter().collect(),
+            executed_commands: if ran_it { executed_commands(&["INCR n"]) } else { Vec::new() },
+            refused_commands: refused.into_iter().collect(),
             ..ScenarioRun::default()
         };
         let verdict = grade_run(&scenario(), &run);

@@ -27,7 +27,7 @@ fn count_ones(bytes: &[u8]) -> u64 {
 }
 
 /// A mask of the bits in `range`, numbered from the most significant bit.
-fn mask(range: Range<u64>) -> u8 {
+fn bit_mask(range: Range<u64>) -> u8 {
     (0xff_u8 >> range.start) & !(0xff_u16 >> range.end) as u8
 }
 
@@ -39,10 +39,10 @@ fn split_at_bytes(range: &Range<u64>) -> (Option<PartialByte>, Range<usize>, Opt
     let (first, last) = ((range.start / 8) as usize, (range.end / 8) as usize);
     let (from, to) = (range.start % 8, range.end % 8);
     if first == last {
-        return (Some((first, mask(from..to))).filter(|_| from < to), 0..0, None);
+        return (Some((first, bit_mask(from..to))).filter(|_| from < to), 0..0, None);
     }
-    let head = (from > 0).then(|| (first, mask(from..8)));
-    (head, first + usize::from(from > 0)..last, (to > 0).then(|| (last, mask(0..to))))
+    let head = (from > 0).then(|| (first, bit_mask(from..8)));
+    (head, first + usize::from(from > 0)..last, (to > 0).then(|| (last, bit_mask(0..to))))
 }
 
 /// Counts the set bits in `range`, which must lie within `bytes`.
@@ -72,12 +72,12 @@ pub(super) fn find_bit(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u6
 }
 
 /// The index of the first byte that differs from `expected`.
-fn first_differing(bytes: &[u8], than: u8) -> Option<usize> {
-    let word = u64::from_le_bytes([than; WORD_BYTES]);
+fn first_differing(bytes: &[u8], expected: u8) -> Option<usize> {
+    let word = u64::from_le_bytes([expected; WORD_BYTES]);
     let differs = |block: &[u8]| load_lanes(block).iter().fold(0, |seen, each| seen | (each ^ word)) != 0;
     let blocks = bytes.chunks_exact(BLOCK_BYTES).position(differs).unwrap_or(bytes.len() / BLOCK_BYTES);
     let rest = &bytes[blocks * BLOCK_BYTES..];
-    rest.iter().position(|byte| *byte != than).map(|at| blocks * BLOCK_BYTES + at)
+    rest.iter().position(|byte| *byte != expected).map(|at| blocks * BLOCK_BYTES + at)
 }
 
 #[cfg(test)]
@@ -86,8 +86,8 @@ mod tests {
 
     use super::*;
 
-    fn is_bit_set(bytes: &[u8], at: u64) -> bool {
-        bytes[(at / 8) as usize] >> (7 - at % 8) & 1 == 1
+    fn is_bit_set(bytes: &[u8], bit: u64) -> bool {
+        bytes[(bit / 8) as usize] >> (7 - bit % 8) & 1 == 1
     }
 
     proptest! {

@@ -47,14 +47,14 @@ impl BitOperation {
     }
 
     /// Parses the operation's name and checks the number of source keys.
-    fn parse(word: &[u8], strings: usize) -> Result<Self, CommandError> {
+    fn parse(word: &[u8], source_count: usize) -> Result<Self, CommandError> {
         let named = Self::NAMES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
         let &(name, operation) = named.ok_or(CommandError::Syntax)?;
         match operation {
-            Self::Not if strings != 1 => {
+            Self::Not if source_count != 1 => {
                 Err(CommandError::text("ERR BITOP NOT must be called with a single source key."))
             }
-            Self::Diff | Self::Diff1 | Self::AndOr if strings < 2 => {
+            Self::Diff | Self::Diff1 | Self::AndOr if source_count < 2 => {
                 let text = format!("ERR BITOP {name} must be called with at least two source keys.");
                 Err(CommandError::Text(text.into()))
             }
@@ -64,75 +64,75 @@ impl BitOperation {
 }
 
 /// Bytes combined per step, chosen to fit in the L1 cache.
-const CHUNK: usize = 16 << 10;
+const CHUNK_BYTES: usize = 16 << 10;
 
 /// Applies `operation` to each byte of `target` and the byte of `source` at the same index.
 #[inline(always)]
-fn apply_bytewise(into: &mut [u8], from: &[u8], with: impl Fn(u8, u8) -> u8) {
-    for (into, from) in into.iter_mut().zip(from) {
-        *into = with(*into, *from);
+fn apply_bytewise(target: &mut [u8], source: &[u8], operation: impl Fn(u8, u8) -> u8) {
+    for (into, from) in target.iter_mut().zip(source) {
+        *into = operation(*into, *from);
     }
 }
 
-/// Combines chunks that start at the same offset, at most [`CHUNK`] bytes each. A chunk shorter than the others is
+/// Combines chunks that start at the same offset, at most [`CHUNK_BYTES`] bytes each. A chunk shorter than the others is
 /// padded with zeros.
 #[inline(always)]
-fn combine(operation: BitOperation, parts: &[&[u8]], into: &mut [u8]) {
-    let (first, others) = (parts[0], &parts[1..]);
+fn combine(operation: BitOperation, chunks: &[&[u8]], target: &mut [u8]) {
+    let (first, others) = (chunks[0], &chunks[1..]);
     let set = |into: &mut [u8], part: &[u8]| {
         into[..part.len()].copy_from_slice(part);
         into[part.len()..].fill(0);
     };
     match operation {
         BitOperation::And => {
-            set(into, first);
+            set(target, first);
             for part in others {
-                apply_bytewise(into, part, |a, b| a & b);
-                into[part.len()..].fill(0);
+                apply_bytewise(target, part, |a, b| a & b);
+                target[part.len()..].fill(0);
             }
         }
         BitOperation::Or | BitOperation::Xor => {
-            set(into, first);
+            set(target, first);
             for part in others {
                 match operation {
-                    BitOperation::Xor => apply_bytewise(into, part, |a, b| a ^ b),
-                    _ => apply_bytewise(into, part, |a, b| a | b),
+                    BitOperation::Xor => apply_bytewise(target, part, |a, b| a ^ b),
+                    _ => apply_bytewise(target, part, |a, b| a | b),
                 }
             }
         }
         BitOperation::Not => {
-            into.fill(0xff);
-            apply_bytewise(into, first, |_, b| !b);
+            target.fill(0xff);
+            apply_bytewise(target, first, |_, b| !b);
         }
         BitOperation::Diff | BitOperation::Diff1 | BitOperation::AndOr => {
-            into.fill(0);
-            others.iter().for_each(|part| apply_bytewise(into, part, |a, b| a | b));
+            target.fill(0);
+            others.iter().for_each(|part| apply_bytewise(target, part, |a, b| a | b));
             let behind = match operation {
                 BitOperation::Diff1 => {
-                    apply_bytewise(into, first, |others, first| others & !first);
-                    into.len()
+                    apply_bytewise(target, first, |others, first| others & !first);
+                    target.len()
                 }
                 BitOperation::Diff => {
-                    apply_bytewise(into, first, |others, first| first & !others);
+                    apply_bytewise(target, first, |others, first| first & !others);
                     first.len()
                 }
                 _ => {
-                    apply_bytewise(into, first, |others, first| first & others);
+                    apply_bytewise(target, first, |others, first| first & others);
                     first.len()
                 }
             };
-            into[behind..].fill(0);
+            target[behind..].fill(0);
         }
         BitOperation::One => {
-            let mut several = [0; CHUNK];
-            set(into, first);
+            let mut several = [0; CHUNK_BYTES];
+            set(target, first);
             for part in others {
-                for ((seen, several), new) in into.iter_mut().zip(&mut several).zip(*part) {
+                for ((seen, several), new) in target.iter_mut().zip(&mut several).zip(*part) {
                     *several |= *seen & new;
                     *seen |= new;
                 }
             }
-            apply_bytewise(into, &several, |seen, several| seen & !several);
+            apply_bytewise(target, &several, |seen, several| seen & !several);
         }
     }
 }
@@ -196,7 +196,7 @@ fn resize_destination(
 fn write_result(
     context: &mut Context<'_>,
     operation: BitOperation,
-    to: &Key<'_>,
+    destination: &Key<'_>,
     place: EntryRef,
     len: usize,
 ) -> Result<(), CommandError> {
@@ -206,9 +206,9 @@ fn write_result(
         let key = context.key(index)?;
         sources.push((key, context.peek(&key)));
     }
-    let mut chunk = [0; CHUNK];
-    for start in (0..len).step_by(CHUNK) {
-        let end = len.min(start + CHUNK);
+    let mut chunk = [0; CHUNK_BYTES];
+    for start in (0..len).step_by(CHUNK_BYTES) {
+        let end = len.min(start + CHUNK_BYTES);
         let into = &mut chunk[..end - start];
         let mut parts: SmallVec<[&[u8]; 4]> = SmallVec::new();
         for (key, found) in &sources {
@@ -220,7 +220,7 @@ fn write_result(
         }
         keyspace::with_wide_vectors(|| combine(operation, &parts, into));
         drop(parts);
-        let (_, bytes) = context.table(to).edit_string(place, to, len, EncodingHint::Raw);
+        let (_, bytes) = context.table(destination).edit_string(place, destination, len, EncodingHint::Raw);
         bytes[start..end].copy_from_slice(into);
     }
     Ok(())

@@ -4,11 +4,11 @@ use engine::{CommandError, Context, EventClass};
 use keyspace::{EncodingHint, PackedValue, StringRef};
 
 use super::bits::count_ones_in;
-use super::{RangeUnit, bit_offset};
+use super::{RangeUnit, parse_bit_offset};
 
 pub(super) fn setbit(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let offset = bit_offset(context, 2, None)?;
-    let wanted = match context.integer(3) {
+    let offset = parse_bit_offset(context, 2, None)?;
+    let wanted = match context.integer_arg(3) {
         Ok(bit @ (0 | 1)) => bit as u8,
         _ => return Err(CommandError::text("ERR bit is not an integer or out of range")),
     };
@@ -35,7 +35,7 @@ pub(super) fn setbit(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn getbit(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let offset = bit_offset(context, 2, None)?;
+    let offset = parse_bit_offset(context, 2, None)?;
     let key = context.key(1)?;
     let found = context.read_typed::<StringRef<'_>>(&key)?;
     let byte = match found {
@@ -52,8 +52,8 @@ pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     if words > 5 {
         return Err(CommandError::Syntax);
     }
-    let start = if words > 2 { context.integer(2)? } else { 0 };
-    let end = if words > 3 { context.integer(3)? } else { -1 };
+    let start = if words > 2 { context.integer_arg(2)? } else { 0 };
+    let end = if words > 3 { context.integer_arg(3)? } else { -1 };
     let unit = RangeUnit::parse(context, 4)?;
     let key = context.key(1)?;
     let Some(place) = context.read_typed::<StringRef<'_>>(&key)? else {
@@ -75,7 +75,7 @@ mod tests {
     const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
     #[test]
-    fn setbit_and_getbit() {
+    fn setbit_and_getbit_access_single_bits() {
         let offset = "-ERR bit offset is not an integer or out of range";
         let bit = "-ERR bit is not an integer or out of range";
         let mut client = Client::with_recording_log();

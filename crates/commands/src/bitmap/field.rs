@@ -5,14 +5,14 @@ use keyspace::{EncodingHint, EntryRef, Key, PackedValue, StringRef};
 use resp::Args;
 use smallvec::SmallVec;
 
-use super::bit_offset;
-use super::integer::{IntegerWidth, OverflowMode};
+use super::integer::{IntegerType, OverflowMode};
+use super::parse_bit_offset;
 
 /// One sub-operation: GET, SET or INCRBY on an integer within the string.
 #[derive(Debug, Clone, Copy)]
 struct FieldOperation {
     action: FieldAction,
-    width: IntegerWidth,
+    integer_type: IntegerType,
     offset: u64,
 }
 
@@ -23,13 +23,13 @@ enum FieldAction {
     Add { amount: i64, overflow: OverflowMode },
 }
 
-type Operations = SmallVec<[FieldOperation; 4]>;
+type FieldOperations = SmallVec<[FieldOperation; 4]>;
 
 /// Parses `GET type offset`, `SET type offset value`, `INCRBY type offset amount` and `OVERFLOW WRAP | SAT |
 /// FAIL`. OVERFLOW applies to the operations after it.
-fn parse(context: &Context<'_>) -> Result<Operations, CommandError> {
+fn parse_operations(context: &Context<'_>) -> Result<FieldOperations, CommandError> {
     let args = context.args;
-    let mut operations = Operations::new();
+    let mut operations = FieldOperations::new();
     let mut overflow = OverflowMode::Wrap;
     let mut index = 2;
     while let Some(word) = args.get(index) {
@@ -45,21 +45,21 @@ fn parse(context: &Context<'_>) -> Result<Operations, CommandError> {
         if !get && !set && !add {
             return Err(CommandError::Syntax);
         }
-        let width = IntegerWidth::parse(&args[index + 1]).ok_or(CommandError::text(
+        let width = IntegerType::parse(&args[index + 1]).ok_or(CommandError::text(
             "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
         ))?;
-        let offset = bit_offset(context, index + 2, Some(width.bits))?;
+        let offset = parse_bit_offset(context, index + 2, Some(width.bits))?;
         let action = if get {
             FieldAction::Get
         } else {
-            let number = context.integer(index + 3)?;
+            let number = context.integer_arg(index + 3)?;
             if set {
                 FieldAction::Set { value: number, overflow }
             } else {
                 FieldAction::Add { amount: number, overflow }
             }
         };
-        operations.push(FieldOperation { action, width, offset });
+        operations.push(FieldOperation { action, integer_type: width, offset });
         index += if get { 3 } else { 4 };
     }
     Ok(operations)
@@ -75,7 +75,7 @@ fn parse_overflow(word: &[u8]) -> Result<OverflowMode, CommandError> {
 }
 
 /// Key flags of BITFIELD: read-only if all operations are GET. An unknown word counts as a write.
-pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
+pub(super) fn key_flags(args: Args<'_>) -> KeyFlags {
     let mut index = 2;
     while let Some(word) = args.get(index) {
         let behind = args.len() - 1 - index;
@@ -89,7 +89,7 @@ pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
 }
 
 pub(super) fn bitfield(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let operations = parse(context)?;
+    let operations = parse_operations(context)?;
     if operations.iter().all(|operation| matches!(operation.action, FieldAction::Get)) {
         run_read_only(context, &operations)
     } else {
@@ -98,7 +98,7 @@ pub(super) fn bitfield(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn bitfield_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let operations = parse(context)?;
+    let operations = parse_operations(context)?;
     if operations.iter().any(|operation| !matches!(operation.action, FieldAction::Get)) {
         return Err(CommandError::text("ERR BITFIELD_RO only supports the GET subcommand"));
     }
@@ -108,12 +108,12 @@ pub(super) fn bitfield_ro(context: &mut Context<'_>) -> Result<(), CommandError>
 fn run_read_only(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_typed::<StringRef<'_>>(&key)?;
-    let (table, reply) = context.view_and_reply(&key);
-    let string = found.and_then(|place| table.typed::<StringRef<'_>>(place));
+    let (table, reply) = context.table_and_reply(&key);
+    let string = found.and_then(|place| table.typed_value::<StringRef<'_>>(place));
     let bytes = string.map_or(&b""[..], |string| string.bytes);
     reply.array(operations.len());
     for operation in operations {
-        reply.integer(operation.width.read(bytes, operation.offset));
+        reply.integer(operation.integer_type.read(bytes, operation.offset));
     }
     Ok(())
 }
@@ -140,13 +140,14 @@ fn run_writing(context: &mut Context<'_>, operations: &[FieldOperation]) -> Resu
         None => 0,
     };
     let written = operations.iter().filter(|operation| !matches!(operation.action, FieldAction::Get));
-    let need = written.map(|operation| operation.width.required_bytes(operation.offset)).max().unwrap_or(0);
+    let need =
+        written.map(|operation| operation.integer_type.required_bytes(operation.offset)).max().unwrap_or(0);
     // Growing the string is a modification even if every operation fails on overflow.
     let grown_now = need > len;
     let mut changes = 0;
     let mut replies: SmallVec<[Option<i64>; 4]> = SmallVec::new();
     let bytes = extend_string(context, &key, found, len.max(need));
-    for &FieldOperation { action, width, offset } in operations {
+    for &FieldOperation { action, integer_type: width, offset } in operations {
         let before = width.read(bytes, offset);
         let (after, shows_before) = match action {
             FieldAction::Get => {

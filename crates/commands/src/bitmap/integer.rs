@@ -2,8 +2,8 @@
 
 /// The type of a bitfield integer: `i1` to `i64`, `u1` to `u63`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct IntegerWidth {
-    signed: bool,
+pub(super) struct IntegerType {
+    is_signed: bool,
     pub(super) bits: u32,
 }
 
@@ -18,7 +18,7 @@ pub(super) enum OverflowMode {
     Fail,
 }
 
-impl IntegerWidth {
+impl IntegerType {
     /// Parses a type such as `i16` or `u8`.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let (signed, bits) = match text {
@@ -28,7 +28,7 @@ impl IntegerWidth {
         };
         let most = if signed { 64 } else { 63 };
         let bits = resp::parse_i64(bits).filter(|bits| (1..=most).contains(bits))?;
-        Some(Self { signed, bits: bits as u32 })
+        Some(Self { is_signed: signed, bits: bits as u32 })
     }
 
     /// The minimum length in bytes of a string that holds an integer of this type at `offset`.
@@ -46,10 +46,10 @@ impl IntegerWidth {
         window[..there.len()].copy_from_slice(there);
         let aligned = u128::from_be_bytes(window) << (offset % 8);
         let shift = 128 - self.bits;
-        if self.signed { (aligned as i128 >> shift) as i64 } else { (aligned >> shift) as i64 }
+        if self.is_signed { (aligned as i128 >> shift) as i64 } else { (aligned >> shift) as i64 }
     }
 
-    /// Writes the lowest bits of `value` at `offset`. The slice must reach to [`IntegerWidth::required_bytes`].
+    /// Writes the lowest bits of `value` at `offset`. The slice must reach to [`IntegerType::required_bytes`].
     pub(super) fn write(self, bytes: &mut [u8], offset: u64, value: i64) {
         let (first, end) = ((offset / 8) as usize, self.required_bytes(offset));
         let mut window = [0; 16];
@@ -62,19 +62,19 @@ impl IntegerWidth {
 
     /// The value that SET stores for `argument`, or `None` if the value does not fit and `overflow` is FAIL. An
     /// unsigned width reinterprets a negative argument as unsigned.
-    pub(super) fn fit_set_argument(self, given: i64, overflow: OverflowMode) -> Option<i64> {
-        if !self.signed {
-            return self.apply_overflow(i128::from(given as u64), overflow);
+    pub(super) fn fit_set_argument(self, argument: i64, overflow: OverflowMode) -> Option<i64> {
+        if !self.is_signed {
+            return self.apply_overflow(i128::from(argument as u64), overflow);
         }
         // Redis computes the distance to the maximum in 64 bits and saturates upwards where that overflows.
         let (_, most) = self.bounds();
-        let far_below = self.bits < 64 && most - i128::from(given) > i128::from(i64::MAX);
+        let far_below = self.bits < 64 && most - i128::from(argument) > i128::from(i64::MAX);
         let upwards = far_below && overflow == OverflowMode::Saturate;
-        self.apply_overflow(if upwards { most } else { i128::from(given) }, overflow)
+        self.apply_overflow(if upwards { most } else { i128::from(argument) }, overflow)
     }
 
     fn bounds(self) -> (i128, i128) {
-        match self.signed {
+        match self.is_signed {
             true => (-1_i128 << (self.bits - 1), (1_i128 << (self.bits - 1)) - 1),
             false => (0, (1_i128 << self.bits) - 1),
         }
@@ -86,7 +86,7 @@ impl IntegerWidth {
         let shift = 128 - self.bits;
         match overflow {
             _ if (least..=most).contains(&value) => Some(value as i64),
-            OverflowMode::Wrap if self.signed => Some((value << shift >> shift) as i64),
+            OverflowMode::Wrap if self.is_signed => Some((value << shift >> shift) as i64),
             OverflowMode::Wrap => Some(((value as u128) << shift >> shift) as i64),
             OverflowMode::Saturate => Some(value.clamp(least, most) as i64),
             OverflowMode::Fail => None,
@@ -103,10 +103,10 @@ mod tests {
     #[test]
     fn integer_widths_have_correct_bounds() {
         for text in ["i0", "u0", "i65", "u64", "u", "i", "8", "u08", "u+8", "U8", "u8x", "x8", ""] {
-            assert_eq!(IntegerWidth::parse(text.as_bytes()), None, "{text}");
+            assert_eq!(IntegerType::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(IntegerWidth::parse(b"i64"), Some(IntegerWidth { signed: true, bits: 64 }));
-        assert_eq!(IntegerWidth::parse(b"u1"), Some(IntegerWidth { signed: false, bits: 1 }));
+        assert_eq!(IntegerType::parse(b"i64"), Some(IntegerType { is_signed: true, bits: 64 }));
+        assert_eq!(IntegerType::parse(b"u1"), Some(IntegerType { is_signed: false, bits: 1 }));
     }
 
     proptest! {
@@ -119,7 +119,7 @@ mod tests {
             offset in 0u64..120,
             value in any::<i64>(),
         ) {
-            let width = IntegerWidth { signed, bits: bits.min(if signed { 64 } else { 63 }) };
+            let width = IntegerType { is_signed: signed, bits: bits.min(if signed { 64 } else { 63 }) };
             let mut written = bytes.clone();
             width.write(&mut written, offset, value);
             prop_assert_eq!(Some(width.read(&written, offset)), width.apply_overflow(i128::from(value), OverflowMode::Wrap));

@@ -8,7 +8,7 @@ use super::bits::find_bit;
 
 /// Handles `BITPOS key bit [start [end [BYTE | BIT]]]`.
 pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let bit = match context.integer(2)? {
+    let bit = match context.integer_arg(2)? {
         0 => false,
         1 => true,
         _ => return Err(CommandError::text("ERR The bit argument must be 1 or 0.")),
@@ -17,9 +17,9 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     if words > 6 {
         return Err(CommandError::Syntax);
     }
-    let start = if words > 3 { context.integer(3)? } else { 0 };
+    let start = if words > 3 { context.integer_arg(3)? } else { 0 };
     let unit = RangeUnit::parse(context, 5)?;
-    let end = if words > 4 { context.integer(4)? } else { -1 };
+    let end = if words > 4 { context.integer_arg(4)? } else { -1 };
     let key = context.key(1)?;
     let Some(place) = context.read_typed::<StringRef<'_>>(&key)? else {
         // A missing key counts as an empty string, which is followed by zeros.
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn bitpos_without_end_sees_trailing_zeros() {
+    fn bitpos_without_end_treats_string_as_followed_by_zeros() {
         Client::new().check_replies(&[
             ("set ff \"\\xff\\xff\\xff\"", "+OK"),
             ("bitpos ff 0", ":24"),

@@ -12,39 +12,39 @@ use slot_routing::{Ownership, Slot};
 use crate::scanning::{AcceptedOptions, BulkStringCollector, ScanOptions, parse_cursor};
 
 /// The digits of a fingerprint, which is a number in base 36.
-const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+const BASE36_DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// A parsed cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cursor {
+struct ClusterScanCursor {
     slot: Slot,
     /// Position in hash order within the slot; 0 is its beginning.
     position: u64,
 }
 
-impl Cursor {
-    const fn start_of(slot: Slot) -> Self {
+impl ClusterScanCursor {
+    const fn at_slot_start(slot: Slot) -> Self {
         Self { slot, position: 0 }
     }
 
     fn parse(text: &[u8], fingerprint: &str) -> Result<Self, CommandError> {
         let mut parts = text.splitn(3, |byte| *byte == b'-');
         let (Some(of), Some(_), Some(position)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(invalid_cursor());
+            return Err(invalid_cursor_error());
         };
-        let position = parse_cursor(position).map_err(|_| invalid_cursor())?;
+        let position = parse_cursor(position).map_err(|_| invalid_cursor_error())?;
         let is_ours = of == fingerprint.as_bytes();
         // The cursor's slot is the slot by which the request was routed, even if the cursor contains no braces.
         Ok(Self { slot: Slot::of_key(text), position: if is_ours { position } else { 0 } })
     }
 
-    fn format(self, fingerprint: &str) -> String {
+    fn to_text(self, fingerprint: &str) -> String {
         let of = if self.position == 0 { "0" } else { fingerprint };
         format!("{of}-{{{}}}-{}", self.slot.tag(), self.position)
     }
 }
 
-fn invalid_cursor() -> CommandError {
+fn invalid_cursor_error() -> CommandError {
     CommandError::text("ERR Invalid cursor")
 }
 
@@ -53,7 +53,7 @@ fn process_fingerprint(context: &Context<'_>) -> String {
     let mut left = context.engine.keyspace.hash_element_name(b"cursor") >> 32;
     let mut digits = Vec::new();
     while left > 0 || digits.is_empty() {
-        digits.push(char::from(DIGITS[(left % 36) as usize]));
+        digits.push(char::from(BASE36_DIGITS[(left % 36) as usize]));
         left /= 36;
     }
     digits.iter().rev().collect()
@@ -68,17 +68,16 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
     let next = if text == b"0" {
         let first = options.slot.or(options.pattern_slot()).or(Slot::all().next());
         let matches_none = options.slot.zip(options.pattern_slot()).is_some_and(|(asked, all)| asked != all);
-        first.filter(|_| !matches_none).map(Cursor::start_of)
+        first.filter(|_| !matches_none).map(ClusterScanCursor::at_slot_start)
     } else {
-        let cursor = Cursor::parse(text, &fingerprint)?;
+        let cursor = ClusterScanCursor::parse(text, &fingerprint)?;
         if options.slot.is_some_and(|slot| slot != cursor.slot) {
             return Err(CommandError::text("ERR Cursor slot mismatch with SLOT argument"));
         }
         match options.pattern_slot() {
             // A pattern with a hash tag matches only keys of one slot, and here that slot is not the cursor's slot.
-            Some(only) if only != cursor.slot => {
-                (options.slot.is_none() && only > cursor.slot).then_some(Cursor::start_of(only))
-            }
+            Some(only) if only != cursor.slot => (options.slot.is_none() && only > cursor.slot)
+                .then_some(ClusterScanCursor::at_slot_start(only)),
             only => {
                 let last = options.slot.or(only).or(Slot::all().next_back());
                 scan_slots(context, &options, cursor, last.unwrap_or(cursor.slot), &mut found)
@@ -87,7 +86,7 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
     };
     context.reply.array(2);
     match next {
-        Some(next) => context.reply.bulk(next.format(&fingerprint).as_bytes()),
+        Some(next) => context.reply.bulk(next.to_text(&fingerprint).as_bytes()),
         None => context.reply.bulk(b"0"),
     }
     found.reply(&mut context.reply);
@@ -99,31 +98,31 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
 fn scan_slots(
     context: &mut Context<'_>,
     options: &ScanOptions<'_>,
-    from: Cursor,
+    from: ClusterScanCursor,
     last: Slot,
     found: &mut BulkStringCollector,
-) -> Option<Cursor> {
+) -> Option<ClusterScanCursor> {
     let (mut left, mut position) = (options.count, from.position);
     for slot in Slot::all().skip(from.slot.index()).take_while(|slot| *slot <= last) {
         if left == 0 {
-            return Some(Cursor::start_of(slot));
+            return Some(ClusterScanCursor::at_slot_start(slot));
         }
         let is_first = slot == from.slot;
-        let visited = if context.slot_len(slot) > 0 {
+        let visited = if context.slot_key_count(slot) > 0 {
             scan_slot(context, options, slot, &SlotScan { position, count: left, is_first }, found)
         } else {
             // Check ownership after the slot was found empty: a slot that migrates changes its owner before it is
             // emptied.
             let topology = context.engine.topology.as_ref().map(|topology| topology.load().ownership(slot));
             match topology.is_some_and(|ownership| serves_slot(ownership, is_first)) {
-                true => SlotScanResult::SlotDone(0),
+                true => SlotScanResult::SlotFinished(0),
                 false => SlotScanResult::NotServed,
             }
         };
         match visited {
-            SlotScanResult::SlotDone(visited) => left = left.saturating_sub(visited),
-            SlotScanResult::Continue(position) => return Some(Cursor { slot, position }),
-            SlotScanResult::NotServed => return Some(Cursor::start_of(slot)),
+            SlotScanResult::SlotFinished(visited) => left = left.saturating_sub(visited),
+            SlotScanResult::Continue(position) => return Some(ClusterScanCursor { slot, position }),
+            SlotScanResult::NotServed => return Some(ClusterScanCursor::at_slot_start(slot)),
         }
         position = 0;
     }
@@ -151,7 +150,7 @@ struct SlotScan {
 
 enum SlotScanResult {
     /// The scan reached the end of the slot; holds the number of keys in the slot.
-    SlotDone(usize),
+    SlotFinished(usize),
     /// The slot has more keys; holds the position at which to continue.
     Continue(u64),
     /// Another node serves the slot, so nothing was scanned.
@@ -162,7 +161,7 @@ fn scan_slot(
     context: &mut Context<'_>,
     options: &ScanOptions<'_>,
     slot: Slot,
-    page: &SlotScan,
+    slot_scan: &SlotScan,
     found: &mut BulkStringCollector,
 ) -> SlotScanResult {
     let (db, now) = (context.session.db(), context.expiry_cutoff());
@@ -176,17 +175,17 @@ fn scan_slot(
         }
     };
     let went_on = context.with_slot(slot, |data| {
-        if !serves_slot(data.ownership(), page.is_first) {
+        if !serves_slot(data.ownership(), slot_scan.is_first) {
             return Err(SlotScanResult::NotServed);
         }
         let table = data.table_if(db).filter(|_| !data.is_hidden());
-        Ok(table.and_then(|table| table.scan(page.position, page.count, &mut note)))
+        Ok(table.and_then(|table| table.scan(slot_scan.position, slot_scan.count, &mut note)))
     });
     context.delete_expired_in(slot, &past);
     match went_on {
         Err(elsewhere) => elsewhere,
         Ok(Some(position)) => SlotScanResult::Continue(position),
-        Ok(None) => SlotScanResult::SlotDone(visited),
+        Ok(None) => SlotScanResult::SlotFinished(visited),
     }
 }
 

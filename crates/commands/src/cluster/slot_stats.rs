@@ -6,13 +6,13 @@ use engine::{CommandError, Context, Measurements, SlotCost};
 use slot_routing::{SLOT_COUNT, Slot};
 
 use super::invalid_subcommand;
-use crate::scanning::named_slot;
+use crate::scanning::parse_slot_argument;
 
-const LIMIT_RANGE: &str = "ERR Limit has to lie in between 1 and 16384 (maximum number of slots).";
+const LIMIT_RANGE_ERROR: &str = "ERR Limit has to lie in between 1 and 16384 (maximum number of slots).";
 
-struct SlotRow {
+struct SlotStatsRow {
     slot: Slot,
-    keys: usize,
+    key_count: usize,
     slot_cost: SlotCost,
 }
 
@@ -25,7 +25,7 @@ enum SlotMetric {
 }
 
 impl SlotMetric {
-    const ALL: [(&'static str, Self); 4] = [
+    const NAMES: [(&'static str, Self); 4] = [
         ("key-count", Self::Keys),
         ("cpu-usec", Self::Micros),
         ("network-bytes-in", Self::BytesIn),
@@ -35,12 +35,12 @@ impl SlotMetric {
     /// The available metrics: all of them, or only the key count if `cluster-slot-stats-enabled` is off.
     fn available_metrics(context: &Context<'_>) -> &'static [(&'static str, Self)] {
         let counted = context.engine.settings.measurements().contains(Measurements::SLOTS);
-        if counted { &Self::ALL } else { &Self::ALL[..1] }
+        if counted { &Self::NAMES } else { &Self::NAMES[..1] }
     }
 
-    fn value_in(self, row: &SlotRow) -> u64 {
+    fn value_in(self, row: &SlotStatsRow) -> u64 {
         match self {
-            Self::Keys => row.keys as u64,
+            Self::Keys => row.key_count as u64,
             Self::Micros => row.slot_cost.nanos / 1000,
             Self::BytesIn => row.slot_cost.bytes_in,
             Self::BytesOut => row.slot_cost.bytes_out,
@@ -53,14 +53,14 @@ pub(super) fn slot_stats(context: &mut Context<'_>) -> Result<(), CommandError> 
     super::require_cluster_mode(context)?;
     let (args, filter) = (context.args, context.arg(2));
     let rows = if filter.eq_ignore_ascii_case(b"slotsrange") && args.len() == 5 {
-        let (first, last) = (named_slot(context.arg(3))?, named_slot(context.arg(4))?);
+        let (first, last) = (parse_slot_argument(context.arg(3))?, parse_slot_argument(context.arg(4))?);
         if first > last {
             let text = format!("ERR Start slot number {first} is greater than end slot number {last}");
             return Err(CommandError::Text(text.into()));
         }
         collect_rows(context, |slot| (first..=last).contains(&slot))
     } else if filter.eq_ignore_ascii_case(b"orderby") {
-        let OrderBy { metric, limit, ascending } = OrderBy::parse(context)?;
+        let OrderBy { metric, limit, is_ascending: ascending } = OrderBy::parse(context)?;
         let mut rows = collect_rows(context, |_| true);
         match ascending {
             true => rows.sort_by_key(|row| metric.value_in(row)),
@@ -89,7 +89,7 @@ pub(super) fn slot_stats(context: &mut Context<'_>) -> Result<(), CommandError> 
 struct OrderBy {
     metric: SlotMetric,
     limit: usize,
-    ascending: bool,
+    is_ascending: bool,
 }
 
 impl OrderBy {
@@ -115,7 +115,7 @@ impl OrderBy {
                 index += 1;
                 let number = resp::parse_i64(value).and_then(|number| usize::try_from(number).ok());
                 let number = number.filter(|number| (1..=SLOT_COUNT).contains(number));
-                if limit.replace(number.ok_or(CommandError::text(LIMIT_RANGE))?).is_some() {
+                if limit.replace(number.ok_or(CommandError::text(LIMIT_RANGE_ERROR))?).is_some() {
                     return twice;
                 }
             } else {
@@ -125,23 +125,23 @@ impl OrderBy {
         Ok(Self {
             metric: *metric,
             limit: limit.unwrap_or(SLOT_COUNT),
-            ascending: ascending.unwrap_or(false),
+            is_ascending: ascending.unwrap_or(false),
         })
     }
 }
 
 /// Statistics of the slots that this node's shard serves and for which `is_selected` returns true.
-fn collect_rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<SlotRow> {
+fn collect_rows(context: &mut Context<'_>, is_selected: impl Fn(Slot) -> bool) -> Vec<SlotStatsRow> {
     let Some(topology) = context.engine.topology.as_ref().map(|topology| topology.load_full()) else {
         return Vec::new();
     };
     let shard = topology.my_member().shard;
     let is_here = |slot: &Slot| topology.owner(*slot).is_some_and(|owner| owner.shard == shard);
-    let slots: Vec<Slot> = Slot::all().filter(|slot| wanted(*slot)).filter(is_here).collect();
-    let (costs, databases) = (context.engine.slot_costs(&slots), context.engine.keyspace.databases());
-    let row = |(slot, cost)| SlotRow {
+    let slots: Vec<Slot> = Slot::all().filter(|slot| is_selected(*slot)).filter(is_here).collect();
+    let (costs, databases) = (context.engine.slot_costs(&slots), context.engine.keyspace.database_count());
+    let row = |(slot, cost)| SlotStatsRow {
         slot,
-        keys: (0..databases).map(|db| context.slot_len_in(db, slot)).sum(),
+        key_count: (0..databases).map(|db| context.slot_key_count_in(db, slot)).sum(),
         slot_cost: cost,
     };
     slots.into_iter().zip(costs).map(row).collect()
@@ -156,7 +156,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    fn counting_client() -> Client {
+    fn client_with_slot_stats() -> Client {
         let client = Client::in_cluster();
         client.engine.settings.set_measurements(Measurements::SLOTS, true);
         client
@@ -167,8 +167,8 @@ mod tests {
     }
 
     /// Returns the network bytes in and out that were counted for slot 5 while the commands in `lines` ran.
-    fn counted_bytes(lines: &[&str]) -> (u64, u64) {
-        let mut client = counting_client();
+    fn slot_bytes_of_commands(lines: &[&str]) -> (u64, u64) {
+        let mut client = client_with_slot_stats();
         client.run_to_text("rpush {460}list a");
         let before = slot_cost(&client, 5);
         for line in lines {
@@ -193,7 +193,7 @@ mod tests {
             "-ERR Unrecognized sort metric for ORDERBY.",
             "-ERR Multiple filters of the same type are disallowed.",
         );
-        let mut client = counting_client();
+        let mut client = client_with_slot_stats();
         client.check_replies(&[
             ("cluster slot-stats slotsrange 0 x", range),
             ("cluster slot-stats slotsrange x 0", range),
@@ -250,7 +250,7 @@ mod tests {
 
     /// The expected counts are those of Valkey, except that Valkey counts replies within an EXEC more than once.
     #[test]
-    fn bytes_count_for_the_slot_of_the_first_key() {
+    fn bytes_are_counted_for_slot_of_first_key() {
         for (lines, expected) in [
             (&["set {460}a 1"][..], (32, 5)),
             (&["get {460}a"], (25, 5)),
@@ -269,13 +269,13 @@ mod tests {
             (&["multi", "ping", "exec"], (0, 0)),
             (&["spublish {460}a hello"], (41, 4)),
         ] {
-            assert_eq!(counted_bytes(lines), expected, "{lines:?}");
+            assert_eq!(slot_bytes_of_commands(lines), expected, "{lines:?}");
         }
     }
 
     /// The expected byte counts are those of Valkey.
     #[test]
-    fn script_counts_for_the_slot_of_its_keys_and_its_calls_for_theirs() {
+    fn scripts_and_their_calls_are_counted_for_slots_of_their_keys() {
         const LIBRARY: &str = "function load \"#!lua name=lib\nserver.register_function('put', function(k, a) \
             return server.call('set', k[1] or a[1], 1) end)\"";
         for (lines, expected) in [
@@ -299,16 +299,16 @@ mod tests {
             ),
             (&["multi", "eval \"return 1\" 1 {460}a", "exec"], (47 + 29, 8)),
         ] {
-            assert_eq!(counted_bytes(lines), expected, "{lines:?}");
+            assert_eq!(slot_bytes_of_commands(lines), expected, "{lines:?}");
         }
     }
 
     #[test]
-    fn shard_message_bytes_count_per_subscriber() {
-        let mut client = counting_client();
+    fn shard_message_bytes_are_counted_per_subscriber() {
+        let mut client = client_with_slot_stats();
         let seen = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
         let publisher =
-            std::mem::replace(&mut client.session, Session::of(seen, CommandOrigin::Client, true));
+            std::mem::replace(&mut client.session, Session::for_client(seen, CommandOrigin::Client, true));
         client.run_to_text("ssubscribe {460}a");
         let subscribed = slot_cost(&client, 5);
         assert_eq!((subscribed.bytes_in, subscribed.bytes_out), (19, 37));
@@ -318,10 +318,10 @@ mod tests {
     }
 
     #[test]
-    fn blocked_command_counts_when_served() {
-        let mut client = counting_client();
+    fn blocked_command_is_counted_when_served() {
+        let mut client = client_with_slot_stats();
         assert_eq!(client.run_status("blpop {460}q 0"), DispatchStatus::Blocked);
-        let _waiter = client.detach_blocked();
+        let _waiter = client.detach_blocked_client();
         assert_eq!(slot_cost(&client, 5), SlotCost::default());
         client.run_to_text("rpush {460}q x");
         // The counts include the requests of both clients and the replies to both clients.
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn inline_request_counts_received_bytes() {
-        let mut client = counting_client();
+        let mut client = client_with_slot_stats();
         client.run_to_text("set {460}a 12345");
         assert_eq!(slot_cost(&client, 5).bytes_in, 18);
         client.call(&["set", "{460}a", "12345"]);
@@ -347,9 +347,9 @@ mod tests {
 
     #[test]
     fn replica_counts_applied_commands_without_replies() {
-        let mut client = counting_client();
+        let mut client = client_with_slot_stats();
         let link = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
-        client.session = Session::of(link, CommandOrigin::Master, true);
+        client.session = Session::for_client(link, CommandOrigin::Master, true);
         client.call(&["set", "{460}a", "1"]);
         assert_eq!(slot_cost(&client, 5), SlotCost::default(), "a file that is read");
         client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn redirected_command_counts_as_rejected() {
+    fn redirected_command_is_counted_as_rejected() {
         let mut client = Client::in_cluster();
         assert!(client.run_to_text("mget {460}a {06S}").starts_with("-CROSSSLOT"));
         client.run_to_text("mget {460}a {460}b");
@@ -376,8 +376,8 @@ mod tests {
     }
 
     #[test]
-    fn replicated_bytes_count_per_replica() {
-        let mut client = counting_client();
+    fn replicated_bytes_are_counted_per_replica() {
+        let mut client = client_with_slot_stats();
         client.log.set_replicas(2);
         let lines = ["set {460}a 1", "get {460}a", "flushall", "get {460}a", "multi", "incr {460}a", "exec"];
         let sent = lines.map(|line| {

@@ -23,7 +23,7 @@ fn is_printable_without_spaces(text: &[u8]) -> bool {
     truncate_at_nul(text).iter().all(u8::is_ascii_graphic)
 }
 
-pub(super) fn id(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn reply_client_id(context: &mut Context<'_>) -> Result<(), CommandError> {
     let id = context.session.id();
     context.reply.integer(id as i64);
     Ok(())
@@ -49,9 +49,9 @@ pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Handles `CLIENT CAPA capability [capability ...]`. Unknown capabilities are ignored, because newer clients may
 /// announce capabilities that this server does not know.
 pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let redirect = context.args.from(2).iter().any(|word| eq_ignore_case_until_nul(word, b"redirect"));
+    let redirect = context.args.skip(2).iter().any(|word| eq_ignore_case_until_nul(word, b"redirect"));
     if redirect {
-        context.session.set_knows_redirect(true);
+        context.session.set_supports_redirect(true);
     }
     context.reply.ok();
     Ok(())
@@ -78,9 +78,9 @@ pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.publish();
-    let mut line = context.session.client().describe(context.now, &context.engine.catalogue);
+pub(super) fn reply_client_info(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.publish_last_command();
+    let mut line = context.session.client().format_line(context.now, &context.engine.catalogue);
     line.push(b'\n');
     context.reply.verbatim(b"txt", &line);
     Ok(())
@@ -110,7 +110,7 @@ pub(super) fn import_source(context: &mut Context<'_>) -> Result<(), CommandErro
         return Err(CommandError::text("ERR Server is not in import mode"));
     }
     let on = parse_on_off(context)?;
-    context.session.set_imports(on);
+    context.session.set_import_source(on);
     context.reply.ok();
     Ok(())
 }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn client_setname_and_setinfo() {
+    fn client_setname_and_setinfo_validate_text() {
         let mut client = Client::new();
         client.check_replies(&[
             ("client id", ":1"),

@@ -19,7 +19,7 @@ enum ClientProperty<'a> {
     /// The connection has none of the flag letters, which CLIENT LIST shows as `N`.
     NoFlags,
     /// The client announced all of these capabilities.
-    Capable {
+    Capabilities {
         redirect: bool,
     },
     Database(u16),
@@ -44,8 +44,8 @@ impl ClientProperty<'_> {
             Self::Library(name) => client.names.lock().library == *name,
             Self::Version(version) => client.names.lock().version == *version,
             Self::Flags(flags) => client.flags().contains(*flags),
-            Self::NoFlags => !client.has_letter(),
-            Self::Capable { redirect } => client.knows_redirect() || !redirect,
+            Self::NoFlags => !client.has_flag_letter(),
+            Self::Capabilities { redirect } => client.supports_redirect() || !redirect,
             Self::Database(db) => client.database() == *db,
             Self::Age(seconds) => now.0.saturating_sub(client.connected_at.0) / 1000 >= *seconds,
             Self::Idle(seconds) => client.idle_millis(now) / 1000 >= *seconds,
@@ -59,7 +59,7 @@ struct ClientFilter<'a> {
     name: Vec<u8>,
     property: ClientProperty<'a>,
     /// The required result: `false` for a `NOT-` filter.
-    expected: bool,
+    expected_match: bool,
 }
 
 /// A conjunction of filters. If a filter is repeated, the last one wins, except that client ids accumulate.
@@ -74,7 +74,7 @@ impl<'a> ClientFilters<'a> {
     pub(super) fn by_address(address: &'a [u8]) -> Self {
         let fact = ClientProperty::Address(truncate_at_nul(address));
         Self {
-            filters: vec![ClientFilter { name: b"addr".to_vec(), property: fact, expected: true }],
+            filters: vec![ClientFilter { name: b"addr".to_vec(), property: fact, expected_match: true }],
             excludes_caller: false,
         }
     }
@@ -93,7 +93,7 @@ impl<'a> ClientFilters<'a> {
             if name == b"id" && context.args.len() > 3 {
                 index += 1;
                 let fact = parse_ids(context, &mut index)?;
-                filter.add_or_merge(ClientFilter { name: word, property: fact, expected });
+                filter.add_or_merge(ClientFilter { name: word, property: fact, expected_match: expected });
                 continue;
             }
             let value = context.args.get(index + 1).ok_or(CommandError::Syntax)?;
@@ -104,28 +104,32 @@ impl<'a> ClientFilters<'a> {
                 (b"not-maxage" | b"not-idle", _) => return Err(CommandError::Syntax),
                 _ => {
                     let fact = parse_property(context, name, value, expected)?;
-                    filter.add_or_merge(ClientFilter { name: word, property: fact, expected });
+                    filter.add_or_merge(ClientFilter {
+                        name: word,
+                        property: fact,
+                        expected_match: expected,
+                    });
                 }
             }
         }
         Ok(filter)
     }
 
-    fn add_or_merge(&mut self, condition: ClientFilter<'a>) {
-        match self.filters.iter_mut().find(|before| before.name == condition.name) {
+    fn add_or_merge(&mut self, filter: ClientFilter<'a>) {
+        match self.filters.iter_mut().find(|before| before.name == filter.name) {
             Some(ClientFilter { property: ClientProperty::Ids(before), .. }) => {
-                if let ClientProperty::Ids(more) = condition.property {
+                if let ClientProperty::Ids(more) = filter.property {
                     before.extend(more);
                 }
             }
-            Some(before) => *before = condition,
-            None => self.filters.push(condition),
+            Some(before) => *before = filter,
+            None => self.filters.push(filter),
         }
     }
 
-    pub(super) fn matches(&self, client: &Client, me: u64, now: Millis) -> bool {
-        let expected = |it: &ClientFilter<'_>| it.property.matches(client, now) == it.expected;
-        !(self.excludes_caller && client.id == me) && self.filters.iter().all(expected)
+    pub(super) fn matches(&self, client: &Client, caller_id: u64, now: Millis) -> bool {
+        let expected = |it: &ClientFilter<'_>| it.property.matches(client, now) == it.expected_match;
+        !(self.excludes_caller && client.id == caller_id) && self.filters.iter().all(expected)
     }
 }
 
@@ -173,14 +177,14 @@ fn parse_property<'a>(
         b"capa" => {
             let letters = truncate_at_nul(value);
             check_flag_letters("capa", letters, expected, |letter| letter == b'r')?;
-            ClientProperty::Capable { redirect: !letters.is_empty() }
+            ClientProperty::Capabilities { redirect: !letters.is_empty() }
         }
         b"db" => {
             let name = if expected { "DB" } else { "NOT-DB" };
             let number = resp::parse_i64(value).ok_or_else(|| {
                 CommandError::Text(format!("ERR {name} is not an integer or out of range").into())
             })?;
-            let databases = context.engine.keyspace.databases();
+            let databases = context.engine.keyspace.database_count();
             let db = u16::try_from(number).ok().filter(|db| *db < databases).ok_or_else(|| {
                 let last = databases - 1;
                 CommandError::Text(format!("ERR {name} number should be between 0 and {last}").into())
@@ -203,7 +207,7 @@ fn parse_seconds(name: &str, value: &[u8]) -> Result<i64, CommandError> {
 }
 
 fn check_flag_letters(
-    what: &str,
+    letter_kind: &str,
     letters: &[u8],
     expected: bool,
     known: impl Fn(u8) -> bool,
@@ -212,8 +216,10 @@ fn check_flag_letters(
     if unknown.is_empty() {
         return Ok(());
     }
-    let filter = if expected { "provided".to_owned() } else { format!("NOT-{}", what.to_ascii_uppercase()) };
-    let text = format!("ERR Unknown {what} found in the {filter} filter: {}", quote(&unknown, unknown.len()));
+    let filter =
+        if expected { "provided".to_owned() } else { format!("NOT-{}", letter_kind.to_ascii_uppercase()) };
+    let text =
+        format!("ERR Unknown {letter_kind} found in the {filter} filter: {}", quote(&unknown, unknown.len()));
     Err(CommandError::Text(text.into()))
 }
 

@@ -14,11 +14,11 @@ pub(super) fn auth(context: &mut Context<'_>) -> Result<(), CommandError> {
                  sure your configuration is correct?",
             ));
         }
-        2 => (acl::DEFAULT, context.arg(1)),
+        2 => (acl::DEFAULT_USER_NAME, context.arg(1)),
         3 => (context.arg(1), context.arg(2)),
         _ => return Err(CommandError::Syntax),
     };
-    context.publish();
+    context.publish_last_command();
     context.engine.log_in(context.session, context.now, context.arg(0), named)?;
     context.reply.ok();
     Ok(())
@@ -52,7 +52,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     // If AUTH or SETNAME is repeated, the last one wins.
     if let Some(login) = login {
-        context.publish();
+        context.publish_last_command();
         context.engine.log_in(context.session, context.now, context.arg(0), login)?;
     }
     if !context.session.is_authenticated() {
@@ -120,7 +120,7 @@ pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn check_cluster(context: &Context<'_>) -> Result<(), CommandError> {
+fn require_cluster_mode(context: &Context<'_>) -> Result<(), CommandError> {
     match context.engine.topology {
         Some(_) => Ok(()),
         None => Err(CommandError::text("ERR This instance has cluster support disabled")),
@@ -128,7 +128,7 @@ fn check_cluster(context: &Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn asking(context: &mut Context<'_>) -> Result<(), CommandError> {
-    check_cluster(context)?;
+    require_cluster_mode(context)?;
     context.session.set_asking();
     context.reply.ok();
     Ok(())
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn hello_in_resp2_and_resp3() {
+    fn hello_replies_in_requested_protocol() {
         let mut client = Client::new();
         let resp3 = HELLO_REPLY.replace("*14", "%7").replace(":2|", ":3|");
         client.check_replies(&[

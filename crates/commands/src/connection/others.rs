@@ -10,11 +10,11 @@ use super::filter::ClientFilters;
 pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (me, now) = (context.session.id(), context.now);
     let filter = ClientFilters::parse(context, false)?;
-    context.publish();
+    context.publish_last_command();
     context.engine.log.update_unsent_output();
     let mut text = Vec::new();
     for client in context.engine.clients.list().into_iter().filter(|client| filter.matches(client, me, now)) {
-        text.extend_from_slice(&client.describe(now, &context.engine.catalogue));
+        text.extend_from_slice(&client.format_line(now, &context.engine.catalogue));
         text.push(b'\n');
     }
     context.reply.verbatim(b"txt", &text);
@@ -62,7 +62,7 @@ pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
             return Err(CommandError::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
         }
     };
-    let id = context.integer(2)?;
+    let id = context.integer_arg(2)?;
     let client = u64::try_from(id).ok().and_then(|id| context.engine.clients.find(id));
     let done = client.is_some_and(|client| client.unblock(how));
     context.reply.integer(i64::from(done));
@@ -112,7 +112,7 @@ mod tests {
         let mut client = Client::new();
         let link = ConnectionInfo { address: "127.0.0.1:1".to_owned(), ..ConnectionInfo::default() };
         let shared = client.engine.clients.connect(link, client.now, Box::new(|| {}));
-        client.session = Session::of(shared, CommandOrigin::Client, true);
+        client.session = Session::for_client(shared, CommandOrigin::Client, true);
         client
     }
 
@@ -174,7 +174,7 @@ mod tests {
             ("db 3", "db 0"),
             ("maxage 5", "maxage 6"),
         ] {
-            client.engine.change_users(|users| users.set(b"u", &[])).unwrap();
+            client.engine.change_users(|users| users.set_rules(b"u", &[])).unwrap();
             assert!(chosen(&mut client, &format!("client list {fits} skipme no")), "{fits}");
             assert!(!chosen(&mut client, &format!("client list {fails} skipme no")), "{fails}");
             if !fits.starts_with("maxage") && !fails.starts_with("not") {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn client_kill_and_unblock() {
+    fn client_kill_and_unblock_act_on_selected_client() {
         let mut client = connected_client();
         let woken = Arc::new(AtomicUsize::new(0));
         let count = woken.clone();
@@ -242,7 +242,7 @@ mod tests {
             ("client unblock 2 error", ":1"),
             ("client unblock 9", ":0"),
         ]);
-        assert_eq!(other.take_unblock(), Some(UnblockReason::Error));
+        assert_eq!(other.take_unblock_reason(), Some(UnblockReason::Error));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use engine::{ClientFlags, CommandError, Context, Tracking, TrackingMode, quote};
+use engine::{ClientFlags, ClientTracking, CommandError, Context, TrackingMode, quote};
 
 use super::client::eq_ignore_case_until_nul;
 
@@ -50,11 +50,11 @@ impl<'a> TrackingOptions<'a> {
     }
 
     /// Checks the options against the current tracking state and returns the new mode.
-    fn check_conflicts(&self, before: Option<&Tracking>) -> Result<TrackingMode, CommandError> {
+    fn check_conflicts(&self, current: Option<&ClientTracking>) -> Result<TrackingMode, CommandError> {
         if !self.prefixes.is_empty() && !self.broadcast {
             return Err(CommandError::text("ERR PREFIX option requires BCAST mode to be enabled"));
         }
-        if before.is_some_and(|before| (before.mode == TrackingMode::Broadcast) != self.broadcast) {
+        if current.is_some_and(|before| (before.mode == TrackingMode::Broadcast) != self.broadcast) {
             return Err(CommandError::text(
                 "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then \
                  re-enabling it with a different mode.",
@@ -66,7 +66,7 @@ impl<'a> TrackingOptions<'a> {
         if self.optin && self.optout {
             return Err(CommandError::text("ERR You can't specify both OPTIN mode and OPTOUT mode"));
         }
-        let mode = before.map(|before| before.mode);
+        let mode = current.map(|before| before.mode);
         if self.optin && mode == Some(TrackingMode::OptOut)
             || self.optout && mode == Some(TrackingMode::OptIn)
         {
@@ -75,7 +75,7 @@ impl<'a> TrackingOptions<'a> {
                  re-enabling it with a different mode.",
             ));
         }
-        self.check_prefixes(before)?;
+        self.check_prefixes(current)?;
         Ok(match self {
             Self { broadcast: true, .. } => TrackingMode::Broadcast,
             Self { optin: true, .. } => TrackingMode::OptIn,
@@ -85,7 +85,7 @@ impl<'a> TrackingOptions<'a> {
         })
     }
 
-    fn check_prefixes(&self, before: Option<&Tracking>) -> Result<(), CommandError> {
+    fn check_prefixes(&self, current: Option<&ClientTracking>) -> Result<(), CommandError> {
         let overlap = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
         let refuse = |prefix: &[u8], other: &[u8], what: &str| {
             let text = format!(
@@ -96,7 +96,7 @@ impl<'a> TrackingOptions<'a> {
             Err(CommandError::Text(text.into()))
         };
         for (index, prefix) in self.prefixes.iter().enumerate() {
-            let mut existing = before.into_iter().flat_map(|before| &before.prefixes);
+            let mut existing = current.into_iter().flat_map(|before| &before.prefixes);
             if let Some(other) = existing.find(|other| overlap(prefix, other)) {
                 return refuse(prefix, other, "an existing");
             }
@@ -128,9 +128,15 @@ pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
             if mode == TrackingMode::Broadcast && prefixes.is_empty() {
                 prefixes.insert(Vec::new());
             }
-            let caching = before.is_some_and(|before| before.caching);
+            let caching = before.is_some_and(|before| before.caching_exception);
             let (noloop, redirect) = (options.noloop, options.redirect);
-            let tracking = Tracking { mode, noloop, redirect, prefixes, caching };
+            let tracking = ClientTracking {
+                mode,
+                no_loop: noloop,
+                redirect_to: redirect,
+                prefixes,
+                caching_exception: caching,
+            };
             context.engine.start_tracking(context.session, tracking);
         }
         word if eq_ignore_case_until_nul(word, b"off") => {
@@ -164,7 +170,7 @@ pub(super) fn caching(context: &mut Context<'_>) -> Result<(), CommandError> {
             ));
         }
         word if eq_ignore_case_until_nul(word, b"yes") || eq_ignore_case_until_nul(word, b"no") => {
-            tracking.caching = true;
+            tracking.caching_exception = true;
         }
         _ => return Err(CommandError::Syntax),
     }
@@ -188,7 +194,7 @@ pub(super) fn trackinginfo(context: &mut Context<'_>) -> Result<(), CommandError
         None => flags.push("off"),
         Some(tracking) => {
             flags.push("on");
-            match (tracking.mode, tracking.caching) {
+            match (tracking.mode, tracking.caching_exception) {
                 (TrackingMode::Broadcast, _) => flags.push("bcast"),
                 (TrackingMode::OptIn, false) => flags.push("optin"),
                 (TrackingMode::OptIn, true) => flags.extend(["optin", "caching-yes"]),
@@ -196,7 +202,7 @@ pub(super) fn trackinginfo(context: &mut Context<'_>) -> Result<(), CommandError
                 (TrackingMode::OptOut, true) => flags.extend(["optout", "caching-no"]),
                 (TrackingMode::Default, _) => {}
             }
-            if tracking.noloop {
+            if tracking.no_loop {
                 flags.push("noloop");
             }
             if client.flags().contains(ClientFlags::BROKEN_REDIRECT) {
@@ -238,7 +244,7 @@ mod tests {
             (&["get", "other"], 3),
         ] {
             client.call(words);
-            assert_eq!(client.engine.tracking.keys(), tracked, "{words:?}");
+            assert_eq!(client.engine.tracking.key_count(), tracked, "{words:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_for_read(&key);
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     match found {
         Some(place) => reply.bulk(&persistence::dump(&table.value(place), Dialect::Redoubt, true)),
         None => reply.null(),
@@ -19,9 +19,9 @@ pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[derive(Default)]
 struct RestoreOptions {
-    replace: bool,
-    absolute: bool,
-    idle: Option<i64>,
+    replaces_existing: bool,
+    is_absolute: bool,
+    idle_seconds: Option<i64>,
     frequency: Option<i64>,
 }
 
@@ -32,19 +32,19 @@ impl RestoreOptions {
         while let Some(word) = context.args.get(index) {
             let more = index + 1 < context.args.len();
             if word.eq_ignore_ascii_case(b"replace") {
-                options.replace = true;
+                options.replaces_existing = true;
             } else if word.eq_ignore_ascii_case(b"absttl") {
-                options.absolute = true;
+                options.is_absolute = true;
             } else if word.eq_ignore_ascii_case(b"idletime") && more && options.frequency.is_none() {
                 index += 1;
-                let idle = context.integer(index)?;
+                let idle = context.integer_arg(index)?;
                 if idle < 0 {
                     return Err(CommandError::text("ERR Invalid IDLETIME value, must be >= 0"));
                 }
-                options.idle = Some(idle);
-            } else if word.eq_ignore_ascii_case(b"freq") && more && options.idle.is_none() {
+                options.idle_seconds = Some(idle);
+            } else if word.eq_ignore_ascii_case(b"freq") && more && options.idle_seconds.is_none() {
                 index += 1;
-                let frequency = context.integer(index)?;
+                let frequency = context.integer_arg(index)?;
                 if !(0..=255).contains(&frequency) {
                     return Err(CommandError::text("ERR Invalid FREQ value, must be >= 0 and <= 255"));
                 }
@@ -63,10 +63,10 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = RestoreOptions::parse(context)?;
     let (key, payload) = (context.key(1)?, context.arg(3));
     let found = context.find(&key);
-    if found.is_some() && !options.replace {
+    if found.is_some() && !options.replaces_existing {
         return Err(CommandError::text("BUSYKEY Target key name already exists."));
     }
-    let ttl = context.integer(2)?;
+    let ttl = context.integer_arg(2)?;
     if ttl < 0 {
         return Err(CommandError::text("ERR Invalid TTL value, must be >= 0"));
     }
@@ -77,12 +77,12 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let sealed = if unchecked { persistence::with_corrected_checksum(payload) } else { None };
     let checks = match context.session.origin() {
         CommandOrigin::Client => context.engine.settings.payload_checks(),
-        CommandOrigin::Master | CommandOrigin::Source => context.engine.settings.file_checks(),
+        CommandOrigin::Master | CommandOrigin::SlotMigrationSource => context.engine.settings.file_checks(),
     };
     let payload_or_sealed = sealed.as_deref().unwrap_or(payload);
     let value = persistence::restore(payload_or_sealed, longest, limits, checks, &mut buffer)
         .map_err(|error| restore_error(context, error))?;
-    let expiry = match (ttl, options.absolute) {
+    let expiry = match (ttl, options.is_absolute) {
         (0, _) => None,
         (at, true) => Some(Millis(at)),
         (ttl, false) => Some(Millis(context.now.0.saturating_add(ttl))),
@@ -106,7 +106,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.publish_new_key(context.session.db(), &key);
     context.notify(EventClass::GENERIC, "restore", &key);
     let (now, lfu) = (context.now, context.engine.settings.lfu().is_some());
-    let usage = match (lfu, options.idle, options.frequency) {
+    let usage = match (lfu, options.idle_seconds, options.frequency) {
         (false, Some(idle), _) => Some(Usage::with_idle_time(now, idle.unsigned_abs())),
         (true, _, Some(counter)) => Some(Usage::with_frequency(now, counter as u8)),
         _ => None,
@@ -133,11 +133,11 @@ fn restore_error(context: &Context<'_>, error: RestoreError) -> CommandError {
 
 /// Replicates RESTORE with an absolute expiry, since a relative one would shift by the replication delay.
 fn log_restore(context: &mut Context<'_>, payload: &[u8], expiry: Option<Millis>, options: &RestoreOptions) {
-    let Some(at) = expiry.filter(|_| !options.absolute) else { return };
+    let Some(at) = expiry.filter(|_| !options.is_absolute) else { return };
     let (name, key) = (context.arg(0), context.arg(1));
     let mut digits = itoa::Buffer::new();
     let at = digits.format(at.0).as_bytes();
-    if options.replace {
+    if options.replaces_existing {
         context.log_effect(&[name, key, at, payload, b"ABSTTL", b"REPLACE"]);
     } else {
         context.log_effect(&[name, key, at, payload, b"ABSTTL"]);
@@ -150,9 +150,9 @@ mod tests {
 
     use crate::testing::Client;
 
-    fn restore(client: &mut Client, key: &str, ttl: &str, payload: &[u8], more: &[&str]) -> Value {
+    fn restore(client: &mut Client, key: &str, ttl: &str, payload: &[u8], options: &[&str]) -> Value {
         let mut words = vec![&b"restore"[..], key.as_bytes(), ttl.as_bytes(), payload];
-        words.extend(more.iter().map(|word| word.as_bytes()));
+        words.extend(options.iter().map(|word| word.as_bytes()));
         client.call_bytes(&words)
     }
 

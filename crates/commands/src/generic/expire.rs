@@ -11,7 +11,7 @@ fn set_expiry(
     name: &'static str,
 ) -> Result<(), CommandError> {
     let when = ExpireCondition::parse(context, 3..context.args.len())?;
-    let number = context.integer(2)?;
+    let number = context.integer_arg(2)?;
     let at = to_absolute(number, unit, base, context.now).ok_or(CommandError::InvalidExpire(name))?;
     let key = context.key(1)?;
     let mut done = false;
@@ -56,7 +56,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn expire_times_and_conditions() {
+    fn expire_commands_apply_times_and_conditions() {
         let both = "-ERR NX and XX, GT or LT options at the same time are not compatible";
         Client::new().check_replies(&[
             ("set k v", "+OK"),

@@ -9,8 +9,8 @@ use crate::connection::parse_db_index;
 /// Whether the client waits until the memory is freed. This depends on the option ASYNC or SYNC of FLUSHALL, FLUSHDB
 /// and CLUSTER FLUSHSLOT, or on `lazyfree-lazy-user-flush` if no option is given. Other clients never wait, since the
 /// slots are unlocked before the memory is freed.
-pub(crate) fn waits_for_lazy_free(word: Option<&[u8]>, settings: &Settings) -> Result<bool, CommandError> {
-    match word {
+pub(crate) fn waits_for_lazy_free(option: Option<&[u8]>, settings: &Settings) -> Result<bool, CommandError> {
+    match option {
         None => Ok(!settings.flush_async.load(Ordering::Relaxed)),
         Some(word) if word.eq_ignore_ascii_case(b"async") => Ok(false),
         Some(word) if word.eq_ignore_ascii_case(b"sync") => Ok(true),
@@ -30,12 +30,12 @@ pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Empties database `db`, or all databases if `db` is `None`.
-fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandError> {
+fn flush(context: &mut Context<'_>, db: Option<u16>) -> Result<(), CommandError> {
     if context.args.len() > 2 {
         return Err(CommandError::Syntax);
     }
     let wait = waits_for_lazy_free(context.args.get(1), &context.engine.settings)?;
-    let removed = context.clear_databases(only, wait);
+    let removed = context.clear_databases(db, wait);
     context.engine.settings.cleared_databases.fetch_add(1, Ordering::Relaxed);
     context.engine.tracking.invalidate_all(&context.engine.clients);
     context.engine.hot_keys.discard_windows();
@@ -53,7 +53,7 @@ pub(super) fn swapdb(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.engine.topology.is_some() {
         return Err(CommandError::text("ERR SWAPDB is not allowed in cluster mode"));
     }
-    let number = |index, text| context.integer(index).map_err(|_| CommandError::text(text));
+    let number = |index, text| context.integer_arg(index).map_err(|_| CommandError::text(text));
     let first = number(1, "ERR invalid first DB index")?;
     let second = number(2, "ERR invalid second DB index")?;
     let (first, second) = (parse_db_index(context, first)?, parse_db_index(context, second)?);
@@ -86,13 +86,13 @@ mod tests {
                 client.run_to_text(&format!("set {key} v"));
             }
             client.check_replies(&[(flush, "+OK"), ("dbsize", ":0")]);
-            assert_eq!(client.engine.lazy_free.pending() > 0, elsewhere, "{flush}, {lazy}");
+            assert_eq!(client.engine.lazy_free.pending_count() > 0, elsewhere, "{flush}, {lazy}");
             client.engine.lazy_free.free_all();
         }
     }
 
     #[test]
-    fn flush_and_swapdb() {
+    fn flush_and_swapdb_act_on_whole_databases() {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("mset a 1 b 2", "+OK"),

@@ -37,12 +37,12 @@ pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn reply_count(
     context: &mut Context<'_>,
-    mut look: impl FnMut(&mut Context<'_>, &Key<'_>) -> Option<EntryRef>,
+    mut find_key: impl FnMut(&mut Context<'_>, &Key<'_>) -> Option<EntryRef>,
 ) -> Result<(), CommandError> {
     let mut there = 0;
     for index in 1..context.args.len() {
         let key = context.key(index)?;
-        there += i64::from(look(context, &key).is_some());
+        there += i64::from(find_key(context, &key).is_some());
     }
     context.reply.integer(there);
     Ok(())
@@ -61,7 +61,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn exists_type_and_del() {
+    fn exists_type_and_del_report_existing_keys() {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("mset a 1 b 2", "+OK"),

@@ -21,7 +21,7 @@ pub(crate) fn reference_count(value: &Value<'_>) -> i64 {
 pub(super) fn object_encoding(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let found = context.peek(&key);
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     match found {
         Some(place) => reply.bulk(table.value(place).encoding().as_bytes()),
         None => reply.null(),
@@ -29,10 +29,10 @@ pub(super) fn object_encoding(context: &mut Context<'_>) -> Result<(), CommandEr
     Ok(())
 }
 
-pub(super) fn refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn object_refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let found = context.peek(&key);
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     match found {
         Some(place) => reply.integer(reference_count(&table.value(place))),
         None => reply.null(),
@@ -40,14 +40,14 @@ pub(super) fn refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-pub(super) fn freq(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn object_freq(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let (found, now, engine) = (context.peek(&key), context.now, context.engine);
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     match (found, engine.settings.lfu()) {
         (None, _) => reply.null(),
         (Some(place), Some(settings)) => {
-            let usage = engine.usage_in(key.slot(), table.usage(place));
+            let usage = engine.interpret_usage(key.slot(), table.usage(place));
             reply.integer(i64::from(usage.frequency(now, settings)));
         }
         (Some(_), None) => {
@@ -60,14 +60,14 @@ pub(super) fn freq(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-pub(super) fn idletime(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn object_idletime(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let (found, now, engine) = (context.peek(&key), context.now, context.engine);
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     match (found, engine.settings.lfu()) {
         (None, _) => reply.null(),
         (Some(place), None) => {
-            let usage = engine.usage_in(key.slot(), table.usage(place));
+            let usage = engine.interpret_usage(key.slot(), table.usage(place));
             reply.integer(usage.idle_seconds(now) as i64);
         }
         (Some(_), Some(_)) => {
@@ -143,7 +143,7 @@ mod tests {
             client.check_replies(&[("flushall", "+OK"), ("mset a 1 {b}b 2", "+OK")]);
             for (policy, object) in [(AllKeysLfu, "freq"), (AllKeysLru, "idletime"), (AllKeysLfu, "freq")] {
                 client.engine.settings.set_eviction_settings(policy, 5, 10, true);
-                client.engine.reset_usage_of_other_kind(client.now);
+                client.engine.reset_usage_after_kind_change(client.now);
                 let fresh = if object == "freq" { ":5" } else { ":0" };
                 client.check_replies(&[
                     (&format!("object {object} a"), fresh),
@@ -157,11 +157,11 @@ mod tests {
             let policies = [AllKeysRandom, AllKeysLru];
             client.now.0 += 7_000;
             client.engine.settings.set_eviction_settings(policies[hour % 2], 5, 10, true);
-            client.engine.reset_usage_of_other_kind(client.now);
+            client.engine.reset_usage_after_kind_change(client.now);
             client.now.0 += 2_000;
             client.check_replies(&[("object idletime a", ":2")]);
             client.engine.settings.set_eviction_settings(AllKeysLru, 5, 10, true);
-            client.engine.reset_usage_of_other_kind(client.now);
+            client.engine.reset_usage_after_kind_change(client.now);
             client.check_replies(&[("object idletime a", ":2")]);
         }
     }
@@ -210,7 +210,7 @@ mod tests {
             ("object idletime a", ":0"),
             ("client no-touch off", "+OK"),
         ]);
-        Usage::lfu(client.now).set_for_new_keys();
+        Usage::new_lfu(client.now).set_for_new_keys();
         client.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysLfu, 5, 10, true);
         assert!(
             client

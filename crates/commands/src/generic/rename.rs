@@ -61,19 +61,19 @@ fn copy_value(
     place: EntryRef,
     db: u16,
     to: &Key<'_>,
-    there: Option<EntryRef>,
+    target_entry: Option<EntryRef>,
 ) {
     let table = context.table_ref(from);
     let (expiry, value) = (table.expiry(place), table.copy(place));
-    context.put_value_in(db, to, there, value, expiry);
+    context.put_value_in(db, to, target_entry, value, expiry);
 }
 
 pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if context.engine.is_cluster_of_one_database() {
+    if context.engine.is_cluster_with_one_database() {
         return Err(CommandError::text("ERR MOVE is not allowed in cluster mode"));
     }
     let key = context.key(1)?;
-    let to = parse_db_index(context, context.integer(2)?)?;
+    let to = parse_db_index(context, context.integer_arg(2)?)?;
     if to == context.session.db() {
         return Err(SAME_KEY_ERROR);
     }
@@ -139,8 +139,8 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
         match option {
             CopyOption::Replace => replace = true,
             CopyOption::Db(place) => {
-                let number = context.integer(place)?;
-                if context.engine.is_cluster_of_one_database() && number != 0 {
+                let number = context.integer_arg(place)?;
+                if context.engine.is_cluster_with_one_database() && number != 0 {
                     return Err(CommandError::text(
                         "ERR Copying to another database is not allowed in cluster mode",
                     ));
@@ -175,7 +175,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn rename_changes_key() {
+    fn rename_moves_value_to_new_key() {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("set a 1 px 1000", "+OK"),
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn replacing_a_key_sends_new_event() {
         let mut client = Client::new();
-        client.engine.settings.set_notified(engine::EventClass::NEW);
+        client.engine.settings.set_notified_event_classes(engine::EventClass::NEW);
         client.check_events(&[
             ("set a 1", "new a, set a"),
             ("set b 2", "new b, set b"),

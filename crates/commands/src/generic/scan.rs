@@ -6,13 +6,13 @@ use keyspace::{ScanItem, Table};
 use crate::scanning::{AcceptedOptions, BulkStringCollector, ScanOptions, parse_cursor, reply_page};
 
 /// Number of keys that RANDOMKEY tries before it gives up, since the keys that it selects may have expired.
-const RANDOM_TRIES: usize = 100;
+const MAX_RANDOMKEY_TRIES: usize = 100;
 /// Mask of the cursor bits that hold the slot. The other bits hold the position within the slot in hash order. The low
 /// bits of the position are not significant ([`Table::scan`]), so that both fit in one integer.
-const SLOT_BITS: u64 = 0x3fff;
+const SLOT_MASK: u64 = 0x3fff;
 
 pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let keys: usize = context.non_empty_slots(0).map(|slot| context.slot_len(slot)).sum();
+    let keys: usize = context.non_empty_slots(0).map(|slot| context.slot_key_count(slot)).sum();
     context.reply.integer(keys as i64);
     Ok(())
 }
@@ -36,12 +36,12 @@ pub(super) fn keys(context: &mut Context<'_>) -> Result<CommandOutcome, CommandE
 
 pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (db, now) = (context.session.db(), context.expiry_cutoff());
-    for _ in 0..RANDOM_TRIES {
-        let total: usize = context.non_empty_slots(0).map(|slot| context.slot_len(slot)).sum();
+    for _ in 0..MAX_RANDOMKEY_TRIES {
+        let total: usize = context.non_empty_slots(0).map(|slot| context.slot_key_count(slot)).sum();
         let Some(left) = context.random_u64().checked_rem(total as u64) else { break };
         let mut left = left as usize;
         let chosen = context.non_empty_slots(0).find(|&slot| {
-            let len = context.slot_len(slot);
+            let len = context.slot_key_count(slot);
             let here = left < len;
             left = left.saturating_sub(len);
             here
@@ -50,7 +50,7 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
         let Some(slot) = chosen else { continue };
         let random = context.random_u64();
         let chosen = context.with_slot(slot, |data| {
-            let item = data.table(db).random(random)?;
+            let item = data.table(db).random_key(random)?;
             Some((item.key.to_vec(), item.expiry.is_none_or(|at| at > now)))
         });
         match chosen {
@@ -66,21 +66,21 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-pub(super) fn call_scan(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(1))?;
     let options = ScanOptions::parse(context, 2, AcceptedOptions::TYPE)?;
     let (db, now) = (context.session.db(), context.expiry_cutoff());
     let mut found = BulkStringCollector::default();
     let mut left = options.count;
-    let mut position = cursor & !SLOT_BITS;
-    let first = (cursor & SLOT_BITS) as usize;
+    let mut position = cursor & !SLOT_MASK;
+    let first = (cursor & SLOT_MASK) as usize;
     let mut next = 0;
     for slot in context.non_empty_slots(first) {
         // The slot that the cursor names may have become empty.
         if slot.index() > first {
             position = 0;
         }
-        if position == 0 && context.slot_len(slot) == 0 {
+        if position == 0 && context.slot_key_count(slot) == 0 {
             continue;
         }
         if left == 0 {
@@ -117,7 +117,7 @@ pub(super) fn call_scan(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn scan_slot(table: &Table, from: u64, count: usize, visit: &mut dyn FnMut(ScanItem<'_>)) -> Option<u64> {
     let mut count = count;
     loop {
-        let next = table.scan(from, count, visit)? & !SLOT_BITS;
+        let next = table.scan(from, count, visit)? & !SLOT_MASK;
         if next != from {
             return Some(next);
         }
@@ -137,7 +137,7 @@ mod tests {
     use crate::testing::Client;
     use engine::NodeFlags;
 
-    fn text_of_reply(value: &Value) -> String {
+    fn to_text(value: &Value) -> String {
         String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
     }
 
@@ -145,7 +145,7 @@ mod tests {
     fn call_scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
         let reply = client.call(words);
         let [cursor, keys] = reply.as_array().expect("two") else { panic!("{reply:?}") };
-        (text_of_reply(cursor), keys.as_array().expect("keys").iter().map(text_of_reply).collect())
+        (to_text(cursor), keys.as_array().expect("keys").iter().map(to_text).collect())
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
             ("scan 0 match tw* type STRING count 100", "*2|$1|0|*1|$3|two"),
             ("dbsize", ":4"),
         ]);
-        let random = text_of_reply(&client.call(&["randomkey"]));
+        let random = to_text(&client.call(&["randomkey"]));
         assert!(["one", "two", "three"].contains(&random.as_str()), "{random}");
     }
 

@@ -4,25 +4,25 @@ use clock::Millis;
 use engine::{CommandError, Context};
 
 /// Reply for a key that does not exist.
-const MISSING: i64 = -2;
+const MISSING_KEY_REPLY: i64 = -2;
 /// Reply for a key without an expiry.
-const NO_EXPIRY: i64 = -1;
+const NO_EXPIRY_REPLY: i64 = -1;
 
-fn reply_ttl(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
+fn reply_ttl(context: &mut Context<'_>, convert: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let shown = match context.find_for_read_untouched(&key) {
-        None => MISSING,
+        None => MISSING_KEY_REPLY,
         Some(place) => match context.table_ref(&key).expiry(place) {
-            None => NO_EXPIRY,
-            Some(at) => show(at, context.now),
+            None => NO_EXPIRY_REPLY,
+            Some(at) => convert(at, context.now),
         },
     };
     context.reply.integer(shown);
     Ok(())
 }
 
-fn remaining_millis(at: Millis, now: Millis) -> i64 {
-    at.0.saturating_sub(now.0).max(0)
+fn remaining_millis(expiry: Millis, now: Millis) -> i64 {
+    expiry.0.saturating_sub(now.0).max(0)
 }
 
 /// Rounds to the nearest second, as Redis does.

@@ -10,8 +10,11 @@ use crate::sorted_set::add::{ZaddOptions, add_scored};
 pub(super) fn geoadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (mut options, mut first) = (ZaddOptions::empty(), 2);
     let allowed = ZaddOptions::NX | ZaddOptions::XX | ZaddOptions::CH;
-    while let Some(option) =
-        context.args.get(first).and_then(ZaddOptions::parse_word).filter(|option| allowed.contains(*option))
+    while let Some(option) = context
+        .args
+        .get(first)
+        .and_then(ZaddOptions::parse_option_word)
+        .filter(|option| allowed.contains(*option))
     {
         options |= option;
         first += 1;
@@ -22,7 +25,10 @@ pub(super) fn geoadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let mut members = SmallVec::<[(usize, f64); 8]>::new();
     for index in (first..context.args.len()).step_by(3) {
-        members.push((index + 2, parse_point(context.double(index), context.double(index + 1))?.score()));
+        members.push((
+            index + 2,
+            parse_point(context.double_arg(index), context.double_arg(index + 1))?.score(),
+        ));
     }
     add_scored(context, options, members.into_iter())
 }

@@ -1,45 +1,45 @@
 //! Search areas: which points they contain and which grid cells cover them.
 
-use super::cell::{Cell, Point, STEPS};
+use super::cell::{BISECTION_STEPS, GridCell, Point};
 
 /// Mean radius of the earth in meters, with the value that Redis uses.
-const EARTH_RADIUS: f64 = 6_372_797.560_856;
+const EARTH_RADIUS_METERS: f64 = 6_372_797.560_856;
 /// Half of the Mercator map's width at the equator, in meters.
-const HALF_MAP_WIDTH: f64 = 20_037_726.37;
+const HALF_MAP_WIDTH_METERS: f64 = 20_037_726.37;
 const RADIANS_PER_DEGREE: f64 = std::f64::consts::PI / 180.0;
 
 /// Tolerance for rounding errors: if a computed distance exceeds the limit times this factor, the exact distance
 /// certainly exceeds the limit.
 const ROUNDING_TOLERANCE: f64 = 1.000_001;
 
-fn radians(degrees: f64) -> f64 {
+fn to_radians(degrees: f64) -> f64 {
     degrees * RADIANS_PER_DEGREE
 }
 
-fn degrees(radians: f64) -> f64 {
+fn to_degrees(radians: f64) -> f64 {
     radians / RADIANS_PER_DEGREE
 }
 
 /// The distance in meters between two latitudes along a meridian.
-fn latitude_distance(one: f64, other: f64) -> f64 {
-    EARTH_RADIUS * (radians(other) - radians(one)).abs()
+fn meridian_distance(from: f64, to: f64) -> f64 {
+    EARTH_RADIUS_METERS * (to_radians(to) - to_radians(from)).abs()
 }
 
 /// The great-circle distance in meters, by the haversine formula.
-pub(super) fn distance(one: Point, other: Point) -> f64 {
-    distance_from(one, radians(one.latitude).cos(), other)
+pub(super) fn distance(from: Point, to: Point) -> f64 {
+    distance_from(from, to_radians(from.latitude).cos(), to)
 }
 
 /// Like [`distance`], with a precomputed cosine of the first point's latitude.
-fn distance_from(one: Point, cosine: f64, other: Point) -> f64 {
-    let v = ((radians(other.longitude) - radians(one.longitude)) / 2.0).sin();
+fn distance_from(from: Point, latitude_cosine: f64, to: Point) -> f64 {
+    let v = ((to_radians(to.longitude) - to_radians(from.longitude)) / 2.0).sin();
     if v == 0.0 {
-        return latitude_distance(one.latitude, other.latitude);
+        return meridian_distance(from.latitude, to.latitude);
     }
-    let (one, other) = (radians(one.latitude), radians(other.latitude));
+    let (one, other) = (to_radians(from.latitude), to_radians(to.latitude));
     let u = ((other - one) / 2.0).sin();
-    let a = u * u + cosine * other.cos() * v * v;
-    2.0 * EARTH_RADIUS * a.sqrt().asin()
+    let a = u * u + latitude_cosine * other.cos() * v * v;
+    2.0 * EARTH_RADIUS_METERS * a.sqrt().asin()
 }
 
 /// The shape of a search area, lengths in meters.
@@ -66,13 +66,13 @@ impl Polygon {
     pub(super) fn center(&self) -> Point {
         let mut sum = [0.0; 3];
         for vertex in &self.vertices {
-            let (longitude, latitude) = (radians(vertex.longitude), radians(vertex.latitude));
+            let (longitude, latitude) = (to_radians(vertex.longitude), to_radians(vertex.latitude));
             sum[0] += latitude.cos() * longitude.cos();
             sum[1] += latitude.cos() * longitude.sin();
             sum[2] += latitude.sin();
         }
         let [x, y, z] = sum.map(|part| part / self.vertices.len() as f64);
-        Point { longitude: degrees(y.atan2(x)), latitude: degrees(z.atan2(x.hypot(y))) }
+        Point { longitude: to_degrees(y.atan2(x)), latitude: to_degrees(z.atan2(x.hypot(y))) }
     }
 
     /// The south-west and north-east corners of the bounding box.
@@ -111,16 +111,16 @@ impl Polygon {
 
 /// A shape with its center, the reference point for distances.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Area<'s> {
+pub(super) struct SearchArea<'s> {
     center: Point,
     shape: &'s Shape,
     /// Cosine of the center's latitude.
     latitude_cosine: f64,
 }
 
-impl<'s> Area<'s> {
+impl<'s> SearchArea<'s> {
     pub(super) fn new(center: Point, shape: &'s Shape) -> Self {
-        Self { center, shape, latitude_cosine: radians(center.latitude).cos() }
+        Self { center, shape, latitude_cosine: to_radians(center.latitude).cos() }
     }
 
     /// The distance from the center, or `None` if the point lies outside.
@@ -129,14 +129,14 @@ impl<'s> Area<'s> {
             Shape::Polygon(ref polygon) => polygon.contains(point).then(|| distance(self.center, point)),
             Shape::Circle { radius } => {
                 // Cheap lower bound first: no path between two latitudes is shorter than the meridian.
-                if latitude_distance(self.center.latitude, point.latitude) > radius * ROUNDING_TOLERANCE {
+                if meridian_distance(self.center.latitude, point.latitude) > radius * ROUNDING_TOLERANCE {
                     return None;
                 }
                 let distance = distance_from(self.center, self.latitude_cosine, point);
                 (distance <= radius).then_some(distance)
             }
             Shape::Box { width, height } => {
-                if latitude_distance(point.latitude, self.center.latitude) > height / 2.0 {
+                if meridian_distance(point.latitude, self.center.latitude) > height / 2.0 {
                     return None;
                 }
                 let neighbour = Point { longitude: self.center.longitude, ..point };
@@ -156,8 +156,8 @@ impl<'s> Area<'s> {
             Shape::Polygon(ref polygon) => return polygon.bounding_box(),
         };
         let Point { longitude, latitude } = self.center;
-        let up = degrees(height / EARTH_RADIUS);
-        let across = |latitude: f64| degrees(width / EARTH_RADIUS / radians(latitude).cos());
+        let up = to_degrees(height / EARTH_RADIUS_METERS);
+        let across = |latitude: f64| to_degrees(width / EARTH_RADIUS_METERS / to_radians(latitude).cos());
         let across = if latitude < 0.0 { across(latitude - up) } else { across(latitude + up) };
         (
             Point { longitude: longitude - across, latitude: latitude - up },
@@ -175,7 +175,7 @@ impl<'s> Area<'s> {
         }
     }
 
-    /// Distance in meters from [`Area::search_center`] to the farthest point of the area.
+    /// Distance in meters from [`SearchArea::search_center`] to the farthest point of the area.
     fn max_distance(&self) -> f64 {
         match *self.shape {
             Shape::Circle { radius } => radius,
@@ -183,8 +183,10 @@ impl<'s> Area<'s> {
             Shape::Polygon(ref polygon) => {
                 let (low, high) = polygon.bounding_box();
                 let widest = low.latitude.max(0.0).min(high.latitude);
-                let width = EARTH_RADIUS * radians(high.longitude - low.longitude) * radians(widest).cos();
-                (width / 2.0).hypot(latitude_distance(low.latitude, high.latitude) / 2.0)
+                let width = EARTH_RADIUS_METERS
+                    * to_radians(high.longitude - low.longitude)
+                    * to_radians(widest).cos();
+                (width / 2.0).hypot(meridian_distance(low.latitude, high.latitude) / 2.0)
             }
         }
     }
@@ -193,36 +195,36 @@ impl<'s> Area<'s> {
     fn grid_steps(&self) -> u32 {
         let mut reach = self.max_distance();
         if reach == 0.0 {
-            return STEPS;
+            return BISECTION_STEPS;
         }
         let mut steps = 1i32;
-        while reach < HALF_MAP_WIDTH {
+        while reach < HALF_MAP_WIDTH_METERS {
             reach *= 2.0;
             steps += 1;
         }
         // Use larger cells near the poles, where cells are narrow, so that a cell and its neighbours cover the area.
         let latitude = self.search_center().latitude.abs();
         steps -= 2 + i32::from(latitude > 66.0) + i32::from(latitude > 80.0);
-        steps.clamp(1, STEPS as i32) as u32
+        steps.clamp(1, BISECTION_STEPS as i32) as u32
     }
 
     /// The cells that cover the area, in search order: the center cell, north, south, east, west, then the corners.
-    pub(super) fn covering_cells(&self) -> Vec<Cell> {
+    pub(super) fn covering_cells(&self) -> Vec<GridCell> {
         const NEIGHBOUR_OFFSETS: [(i32, i32); 9] =
             [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
         let (low, high) = self.bounding_box();
         let (middle, steps) = (self.search_center(), self.grid_steps());
-        let mut cell = Cell::containing(middle, steps);
-        let is_short = cell.neighbour(0, 1).latitudes().1 < high.latitude
-            || cell.neighbour(0, -1).latitudes().0 > low.latitude
-            || cell.neighbour(1, 0).longitudes().1 < high.longitude
-            || cell.neighbour(-1, 0).longitudes().0 > low.longitude;
+        let mut cell = GridCell::containing(middle, steps);
+        let is_short = cell.neighbour(0, 1).latitude_range().1 < high.latitude
+            || cell.neighbour(0, -1).latitude_range().0 > low.latitude
+            || cell.neighbour(1, 0).longitude_range().1 < high.longitude
+            || cell.neighbour(-1, 0).longitude_range().0 > low.longitude;
         let mut final_steps = steps;
         if steps > 1 && is_short {
             final_steps -= 1;
-            cell = Cell::containing(middle, final_steps);
+            cell = GridCell::containing(middle, final_steps);
         }
-        let ((west, east), (south, north)) = (cell.longitudes(), cell.latitudes());
+        let ((west, east), (south, north)) = (cell.longitude_range(), cell.latitude_range());
         let needed = |(x, y): (i32, i32)| {
             final_steps < 2
                 || !(y < 0 && south < low.latitude
@@ -230,7 +232,7 @@ impl<'s> Area<'s> {
                     || x < 0 && west < low.longitude
                     || x > 0 && east > high.longitude)
         };
-        let mut cells: Vec<Cell> = Vec::new();
+        let mut cells: Vec<GridCell> = Vec::new();
         for (x, y) in NEIGHBOUR_OFFSETS.into_iter().filter(|neighbour| needed(*neighbour)) {
             let next = cell.neighbour(x, y);
             // In a large area, neighbours wrap around to cells that are already in the list.
@@ -276,7 +278,7 @@ mod tests {
                     Shape::Polygon(Polygon::new((0..3 + number % 5).map(|_| vertex()).collect()))
                 }
             };
-            let area = Area::new(center, &shape);
+            let area = SearchArea::new(center, &shape);
             let point = Point {
                 longitude: center.longitude + next(spread),
                 latitude: center.latitude + next(spread),
@@ -286,8 +288,10 @@ mod tests {
             }
             within += 1;
             let score = point.score();
-            let covered =
-                area.covering_cells().iter().any(|cell| (cell.scores().0..cell.scores().1).contains(&score));
+            let covered = area
+                .covering_cells()
+                .iter()
+                .any(|cell| (cell.score_range().0..cell.score_range().1).contains(&score));
             assert!(covered, "{area:?} {point:?}");
         }
         assert!(within > 1000, "{within}");

@@ -5,9 +5,9 @@
 //! the earth mostly have close scores. The ranges, and therefore the scores, are those of Redis.
 
 /// Number of bisection steps for each coordinate of a stored point.
-pub(super) const STEPS: u32 = 26;
+pub(super) const BISECTION_STEPS: u32 = 26;
 /// Number of bits of a score.
-const BITS: u32 = 2 * STEPS;
+const SCORE_BITS: u32 = 2 * BISECTION_STEPS;
 
 /// A range of degrees, from lowest to highest.
 pub(super) type DegreeRange = (f64, f64);
@@ -35,8 +35,8 @@ impl Point {
 
     /// The center of the cell that a score stands for.
     pub(super) fn from_score(score: f64) -> Self {
-        let cell = Cell::from_bits(score_to_bits(score), STEPS);
-        let ((west, east), (south, north)) = (cell.longitudes(), cell.latitudes());
+        let cell = GridCell::from_bits(score_to_bits(score), BISECTION_STEPS);
+        let ((west, east), (south, north)) = (cell.longitude_range(), cell.latitude_range());
         Self {
             longitude: ((west + east) / 2.0).clamp(LONGITUDES.0, LONGITUDES.1),
             latitude: ((south + north) / 2.0).clamp(LATITUDES.0, LATITUDES.1),
@@ -45,17 +45,19 @@ impl Point {
 
     /// The score of this point.
     pub(super) fn score(self) -> f64 {
-        Cell::containing(self, STEPS).to_bits() as f64
+        GridCell::containing(self, BISECTION_STEPS).to_bits() as f64
     }
 
     /// The standard geohash of eleven characters. The last one is padding, since only 52 bits exist.
     pub(super) fn geohash(self) -> [u8; 11] {
-        let (x, y) =
-            (part_index(self.longitude, LONGITUDES, STEPS), part_index(self.latitude, ALL_LATITUDES, STEPS));
-        let bits = Cell { x, y, steps: STEPS }.to_bits();
+        let (x, y) = (
+            cell_index(self.longitude, LONGITUDES, BISECTION_STEPS),
+            cell_index(self.latitude, ALL_LATITUDES, BISECTION_STEPS),
+        );
+        let bits = GridCell { column: x, row: y, steps: BISECTION_STEPS }.to_bits();
         let mut text = [BASE32_ALPHABET[0]; 11];
         for (index, letter) in text.iter_mut().take(10).enumerate() {
-            *letter = BASE32_ALPHABET[(bits >> (BITS - 5 * (index as u32 + 1)) & 31) as usize];
+            *letter = BASE32_ALPHABET[(bits >> (SCORE_BITS - 5 * (index as u32 + 1)) & 31) as usize];
         }
         text
     }
@@ -74,21 +76,21 @@ fn score_to_bits(score: f64) -> u64 {
 
 /// A grid cell after a number of steps: its column counted from the west and its row from the south.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cell {
-    x: u32,
-    y: u32,
+pub(super) struct GridCell {
+    column: u32,
+    row: u32,
     steps: u32,
 }
 
 /// Index of the part that contains `degree`, if `range` is divided into `2^steps` equal parts.
-fn part_index(degree: f64, range: DegreeRange, steps: u32) -> u32 {
+fn cell_index(degree: f64, range: DegreeRange, steps: u32) -> u32 {
     ((degree - range.0) / (range.1 - range.0) * f64::from(1u32 << steps)) as u32
 }
 
 /// The range of degrees of the part with this index, if `range` is divided into `2^steps` equal parts.
-fn part_range(part: u32, range: DegreeRange, steps: u32) -> DegreeRange {
+fn cell_range(index: u32, range: DegreeRange, steps: u32) -> DegreeRange {
     let (parts, width) = (f64::from(1u32 << steps), range.1 - range.0);
-    (range.0 + f64::from(part) / parts * width, range.0 + (f64::from(part) + 1.0) / parts * width)
+    (range.0 + f64::from(index) / parts * width, range.0 + (f64::from(index) + 1.0) / parts * width)
 }
 
 /// Spreads the bits of a number to the even bit positions of the result.
@@ -121,21 +123,21 @@ fn drop_odd_bits(bits: u64) -> u32 {
     bits as u32
 }
 
-impl Cell {
+impl GridCell {
     pub(super) fn containing(point: Point, steps: u32) -> Self {
         Self {
-            x: part_index(point.longitude, LONGITUDES, steps),
-            y: part_index(point.latitude, LATITUDES, steps),
+            column: cell_index(point.longitude, LONGITUDES, steps),
+            row: cell_index(point.latitude, LATITUDES, steps),
             steps,
         }
     }
 
     fn from_bits(bits: u64, steps: u32) -> Self {
-        Self { x: drop_odd_bits(bits >> 1), y: drop_odd_bits(bits), steps }
+        Self { column: drop_odd_bits(bits >> 1), row: drop_odd_bits(bits), steps }
     }
 
     fn to_bits(self) -> u64 {
-        interleave_zeros(self.x) << 1 | interleave_zeros(self.y)
+        interleave_zeros(self.column) << 1 | interleave_zeros(self.row)
     }
 
     /// The cell that is `east` columns and `north` rows away; the grid wraps around. A point exactly at the highest
@@ -143,20 +145,20 @@ impl Cell {
     pub(super) fn neighbour(self, east: i32, north: i32) -> Self {
         let mask = (1u32 << self.steps) - 1;
         let moved = |part: u32, by: i32| if by == 0 { part } else { part.wrapping_add_signed(by) & mask };
-        Self { x: moved(self.x, east), y: moved(self.y, north), ..self }
+        Self { column: moved(self.column, east), row: moved(self.row, north), ..self }
     }
 
-    pub(super) fn longitudes(self) -> DegreeRange {
-        part_range(self.x, LONGITUDES, self.steps)
+    pub(super) fn longitude_range(self) -> DegreeRange {
+        cell_range(self.column, LONGITUDES, self.steps)
     }
 
-    pub(super) fn latitudes(self) -> DegreeRange {
-        part_range(self.y, LATITUDES, self.steps)
+    pub(super) fn latitude_range(self) -> DegreeRange {
+        cell_range(self.row, LATITUDES, self.steps)
     }
 
     /// The range of scores of the points in the cell. The first score is included, the second is not.
-    pub(super) fn scores(self) -> (f64, f64) {
-        let shift = BITS - 2 * self.steps;
+    pub(super) fn score_range(self) -> (f64, f64) {
+        let shift = SCORE_BITS - 2 * self.steps;
         ((self.to_bits() << shift) as f64, ((self.to_bits() + 1) << shift) as f64)
     }
 }
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn spread_and_gather_are_inverse() {
+    fn interleave_zeros_and_drop_odd_bits_are_inverse() {
         let mut number = 1u32;
         for _ in 0..1000 {
             number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -202,8 +204,8 @@ mod tests {
 
     #[test]
     fn neighbouring_cells_wrap_around() {
-        let cell = Cell { x: 0, y: 3, steps: 2 };
-        assert_eq!(cell.neighbour(-1, 1), Cell { x: 3, y: 0, steps: 2 });
-        assert_eq!(cell.neighbour(1, -1), Cell { x: 1, y: 2, steps: 2 });
+        let cell = GridCell { column: 0, row: 3, steps: 2 };
+        assert_eq!(cell.neighbour(-1, 1), GridCell { column: 3, row: 0, steps: 2 });
+        assert_eq!(cell.neighbour(1, -1), GridCell { column: 1, row: 2, steps: 2 });
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn geodist(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.null();
         return Ok(());
     };
-    let set = context.sorted_set(&key, place);
+    let set = context.sorted_set_at(&key, place);
     let scores = (set.score(context.arg(2)), set.score(context.arg(3)));
     match scores {
         (Some(one), Some(other)) => {

@@ -4,7 +4,7 @@ use engine::{CommandError, RequestKeys, quote};
 use keyspace::SortedSetRef;
 use resp::{Args, Protocol, Writer};
 
-use super::area::{Area, Polygon, Shape};
+use super::area::{Polygon, SearchArea, Shape};
 use super::cell::Point;
 use crate::rows::key;
 
@@ -55,23 +55,23 @@ pub(super) fn reply_point(reply: &mut Writer<'_>, point: Point) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SearchCommand {
     /// GEORADIUS, whose first arguments are longitude, latitude, radius and unit.
-    Point,
+    Radius,
     /// GEORADIUSBYMEMBER, whose first arguments are a member, radius and unit.
-    Member,
+    RadiusByMember,
     /// GEOSEARCH, which has only options after the key.
     Search,
     /// GEOSEARCHSTORE, which has only options after the two keys.
-    Store,
+    SearchStore,
 }
 
 impl SearchCommand {
     /// Index of the first option.
     fn first_option(self) -> usize {
         match self {
-            Self::Point => 6,
-            Self::Member => 5,
+            Self::Radius => 6,
+            Self::RadiusByMember => 5,
             Self::Search => 2,
-            Self::Store => 3,
+            Self::SearchStore => 3,
         }
     }
 }
@@ -80,14 +80,14 @@ impl SearchCommand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StoreOption {
     Allowed,
-    Unknown,
+    Forbidden,
 }
 
 /// An option of a geo search.
 enum SearchOption {
-    Distances,
-    Scores,
-    Points,
+    WithDistances,
+    WithScores,
+    WithCoordinates,
     Any,
     Sorted(SortOrder),
     /// The option COUNT; holds the index of its number.
@@ -95,7 +95,7 @@ enum SearchOption {
     /// The option STORE or STOREDIST of GEORADIUS; holds the index of the destination key.
     Store {
         key_index: usize,
-        distances: bool,
+        stores_distances: bool,
     },
     /// The option STOREDIST of GEOSEARCHSTORE, which has no value.
     StoresDistances,
@@ -105,39 +105,41 @@ enum SearchOption {
 
 /// Returns the option at `index` and the index of the next option. Both the handler and [`parse_radius_keys`] use this
 /// function, so that they agree on the keys.
-fn option_at(
+fn parse_option_at(
     args: Args<'_>,
-    form: SearchCommand,
-    storing: StoreOption,
+    command: SearchCommand,
+    store_option: StoreOption,
     index: usize,
 ) -> (SearchOption, usize) {
     let is = |name: &str| args.get(index).unwrap_or_default().eq_ignore_ascii_case(name.as_bytes());
     let (next, has_more) = (index + 1, index + 1 < args.len());
-    let stores = || storing == StoreOption::Allowed && has_more;
+    let stores = || store_option == StoreOption::Allowed && has_more;
     match () {
-        () if is("withdist") => (SearchOption::Distances, next),
-        () if is("withhash") => (SearchOption::Scores, next),
-        () if is("withcoord") => (SearchOption::Points, next),
+        () if is("withdist") => (SearchOption::WithDistances, next),
+        () if is("withhash") => (SearchOption::WithScores, next),
+        () if is("withcoord") => (SearchOption::WithCoordinates, next),
         () if is("any") => (SearchOption::Any, next),
         () if is("asc") => (SearchOption::Sorted(SortOrder::Nearest), next),
         () if is("desc") => (SearchOption::Sorted(SortOrder::Farthest), next),
         () if is("count") && has_more => (SearchOption::Count(next), next + 1),
         () if is("store") && stores() => {
-            (SearchOption::Store { key_index: next, distances: false }, next + 1)
+            (SearchOption::Store { key_index: next, stores_distances: false }, next + 1)
         }
         () if is("storedist") && stores() => {
-            (SearchOption::Store { key_index: next, distances: true }, next + 1)
+            (SearchOption::Store { key_index: next, stores_distances: true }, next + 1)
         }
-        () if is("storedist") && form == SearchCommand::Store => (SearchOption::StoresDistances, next),
+        () if is("storedist") && command == SearchCommand::SearchStore => {
+            (SearchOption::StoresDistances, next)
+        }
         () => (SearchOption::Other, next),
     }
 }
 
 /// The keys of GEORADIUS and GEORADIUSBYMEMBER. If STORE and STOREDIST are repeated, the last one wins.
-pub(super) fn parse_radius_keys(args: Args<'_>, form: SearchCommand) -> RequestKeys {
-    let (mut stored, mut index) = (None, form.first_option());
+pub(super) fn parse_radius_keys(args: Args<'_>, command: SearchCommand) -> RequestKeys {
+    let (mut stored, mut index) = (None, command.first_option());
     while index < args.len() {
-        let (option, next) = option_at(args, form, StoreOption::Allowed, index);
+        let (option, next) = parse_option_at(args, command, StoreOption::Allowed, index);
         if let SearchOption::Store { key_index: place, .. } = option {
             stored = Some(place);
         }
@@ -165,7 +167,7 @@ enum SearchCenter {
 pub(super) struct QueryInput<'a> {
     pub(super) args: Args<'a>,
     /// Parses a floating-point number.
-    pub(super) double: &'a dyn Fn(&[u8]) -> Option<f64>,
+    pub(super) parse_double: &'a dyn Fn(&[u8]) -> Option<f64>,
     /// The sorted set to search, or `None` if the key does not exist.
     pub(super) source: Option<SortedSetRef<'a>>,
 }
@@ -175,16 +177,16 @@ impl<'a> QueryInput<'a> {
         self.args.get(index).unwrap_or_default()
     }
 
-    fn double(&self, index: usize) -> Option<f64> {
-        (self.double)(self.arg(index))
+    fn parse_double(&self, index: usize) -> Option<f64> {
+        (self.parse_double)(self.arg(index))
     }
 
-    fn integer(&self, index: usize) -> Result<i64, CommandError> {
+    fn parse_integer(&self, index: usize) -> Result<i64, CommandError> {
         resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
     }
 
     fn parse_point(&self, index: usize) -> Result<Point, CommandError> {
-        parse_point(self.double(index), self.double(index + 1))
+        parse_point(self.parse_double(index), self.parse_double(index + 1))
     }
 
     /// Looks up the position of the member at `index`.
@@ -203,15 +205,15 @@ pub(super) struct GeoQuery {
     center: Option<SearchCenter>,
     shape: Option<Shape>,
     /// The length in meters of the unit of distances in the reply.
-    pub(super) meters: f64,
-    pub(super) distances: bool,
-    pub(super) scores: bool,
-    pub(super) points: bool,
-    pub(super) sort: SortOrder,
+    pub(super) unit_meters: f64,
+    pub(super) with_distances: bool,
+    pub(super) with_scores: bool,
+    pub(super) with_coordinates: bool,
+    pub(super) order: SortOrder,
     /// Maximum number of results; 0 means all.
     pub(super) count: usize,
     /// Whether any `count` matches suffice, instead of the nearest ones (ANY).
-    pub(super) any: bool,
+    pub(super) accepts_any: bool,
     /// Argument index of the destination key, if the result is stored.
     pub(super) destination_index: Option<usize>,
     /// Whether the stored scores are distances instead of geohashes (STOREDIST).
@@ -220,78 +222,82 @@ pub(super) struct GeoQuery {
 
 impl GeoQuery {
     pub(super) fn parse(
-        given: &QueryInput<'_>,
-        form: SearchCommand,
-        storing: StoreOption,
+        input: &QueryInput<'_>,
+        command: SearchCommand,
+        store_option: StoreOption,
     ) -> Result<Self, CommandError> {
         let mut query = Self {
             center: None,
             shape: None,
-            meters: 1.0,
-            distances: false,
-            scores: false,
-            points: false,
-            sort: SortOrder::None,
+            unit_meters: 1.0,
+            with_distances: false,
+            with_scores: false,
+            with_coordinates: false,
+            order: SortOrder::None,
             count: 0,
-            any: false,
-            destination_index: (form == SearchCommand::Store).then_some(1),
+            accepts_any: false,
+            destination_index: (command == SearchCommand::SearchStore).then_some(1),
             stores_distances: false,
         };
-        query.parse_positional(given, form)?;
-        let mut index = form.first_option();
-        while index < given.args.len() {
-            index = match query.parse_option(given, form, storing, index)? {
+        query.parse_positional(input, command)?;
+        let mut index = command.first_option();
+        while index < input.args.len() {
+            index = match query.parse_option(input, command, store_option, index)? {
                 Some(next) => next,
                 None => return Err(CommandError::Syntax),
             };
         }
-        query.check_options(given, form)?;
+        query.check_options(input, command)?;
         Ok(query)
     }
 
     /// Parses the positional arguments before the options.
-    fn parse_positional(&mut self, given: &QueryInput<'_>, form: SearchCommand) -> Result<(), CommandError> {
-        match form {
-            SearchCommand::Point => {
-                self.center = Some(SearchCenter::Point(given.parse_point(2)?));
-                self.parse_circle(given, 4)
+    fn parse_positional(
+        &mut self,
+        input: &QueryInput<'_>,
+        command: SearchCommand,
+    ) -> Result<(), CommandError> {
+        match command {
+            SearchCommand::Radius => {
+                self.center = Some(SearchCenter::Point(input.parse_point(2)?));
+                self.parse_circle(input, 4)
             }
-            SearchCommand::Member => {
-                if given.source.is_some() {
-                    self.center = Some(given.parse_member(2)?);
-                    self.parse_circle(given, 3)?;
+            SearchCommand::RadiusByMember => {
+                if input.source.is_some() {
+                    self.center = Some(input.parse_member(2)?);
+                    self.parse_circle(input, 3)?;
                 }
                 Ok(())
             }
-            SearchCommand::Search | SearchCommand::Store => Ok(()),
+            SearchCommand::Search | SearchCommand::SearchStore => Ok(()),
         }
     }
 
     /// Parses one option with its arguments. Returns the index of the next option, or `None` if the word is unknown.
     fn parse_option(
         &mut self,
-        given: &QueryInput<'_>,
-        form: SearchCommand,
-        storing: StoreOption,
+        input: &QueryInput<'_>,
+        command: SearchCommand,
+        store_option: StoreOption,
         index: usize,
     ) -> Result<Option<usize>, CommandError> {
-        let (option, next) = option_at(given.args, form, storing, index);
+        let (option, next) = parse_option_at(input.args, command, store_option, index);
         match option {
-            SearchOption::Distances => self.distances = true,
-            SearchOption::Scores => self.scores = true,
-            SearchOption::Points => self.points = true,
-            SearchOption::Any => self.any = true,
-            SearchOption::Sorted(sort) => self.sort = sort,
+            SearchOption::WithDistances => self.with_distances = true,
+            SearchOption::WithScores => self.with_scores = true,
+            SearchOption::WithCoordinates => self.with_coordinates = true,
+            SearchOption::Any => self.accepts_any = true,
+            SearchOption::Sorted(sort) => self.order = sort,
             SearchOption::Count(place) => {
-                let count = usize::try_from(given.integer(place)?).ok().filter(|count| *count > 0);
+                let count = usize::try_from(input.parse_integer(place)?).ok().filter(|count| *count > 0);
                 self.count = count.ok_or(CommandError::text("ERR COUNT must be > 0"))?;
             }
-            SearchOption::Store { key_index: place, distances } => {
+            SearchOption::Store { key_index: place, stores_distances: distances } => {
                 (self.destination_index, self.stores_distances) = (Some(place), distances);
             }
             SearchOption::StoresDistances => self.stores_distances = true,
-            SearchOption::Other if matches!(form, SearchCommand::Search | SearchCommand::Store) => {
-                return self.parse_area(given, index);
+            SearchOption::Other if matches!(command, SearchCommand::Search | SearchCommand::SearchStore) => {
+                return self.parse_area(input, index);
             }
             SearchOption::Other => return Ok(None),
         }
@@ -299,31 +305,31 @@ impl GeoQuery {
     }
 
     /// Parses FROMMEMBER, FROMLONLAT, BYRADIUS, BYBOX or BYPOLYGON of GEOSEARCH, as [`GeoQuery::parse_option`] does.
-    fn parse_area(&mut self, given: &QueryInput<'_>, index: usize) -> Result<Option<usize>, CommandError> {
-        let is = |name: &str| given.arg(index).eq_ignore_ascii_case(name.as_bytes());
-        let left = given.args.len() - index - 1;
+    fn parse_area(&mut self, input: &QueryInput<'_>, index: usize) -> Result<Option<usize>, CommandError> {
+        let is = |name: &str| input.arg(index).eq_ignore_ascii_case(name.as_bytes());
+        let left = input.args.len() - index - 1;
         if matches!(self.shape, Some(Shape::Polygon(_))) && !is("bypolygon") {
             // A polygon defines its own center, so it excludes the other area options.
             return Ok(None);
         }
         let taken = match () {
             () if is("bypolygon") && left >= 2 && self.allows_polygon() => {
-                self.parse_polygon(given, index + 1)?
+                self.parse_polygon(input, index + 1)?
             }
             () if is("frommember") && left >= 1 && !matches!(self.center, Some(SearchCenter::Point(_))) => {
-                self.center = Some(given.parse_member(index + 1)?);
+                self.center = Some(input.parse_member(index + 1)?);
                 1
             }
             () if is("fromlonlat") && left >= 2 && !matches!(self.center, Some(SearchCenter::Member(_))) => {
-                self.center = Some(SearchCenter::Point(given.parse_point(index + 1)?));
+                self.center = Some(SearchCenter::Point(input.parse_point(index + 1)?));
                 2
             }
             () if is("byradius") && left >= 2 && !matches!(self.shape, Some(Shape::Box { .. })) => {
-                self.parse_circle(given, index + 1)?;
+                self.parse_circle(input, index + 1)?;
                 2
             }
             () if is("bybox") && left >= 3 && !matches!(self.shape, Some(Shape::Circle { .. })) => {
-                self.parse_box(given, index + 1)?;
+                self.parse_box(input, index + 1)?;
                 3
             }
             () => return Ok(None),
@@ -337,57 +343,62 @@ impl GeoQuery {
     }
 
     /// Parses the number of vertices and the vertices. Returns the number of arguments consumed.
-    fn parse_polygon(&mut self, given: &QueryInput<'_>, index: usize) -> Result<usize, CommandError> {
+    fn parse_polygon(&mut self, input: &QueryInput<'_>, index: usize) -> Result<usize, CommandError> {
         const TOO_FEW_VERTICES: CommandError =
             CommandError::text("ERR GEOSEARCH BYPOLYGON must have at least 3 vertices");
         const INVALID_VERTEX_COUNT: CommandError = CommandError::text("ERR invalid number of vertices");
-        let count = given.integer(index).ok().and_then(|count| i32::try_from(count).ok());
-        let left = given.args.len() - index - 1;
+        let count = input.parse_integer(index).ok().and_then(|count| i32::try_from(count).ok());
+        let left = input.args.len() - index - 1;
         let count = usize::try_from(count.ok_or(INVALID_VERTEX_COUNT)?).map_err(|_| TOO_FEW_VERTICES)?;
         if !(3..=left / 2).contains(&count) {
             return Err(TOO_FEW_VERTICES);
         }
         let vertices: Result<_, _> =
-            (0..count).map(|vertex| given.parse_point(index + 1 + 2 * vertex)).collect();
-        self.meters = 1.0;
+            (0..count).map(|vertex| input.parse_point(index + 1 + 2 * vertex)).collect();
+        self.unit_meters = 1.0;
         self.shape = Some(Shape::Polygon(Polygon::new(vertices?)));
         Ok(1 + 2 * count)
     }
 
-    fn parse_circle(&mut self, given: &QueryInput<'_>, index: usize) -> Result<(), CommandError> {
-        let radius = given.double(index);
+    fn parse_circle(&mut self, input: &QueryInput<'_>, index: usize) -> Result<(), CommandError> {
+        let radius = input.parse_double(index);
         let radius = radius.ok_or(CommandError::text("ERR need numeric radius"))?;
         if radius < 0.0 {
             return Err(CommandError::text("ERR radius cannot be negative"));
         }
-        self.meters = parse_unit(given.arg(index + 1))?;
-        self.shape = Some(Shape::Circle { radius: radius * self.meters });
+        self.unit_meters = parse_unit(input.arg(index + 1))?;
+        self.shape = Some(Shape::Circle { radius: radius * self.unit_meters });
         Ok(())
     }
 
-    fn parse_box(&mut self, given: &QueryInput<'_>, index: usize) -> Result<(), CommandError> {
-        let length = |index, error| given.double(index).ok_or(CommandError::text(error));
+    fn parse_box(&mut self, input: &QueryInput<'_>, index: usize) -> Result<(), CommandError> {
+        let length = |index, error| input.parse_double(index).ok_or(CommandError::text(error));
         let width = length(index, "ERR need numeric width")?;
         let height = length(index + 1, "ERR need numeric height")?;
         if width < 0.0 || height < 0.0 {
             return Err(CommandError::text("ERR height or width cannot be negative"));
         }
-        self.meters = parse_unit(given.arg(index + 2))?;
-        self.shape = Some(Shape::Box { width: width * self.meters, height: height * self.meters });
+        self.unit_meters = parse_unit(input.arg(index + 2))?;
+        self.shape = Some(Shape::Box { width: width * self.unit_meters, height: height * self.unit_meters });
         Ok(())
     }
 
     /// Refuses missing or conflicting options. COUNT without an order returns the nearest matches.
-    fn check_options(&mut self, given: &QueryInput<'_>, form: SearchCommand) -> Result<(), CommandError> {
-        if self.destination_index.is_some() && (self.distances || self.scores || self.points) {
-            let name =
-                if form == SearchCommand::Store { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
+    fn check_options(&mut self, input: &QueryInput<'_>, command: SearchCommand) -> Result<(), CommandError> {
+        if self.destination_index.is_some()
+            && (self.with_distances || self.with_scores || self.with_coordinates)
+        {
+            let name = if command == SearchCommand::SearchStore {
+                "GEOSEARCHSTORE"
+            } else {
+                "STORE option in GEORADIUS"
+            };
             return Err(CommandError::Text(
                 format!("ERR {name} is not compatible with WITHDIST, WITHHASH and WITHCOORD options").into(),
             ));
         }
-        if matches!(form, SearchCommand::Search | SearchCommand::Store) {
-            let called = String::from_utf8_lossy(given.arg(0)).into_owned();
+        if matches!(command, SearchCommand::Search | SearchCommand::SearchStore) {
+            let called = String::from_utf8_lossy(input.arg(0)).into_owned();
             let missing = match (self.center, &self.shape) {
                 (_, Some(Shape::Polygon(_))) => None,
                 (None, _) => {
@@ -402,11 +413,11 @@ impl GeoQuery {
                 return Err(CommandError::Text(missing.into()));
             }
         }
-        if self.any && self.count == 0 {
+        if self.accepts_any && self.count == 0 {
             return Err(CommandError::text("ERR the ANY argument requires COUNT argument"));
         }
-        if self.count > 0 && self.sort == SortOrder::None && !self.any {
-            self.sort = SortOrder::Nearest;
+        if self.count > 0 && self.order == SortOrder::None && !self.accepts_any {
+            self.order = SortOrder::Nearest;
         }
         Ok(())
     }
@@ -417,13 +428,13 @@ impl GeoQuery {
     }
 
     /// The area to search, or `None` if the source does not exist.
-    pub(super) fn search_area(&self) -> Option<Area<'_>> {
+    pub(super) fn search_area(&self) -> Option<SearchArea<'_>> {
         let shape = self.shape.as_ref()?;
         let center = match (shape, self.center) {
             (Shape::Polygon(polygon), _) => polygon.center(),
             (_, Some(SearchCenter::Point(center) | SearchCenter::Member(Some(center)))) => center,
             (_, Some(SearchCenter::Member(None)) | None) => return None,
         };
-        Some(Area::new(center, shape))
+        Some(SearchArea::new(center, shape))
     }
 }

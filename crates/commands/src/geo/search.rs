@@ -3,7 +3,7 @@
 use engine::{CommandError, Context, EstimateInput};
 use keyspace::{Key, OrderBoundary, ScoredMember, SortedSetRef, Value};
 
-use super::cell::{Cell, Point};
+use super::cell::{GridCell, Point};
 use super::query::{
     GeoQuery, QueryInput, SearchCommand, SortOrder, StoreOption, reply_distance, reply_point,
 };
@@ -20,41 +20,49 @@ struct GeoMatch {
 
 /// Handles `GEORADIUS key longitude latitude radius unit [options]`.
 pub(super) fn georadius(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, SearchCommand::Point, StoreOption::Allowed)
+    search(context, SearchCommand::Radius, StoreOption::Allowed)
 }
 
 pub(super) fn georadius_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, SearchCommand::Point, StoreOption::Unknown)
+    search(context, SearchCommand::Radius, StoreOption::Forbidden)
 }
 
 /// Handles `GEORADIUSBYMEMBER key member radius unit [options]`.
 pub(super) fn georadiusbymember(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, SearchCommand::Member, StoreOption::Allowed)
+    search(context, SearchCommand::RadiusByMember, StoreOption::Allowed)
 }
 
 pub(super) fn georadiusbymember_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, SearchCommand::Member, StoreOption::Unknown)
+    search(context, SearchCommand::RadiusByMember, StoreOption::Forbidden)
 }
 
 /// Handles `GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude BYRADIUS radius unit | BYBOX width height
 /// unit [options]` and `GEOSEARCH key BYPOLYGON vertices longitude latitude ... [options]`.
 pub(super) fn geosearch(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, SearchCommand::Search, StoreOption::Unknown)
+    search(context, SearchCommand::Search, StoreOption::Forbidden)
 }
 
 /// Handles `GEOSEARCHSTORE destination source`, followed by the same arguments as GEOSEARCH after its key.
 pub(super) fn geosearchstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, SearchCommand::Store, StoreOption::Unknown)
+    search(context, SearchCommand::SearchStore, StoreOption::Forbidden)
 }
 
-fn search(context: &mut Context<'_>, form: SearchCommand, storing: StoreOption) -> Result<(), CommandError> {
-    let key = context.key(source_key_index(form))?;
+fn search(
+    context: &mut Context<'_>,
+    command: SearchCommand,
+    store_option: StoreOption,
+) -> Result<(), CommandError> {
+    let key = context.key(source_key_index(command))?;
     let place = context.read_sorted_set(&key)?;
-    let source = place.map(|place| context.sorted_set(&key, place));
+    let source = place.map(|place| context.sorted_set_at(&key, place));
     let double = |text: &[u8]| context.parse_double(text);
-    let query = GeoQuery::parse(&QueryInput { args: context.args, double: &double, source }, form, storing)?;
+    let query = GeoQuery::parse(
+        &QueryInput { args: context.args, parse_double: &double, source },
+        command,
+        store_option,
+    )?;
     let mut found = source.map_or_else(Vec::new, |places| find_members(&places, &query));
-    match query.sort {
+    match query.order {
         SortOrder::None => {}
         SortOrder::Nearest => found.sort_by(|one, other| one.distance.total_cmp(&other.distance)),
         SortOrder::Farthest => found.sort_by(|one, other| other.distance.total_cmp(&one.distance)),
@@ -65,7 +73,7 @@ fn search(context: &mut Context<'_>, form: SearchCommand, storing: StoreOption) 
     match query.destination_index {
         Some(target) => {
             let target = context.key(target)?;
-            store_matches(context, &query, form, &target, &found);
+            store_matches(context, &query, command, &target, &found);
         }
         None => reply_matches(context, &query, &found),
     }
@@ -73,38 +81,42 @@ fn search(context: &mut Context<'_>, form: SearchCommand, storing: StoreOption) 
 }
 
 /// Argument index of the source key.
-fn source_key_index(form: SearchCommand) -> usize {
-    if form == SearchCommand::Store { 2 } else { 1 }
+fn source_key_index(command: SearchCommand) -> usize {
+    if command == SearchCommand::SearchStore { 2 } else { 1 }
 }
 
 /// Estimated run time, from the number of members in the cells of the search area.
-pub(super) fn estimated_cost(request: &EstimateInput<'_>, form: SearchCommand, storing: StoreOption) -> u64 {
+pub(super) fn estimated_cost(
+    request: &EstimateInput<'_>,
+    command: SearchCommand,
+    store_option: StoreOption,
+) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };
-        let given = QueryInput { args: request.args, double: &resp::parse_double, source: Some(set) };
-        let Ok(query) = GeoQuery::parse(&given, form, storing) else { return 0 };
+        let given = QueryInput { args: request.args, parse_double: &resp::parse_double, source: Some(set) };
+        let Ok(query) = GeoQuery::parse(&given, command, store_option) else { return 0 };
         let cells = query.search_area().map_or_else(Vec::new, |area| area.covering_cells());
-        let places = |cell: Cell| {
-            let (low, high) = cell.scores();
+        let places = |cell: GridCell| {
+            let (low, high) = cell.score_range();
             let before = |score| set.count_before(OrderBoundary::BeforeScore(score));
             before(high).saturating_sub(before(low))
         };
         let all = cells.into_iter().map(places).sum::<usize>();
-        all.min(if query.any { query.count } else { usize::MAX }) as u64 * 100
+        all.min(if query.accepts_any { query.count } else { usize::MAX }) as u64 * 100
     };
-    request.with_value(source_key_index(form), of_value).unwrap_or(0)
+    request.with_value(source_key_index(command), of_value).unwrap_or(0)
 }
 
 /// Finds the members within the area, cell by cell.
 fn find_members(set: &SortedSetRef<'_>, query: &GeoQuery) -> Vec<GeoMatch> {
     let mut found = Vec::new();
     let Some(area) = query.search_area() else { return found };
-    let enough = if query.any { query.count } else { usize::MAX };
+    let enough = if query.accepts_any { query.count } else { usize::MAX };
     for cell in area.covering_cells() {
         if found.len() >= enough {
             break;
         }
-        let (low, high) = cell.scores();
+        let (low, high) = cell.score_range();
         let start = set.count_before(OrderBoundary::BeforeScore(low));
         set.visit(start..set.len(), false, &mut |ScoredMember { name, score }| {
             if score >= high {
@@ -122,20 +134,23 @@ fn find_members(set: &SortedSetRef<'_>, query: &GeoQuery) -> Vec<GeoMatch> {
 
 fn reply_matches(context: &mut Context<'_>, query: &GeoQuery, found: &[GeoMatch]) {
     let reply = &mut context.reply;
-    let parts = [query.distances, query.scores, query.points].into_iter().filter(|wanted| *wanted).count();
+    let parts = [query.with_distances, query.with_scores, query.with_coordinates]
+        .into_iter()
+        .filter(|wanted| *wanted)
+        .count();
     reply.array(found.len());
     for GeoMatch { name, score, point, distance } in found {
         if parts > 0 {
             reply.array(1 + parts);
         }
         reply.bulk(name);
-        if query.distances {
-            reply_distance(reply, distance / query.meters);
+        if query.with_distances {
+            reply_distance(reply, distance / query.unit_meters);
         }
-        if query.scores {
+        if query.with_scores {
             reply.integer(*score as i64);
         }
-        if query.points {
+        if query.with_coordinates {
             reply_point(reply, *point);
         }
         if reply.is_over_limit() {
@@ -147,28 +162,33 @@ fn reply_matches(context: &mut Context<'_>, query: &GeoQuery, found: &[GeoMatch]
 fn store_matches(
     context: &mut Context<'_>,
     query: &GeoQuery,
-    form: SearchCommand,
+    command: SearchCommand,
     target: &Key<'_>,
     found: &[GeoMatch],
 ) {
     let score = |found: &GeoMatch| {
-        if query.stores_distances { found.distance / query.meters } else { found.score }
+        if query.stores_distances { found.distance / query.unit_meters } else { found.score }
     };
     let mut members: Vec<_> =
         found.iter().map(|found| ScoredMember { name: &found.name, score: score(found) }).collect();
     members.sort_by(|one, other| one.score.total_cmp(&other.score).then_with(|| one.name.cmp(other.name)));
-    let event = if form == SearchCommand::Store { "geosearchstore" } else { "georadiusstore" };
+    let event = if command == SearchCommand::SearchStore { "geosearchstore" } else { "georadiusstore" };
     let was_there = context.peek(target).is_some();
     context.store_members(target, members.iter().copied(), event);
     context.count_changes((members.len() as u64).saturating_sub(1));
     if query.is_valkey_only() {
-        replicate_stored(context, target, was_there, &members);
+        replicate_stored_members(context, target, was_there, &members);
     }
 }
 
 /// Replicates the stored members instead of the command, for replicas that do not support this kind of search.
-fn replicate_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, members: &[ScoredMember<'_>]) {
-    if was_there {
+fn replicate_stored_members(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    existed: bool,
+    members: &[ScoredMember<'_>],
+) {
+    if existed {
         context.log_effect(&[b"DEL", key.bytes()]);
     }
     if !members.is_empty() {
@@ -183,7 +203,7 @@ fn replicate_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, m
 mod tests {
     use crate::testing::Client;
 
-    fn sicily_client() -> Client {
+    fn client_with_sicilian_cities() -> Client {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("geoadd s 13.361389 38.115556 Palermo 15.087269 37.502669 Catania", ":2"),
@@ -194,7 +214,7 @@ mod tests {
 
     #[test]
     fn geosearch_by_radius_and_box() {
-        let mut client = sicily_client();
+        let mut client = client_with_sicilian_cities();
         client.check_replies(&[
             ("geosearch s fromlonlat 15 37 byradius 200 km asc", "*2|$7|Catania|$7|Palermo"),
             ("geosearch s fromlonlat 15 37 byradius 200 km desc count 1", "*1|$7|Palermo"),
@@ -217,7 +237,7 @@ mod tests {
     /// Regression test: a Redis replica did not know BYPOLYGON and kept the old value of the destination.
     #[test]
     fn polygon_search_store_is_replicated_by_result() {
-        let mut client = sicily_client();
+        let mut client = client_with_sicilian_cities();
         client.check_replies(&[
             ("geosearchstore d s bypolygon 3 12 37 15 42 18 37", ":2"),
             ("geosearchstore d s bypolygon 3 1 1 2 2 3 1", ":0"),
@@ -230,7 +250,7 @@ mod tests {
     #[test]
     fn geosearch_by_polygon() {
         const TRIANGLE_ARGS: &str = "bypolygon 3 12 37 15 42 18 37";
-        let mut client = sicily_client();
+        let mut client = client_with_sicilian_cities();
         let searches = |words: &str| format!("geosearch s {TRIANGLE_ARGS} {words}");
         client.check_replies(&[
             (&*searches("asc"), "*2|$7|Catania|$7|Palermo"),
@@ -269,7 +289,7 @@ mod tests {
 
     #[test]
     fn search_results_are_stored() {
-        let mut client = sicily_client();
+        let mut client = client_with_sicilian_cities();
         client.check_replies(&[
             ("geosearchstore d s fromlonlat 15 37 byradius 200 km", ":2"),
             ("zrange d 0 -1", "*2|$7|Palermo|$7|Catania"),
@@ -286,7 +306,7 @@ mod tests {
 
     #[test]
     fn invalid_arguments_are_refused() {
-        let mut client = sicily_client();
+        let mut client = client_with_sicilian_cities();
         client.check_replies(&[
             ("geosearch s fromlonlat 15 37 asc withdist", "-ERR exactly one of BYRADIUS and BYBOX can be specified for geosearch"),
             ("geosearch s byradius 1 m asc withdist", "-ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for geosearch"),

@@ -9,11 +9,11 @@ use super::options::{find_fields_option, parse_fields_at, parse_fields_first, pa
 use crate::time_arg::{ExpireCondition, TimeBase, TimeUnit};
 
 /// Reply of HEXPIRE and similar commands for a field that does not exist.
-const MISSING_FIELD: i64 = -2;
-const NO_EXPIRY: i64 = -1;
-const CONDITION_FAILED: i64 = 0;
-const APPLIED: i64 = 1;
-const FIELD_DELETED: i64 = 2;
+const MISSING_FIELD_REPLY: i64 = -2;
+const NO_EXPIRY_REPLY: i64 = -1;
+const CONDITION_FAILED_REPLY: i64 = 0;
+const APPLIED_REPLY: i64 = 1;
+const FIELD_DELETED_REPLY: i64 = 2;
 
 /// Handles `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`.
 fn set_field_expiries(
@@ -31,15 +31,15 @@ fn set_field_expiries(
     context.reply.array(names.len());
     let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
-        let became = match change.context.field(&key, change.entry, name) {
+        let became = match change.context.find_field(&key, change.entry, name) {
             Some(expiry) if expiry.is_none_or(|expiry| expiry > now) => {
                 if when.is_satisfied(expiry, at) {
                     change.expire(name, at)
                 } else {
-                    CONDITION_FAILED
+                    CONDITION_FAILED_REPLY
                 }
             }
-            _ => MISSING_FIELD,
+            _ => MISSING_FIELD_REPLY,
         };
         change.context.reply.integer(became);
     }
@@ -71,10 +71,10 @@ pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(names.len());
     let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
-        let became = match change.context.field(&key, change.entry, name) {
-            Some(None) => NO_EXPIRY,
+        let became = match change.context.find_field(&key, change.entry, name) {
+            Some(None) => NO_EXPIRY_REPLY,
             Some(Some(expiry)) if expiry > now => change.persist(name),
-            _ => MISSING_FIELD,
+            _ => MISSING_FIELD_REPLY,
         };
         change.context.reply.integer(became);
     }
@@ -114,19 +114,19 @@ impl<'c, 'a> FieldExpiryChanges<'c, 'a> {
     pub(super) fn expire(&mut self, name: &'a [u8], at: Millis) -> i64 {
         if at <= self.context.now && self.context.deletes_expired() {
             self.delete_expired(name);
-            return FIELD_DELETED;
+            return FIELD_DELETED_REPLY;
         }
         self.set_expiry(name, Some(at));
         self.new_expiry = at;
         self.expiring_fields.push(name);
-        APPLIED
+        APPLIED_REPLY
     }
 
     /// Removes the expiry of a field.
     pub(super) fn persist(&mut self, name: &'a [u8]) -> i64 {
         self.set_expiry(name, None);
         self.persisted_fields.push(name);
-        APPLIED
+        APPLIED_REPLY
     }
 
     /// Deletes an existing field.
@@ -177,11 +177,11 @@ impl<'c, 'a> FieldExpiryChanges<'c, 'a> {
             }
         }
         if let Some(place) = place {
-            context.drop_if_empty(&key, place);
+            context.delete_if_empty(&key, place);
         }
         let mut digits = itoa::Buffer::new();
-        log(context, &[b"HPEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()], &timed);
-        log(context, &[b"HPERSIST", key.bytes()], &untimed);
+        log_field_command(context, &[b"HPEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()], &timed);
+        log_field_command(context, &[b"HPERSIST", key.bytes()], &untimed);
         deleted.extend(expired);
         if !deleted.is_empty() {
             let mut effect = vec![&b"HDEL"[..], key.bytes()];
@@ -192,7 +192,7 @@ impl<'c, 'a> FieldExpiryChanges<'c, 'a> {
 }
 
 /// Replicates `command` with these fields. Without fields, nothing is replicated.
-fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
+fn log_field_command(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
     if !names.is_empty() {
         let mut digits = itoa::Buffer::new();
         let mut effect = command.to_vec();
@@ -204,7 +204,7 @@ fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
 
 /// Handles HTTL, HPTTL, HEXPIRETIME and HPEXPIRETIME. `convert` computes the reply from a field's expiry and the
 /// current time.
-fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
+fn reply_expiries(context: &mut Context<'_>, convert: fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
     let names = parse_fields_first(context).map_err(|error| match error {
         CommandError::NotInteger => error,
         // As in Valkey, only commands that read expiries report a malformed FIELDS option as a syntax error.
@@ -214,11 +214,11 @@ fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<()
     let found = context.read_hash(&key)?;
     context.reply.array(names.len());
     for name in names.iter() {
-        let shown = match context.field(&key, found, name) {
-            Some(None) => NO_EXPIRY,
+        let shown = match context.find_field(&key, found, name) {
+            Some(None) => NO_EXPIRY_REPLY,
             // An import source sees expired fields; their remaining time is shown as 0.
-            Some(Some(expiry)) if expiry > gone => show(expiry, now).max(0),
-            _ => MISSING_FIELD,
+            Some(Some(expiry)) if expiry > gone => convert(expiry, now).max(0),
+            _ => MISSING_FIELD_REPLY,
         };
         context.reply.integer(shown);
     }
@@ -227,19 +227,19 @@ fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<()
 
 /// Replies to HTTL in seconds, rounded to the nearest second as by TTL.
 pub(super) fn httl(context: &mut Context<'_>) -> Result<(), CommandError> {
-    read(context, |expiry, now| (expiry.0 - now.0 + 500) / 1000)
+    reply_expiries(context, |expiry, now| (expiry.0 - now.0 + 500) / 1000)
 }
 
 pub(super) fn hpttl(context: &mut Context<'_>) -> Result<(), CommandError> {
-    read(context, |expiry, now| expiry.0 - now.0)
+    reply_expiries(context, |expiry, now| expiry.0 - now.0)
 }
 
 pub(super) fn hexpiretime(context: &mut Context<'_>) -> Result<(), CommandError> {
-    read(context, |expiry, _| (expiry.0 + 500) / 1000)
+    reply_expiries(context, |expiry, _| (expiry.0 + 500) / 1000)
 }
 
 pub(super) fn hpexpiretime(context: &mut Context<'_>) -> Result<(), CommandError> {
-    read(context, |expiry, _| expiry.0)
+    reply_expiries(context, |expiry, _| expiry.0)
 }
 
 #[cfg(test)]
@@ -252,7 +252,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn hexpire_and_hpersist() {
+    fn hexpire_and_hpersist_change_field_expiry() {
         let numfields = "-ERR numfields should be greater than 0 and match the provided number of fields";
         Client::new().check_replies(&[
             ("hset h a 1 b 2 c 3", ":3"),
@@ -405,14 +405,14 @@ mod tests {
             let mut client = Client::with_recording_log();
             create_hashes_with_expired_fields(&mut client, "h", fields);
             let second = Duration::from_secs(1);
-            client.engine.expire_cycle(&mut client.worker, client.now, second);
+            client.engine.run_expiry_cycle(&mut client.worker, client.now, second);
             assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 HDEL h a"));
             client.check_replies(&[(
                 "object encoding h",
                 if fields > 0 { "$9|hashtable" } else { "$8|listpack" },
             )]);
             client.now.0 += 90;
-            client.engine.expire_cycle(&mut client.worker, client.now, second);
+            client.engine.run_expiry_cycle(&mut client.worker, client.now, second);
             assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 HDEL h b"));
             client.check_replies(&[("exists h", if fields > 0 { ":1" } else { ":0" })]);
             assert_eq!(client.worker.stats.expired_fields.load(Ordering::Relaxed), 2);
@@ -450,7 +450,7 @@ mod tests {
         let mut client = Client::with_recording_log();
         create_hashes_with_expired_fields(&mut client, "h", 0);
         client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
-        client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_secs(1));
+        client.engine.run_expiry_cycle(&mut client.worker, client.now, Duration::from_secs(1));
         client.check_replies(&[("hget h a", "$-1"), ("hlen h", ":2")]);
         client.session = engine::Session::new(2, CommandOrigin::Master, true);
         // The field had not expired yet when the master executed the command.

@@ -8,9 +8,9 @@ use keyspace::{EntryRef, Field, HashRef, Key, Kind, PackedValue, ReplacedField};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AddedFields {
     /// Number of fields that did not exist.
-    pub(crate) missing: usize,
+    pub(crate) missing_count: usize,
     /// Number of fields that had expired but were still stored; they count as missing.
-    pub(crate) expired: usize,
+    pub(crate) expired_count: usize,
 }
 
 /// Access to the hashes of a command's keys.
@@ -28,7 +28,7 @@ pub(crate) trait HashAccess {
     fn field_expiry_cutoff(&self) -> Millis;
 
     /// Looks up a field of the hash at `found`. The outer option is the field's existence, the inner one its expiry.
-    fn field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
+    fn find_field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
 
     /// Replies with the value of a field or null. Returns its existence and expiry like [`HashAccess::field`].
     fn reply_field(&mut self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
@@ -51,10 +51,10 @@ pub(crate) trait HashAccess {
 
     /// Sends the `hexpired` event if `any_expired` is set, which means that a write replaced expired fields. Call it
     /// between [`Context::report_modified`] and the command's own event.
-    fn notify_overwritten(&self, key: &Key<'_>, any: bool);
+    fn notify_expired_fields_replaced(&self, key: &Key<'_>, any_expired: bool);
 
     /// Deletes the hash at `place` if it is empty. The caller has already reported the modification.
-    fn drop_if_empty(&mut self, key: &Key<'_>, place: EntryRef);
+    fn delete_if_empty(&mut self, key: &Key<'_>, place: EntryRef);
 }
 
 impl HashAccess for Context<'_> {
@@ -74,13 +74,13 @@ impl HashAccess for Context<'_> {
         self.expiry_cutoff()
     }
 
-    fn field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>> {
+    fn find_field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>> {
         self.hash_at(key, found?).get(name).map(|field| field.expiry)
     }
 
     fn reply_field(&mut self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>> {
         let now = self.field_expiry_cutoff();
-        let (table, reply) = self.view_and_reply(key);
+        let (table, reply) = self.table_and_reply(key);
         let field =
             found.and_then(|place| table.hash(place)?.get(name)).filter(|field| field.is_live_at(now));
         match field {
@@ -96,7 +96,7 @@ impl HashAccess for Context<'_> {
         found: Option<EntryRef>,
         field: Field<'_>,
     ) -> (EntryRef, Option<ReplacedField>) {
-        let bounds = self.engine.settings.hash_bounds.load();
+        let bounds = self.engine.settings.listpack_bounds_of_hashes.load();
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
         let (place, replaced) = table.hash_set(place, key, field, bounds);
@@ -111,25 +111,26 @@ impl HashAccess for Context<'_> {
         found: Option<EntryRef>,
         fields: impl Iterator<Item = Field<'f>>,
     ) -> AddedFields {
-        let (bounds, now) = (self.engine.settings.hash_bounds.load(), self.field_expiry_cutoff());
+        let (bounds, now) =
+            (self.engine.settings.listpack_bounds_of_hashes.load(), self.field_expiry_cutoff());
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
-        let mut set = AddedFields { missing: 0, expired: 0 };
+        let mut set = AddedFields { missing_count: 0, expired_count: 0 };
         table.hash_set_all(place, key, fields, bounds, |replaced| match replaced {
-            None => set.missing += 1,
-            Some(replaced) => set.expired += usize::from(replaced.was_expired_at(now)),
+            None => set.missing_count += 1,
+            Some(replaced) => set.expired_count += usize::from(replaced.was_expired_at(now)),
         });
-        self.count_expired_fields(set.expired);
+        self.count_expired_fields(set.expired_count);
         set
     }
 
-    fn notify_overwritten(&self, key: &Key<'_>, any: bool) {
-        if any {
+    fn notify_expired_fields_replaced(&self, key: &Key<'_>, any_expired: bool) {
+        if any_expired {
             self.notify(EventClass::HASH, "hexpired", key);
         }
     }
 
-    fn drop_if_empty(&mut self, key: &Key<'_>, place: EntryRef) {
+    fn delete_if_empty(&mut self, key: &Key<'_>, place: EntryRef) {
         if self.hash_at(key, place).is_empty() {
             let dropped = self.table(key).remove(place, key);
             self.discard(dropped);

@@ -13,7 +13,7 @@ fn reply_with_field(
 ) -> Result<(), CommandError> {
     let (key, name, now) = (context.key(1)?, context.arg(2), context.field_expiry_cutoff());
     let found = context.read_hash(&key)?;
-    let (table, out) = context.view_and_reply(&key);
+    let (table, out) = context.table_and_reply(&key);
     let field = found.and_then(|place| table.hash(place)?.get(name));
     reply(out, field.filter(|field| field.is_live_at(now)));
     Ok(())
@@ -35,9 +35,9 @@ pub(super) fn hstrlen(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn hmget(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, now, names) = (context.key(1)?, context.field_expiry_cutoff(), context.args.from(2));
+    let (key, now, names) = (context.key(1)?, context.field_expiry_cutoff(), context.args.skip(2));
     let found = context.read_hash(&key)?;
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let hash = found.and_then(|place| table.hash(place));
     reply.array(names.len());
     for name in names.iter() {
@@ -60,25 +60,25 @@ pub(super) fn hlen(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Replies with all fields. `write_header` writes the header from the number of fields, `write_field` writes one field.
 fn reply_all(
     context: &mut Context<'_>,
-    head: fn(&mut Writer<'_>, usize),
-    each: fn(&mut Writer<'_>, Field<'_>),
+    write_header: fn(&mut Writer<'_>, usize),
+    write_field: fn(&mut Writer<'_>, Field<'_>),
 ) -> Result<(), CommandError> {
     let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let found = context.read_hash(&key)?;
     let Some((place, hash)) = found.and_then(|place| Some((place, context.table_ref(&key).hash(place)?)))
     else {
-        head(&mut context.reply, 0);
+        write_header(&mut context.reply, 0);
         return Ok(());
     };
     let len = hash.live_len(now);
-    if let Some(pinned) = context.pin(&[(key, place)]) {
+    if let Some(pinned) = context.pin_values(&[(key, place)]) {
         let reply = &mut context.reply;
-        head(reply, len);
-        pinned.visit(|_, elements| {
+        write_header(reply, len);
+        pinned.visit_elements(|_, elements| {
             if let PartElements::Hash(fields) = elements {
                 fields.for_each(&mut |field| {
                     if field.is_live_at(now) {
-                        each(reply, field);
+                        write_field(reply, field);
                     }
                 });
             }
@@ -86,12 +86,12 @@ fn reply_all(
         });
         return Ok(());
     }
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let Some(hash) = table.hash(place) else { return Ok(()) };
-    head(reply, len);
+    write_header(reply, len);
     hash.for_each(&mut |field| {
         if field.is_live_at(now) {
-            each(reply, field);
+            write_field(reply, field);
         }
     });
     Ok(())
@@ -123,7 +123,7 @@ mod tests {
     const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
     #[test]
-    fn single_field_reads() {
+    fn field_read_commands_reply_with_value_or_null() {
         Client::new().check_replies(&[
             ("hset h a 1 b two", ":2"),
             ("hget h a", "$1|1"),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn hgetall_in_resp2_and_resp3() {
+    fn hgetall_replies_with_map_in_resp3() {
         let mut client = Client::new();
         client.check_replies(&[
             ("hset h a 1 b two", ":2"),
@@ -219,7 +219,7 @@ mod tests {
             let expected = if field < 512 { "$8|listpack" } else { "$9|hashtable" };
             client.check_replies(&[("object encoding many", expected)]);
         }
-        let hash = keyspace::ListpackBounds { entries: 2, value: 3 };
+        let hash = keyspace::ListpackBounds { max_entries: 2, max_value_len: 3 };
         let limits = keyspace::EncodingLimits { hash, ..Default::default() };
         client.engine.settings.set_encoding_limits(&limits);
         client.check_replies(&[

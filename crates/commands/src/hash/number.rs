@@ -9,9 +9,9 @@ use super::set::log_hset;
 use crate::long_double::LongDouble;
 
 pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let amount = context.integer(3)?;
+    let amount = context.integer_arg(3)?;
     let (key, name) = (context.key(1)?, context.arg(2));
-    let (found, before) = previous_field(context, &key, name)?;
+    let (found, before) = find_previous_field(context, &key, name)?;
     let number = match &before {
         PreviousField::Live { value, .. } => {
             resp::parse_i64(value).ok_or(CommandError::text("ERR hash value is not an integer"))?
@@ -25,7 +25,7 @@ pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     let expiry = before.expiry();
     context.set_field(&key, found, Field { name, value, expiry });
     context.report_modified(&key);
-    context.notify_overwritten(&key, hidden);
+    context.notify_expired_fields_replaced(&key, hidden);
     context.notify(EventClass::HASH, "hincrby", &key);
     if hidden {
         log_hset(context, &key, name, value);
@@ -40,7 +40,7 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError
         return Err(CommandError::text("ERR value is NaN or Infinity"));
     }
     let (key, name) = (context.key(1)?, context.arg(2));
-    let (found, before) = previous_field(context, &key, name)?;
+    let (found, before) = find_previous_field(context, &key, name)?;
     let number = match &before {
         PreviousField::Live { value, .. } => {
             LongDouble::parse(value).ok_or(CommandError::text("ERR hash value is not a float"))?
@@ -51,7 +51,7 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError
     let expiry = before.expiry();
     context.set_field(&key, found, Field { name, value: sum.as_bytes(), expiry });
     context.report_modified(&key);
-    context.notify_overwritten(&key, matches!(before, PreviousField::Expired));
+    context.notify_expired_fields_replaced(&key, matches!(before, PreviousField::Expired));
     context.notify(EventClass::HASH, "hincrbyfloat", &key);
     // Replicate the result: floating-point arithmetic may differ on the replica's machine.
     replicate_result(context, &key, name, sum.as_bytes(), expiry);
@@ -79,7 +79,7 @@ impl PreviousField {
     }
 }
 
-fn previous_field(
+fn find_previous_field(
     context: &mut Context<'_>,
     key: &Key<'_>,
     name: &[u8],
@@ -115,7 +115,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn integer_increments() {
+    fn hincrby_adds_integers() {
         Client::new().check_replies(&[
             ("hset h s v", ":1"),
             ("hincrby h s 1", "-ERR hash value is not an integer"),

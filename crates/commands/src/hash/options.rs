@@ -7,7 +7,7 @@ use resp::Args;
 
 use crate::time_arg::{TimeBase, TimeUnit, parse_time_option, to_absolute};
 
-const NUMFIELDS: CommandError =
+const NUMFIELDS_ERROR: CommandError =
     CommandError::text("ERR numfields should be greater than 0 and match the provided number of fields");
 
 /// The fields of a command whose only option is FIELDS, at argument 2.
@@ -27,15 +27,15 @@ pub(super) fn find_fields_option(args: Args<'_>, from: usize) -> Option<usize> {
 /// arguments. The count after FIELDS must match the number of remaining arguments exactly.
 pub(super) fn parse_fields_at<'a>(
     context: &Context<'a>,
-    word: Option<usize>,
-    width: usize,
+    fields_index: Option<usize>,
+    args_per_field: usize,
 ) -> Result<Args<'a>, CommandError> {
-    let word = word.filter(|word| word + 1 < context.args.len()).ok_or(NUMFIELDS)?;
-    let count = context.integer(word + 1)?;
-    let rest = context.args.from(word + 2);
+    let word = fields_index.filter(|word| word + 1 < context.args.len()).ok_or(NUMFIELDS_ERROR)?;
+    let count = context.integer_arg(word + 1)?;
+    let rest = context.args.skip(word + 2);
     match usize::try_from(count) {
-        Ok(count) if count > 0 && count.checked_mul(width) == Some(rest.len()) => Ok(rest),
-        _ => Err(NUMFIELDS),
+        Ok(count) if count > 0 && count.checked_mul(args_per_field) == Some(rest.len()) => Ok(rest),
+        _ => Err(NUMFIELDS_ERROR),
     }
 }
 
@@ -48,7 +48,7 @@ pub(super) fn parse_time(
     base: TimeBase,
     name: &'static str,
 ) -> Result<Millis, CommandError> {
-    let number = context.integer(index)?;
+    let number = context.integer_arg(index)?;
     let invalid = CommandError::InvalidExpire(name);
     if number < 0 {
         return Err(invalid);
@@ -69,7 +69,7 @@ bitflags! {
 
 /// The change to a field's expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Expiry {
+pub(super) enum ExpiryOption {
     #[default]
     Unspecified,
     Keep,
@@ -79,13 +79,13 @@ pub(super) enum Expiry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct HashFieldOptions {
-    expiry: Expiry,
+    expiry: ExpiryOption,
     /// Argument index of the time, its unit, and whether it is relative.
     time: Option<(usize, TimeUnit, TimeBase)>,
     /// Required existence of the key (XX or NX).
-    pub(super) key: Option<bool>,
+    pub(super) key_must_exist: Option<bool>,
     /// Required existence of all fields (FXX) or of none (FNX).
-    pub(super) fields: Option<bool>,
+    pub(super) fields_must_exist: Option<bool>,
 }
 
 impl HashFieldOptions {
@@ -94,7 +94,7 @@ impl HashFieldOptions {
     pub(super) fn parse<'a>(
         context: &Context<'a>,
         allowed: AcceptedOptions,
-        width: usize,
+        args_per_field: usize,
     ) -> Result<(Self, Args<'a>), CommandError> {
         let mut options = Self::default();
         let mut index = 2;
@@ -104,24 +104,30 @@ impl HashFieldOptions {
             };
             match () {
                 () if word.eq_ignore_ascii_case(b"fields") => {
-                    let fields = parse_fields_at(context, Some(index), width)?;
+                    let fields = parse_fields_at(context, Some(index), args_per_field)?;
                     return Ok((options, fields));
                 }
-                () if is("nx", AcceptedOptions::CONDITIONS) => set_condition_once(&mut options.key, false)?,
-                () if is("xx", AcceptedOptions::CONDITIONS) => set_condition_once(&mut options.key, true)?,
+                () if is("nx", AcceptedOptions::CONDITIONS) => {
+                    set_condition_once(&mut options.key_must_exist, false)?;
+                }
+                () if is("xx", AcceptedOptions::CONDITIONS) => {
+                    set_condition_once(&mut options.key_must_exist, true)?;
+                }
                 () if is("fnx", AcceptedOptions::CONDITIONS) => {
-                    set_condition_once(&mut options.fields, false)?;
+                    set_condition_once(&mut options.fields_must_exist, false)?;
                 }
                 () if is("fxx", AcceptedOptions::CONDITIONS) => {
-                    set_condition_once(&mut options.fields, true)?;
+                    set_condition_once(&mut options.fields_must_exist, true)?;
                 }
                 () => {
-                    if options.time.is_some() || options.expiry != Expiry::Unspecified {
+                    if options.time.is_some() || options.expiry != ExpiryOption::Unspecified {
                         return Err(CommandError::Syntax);
                     }
                     match () {
-                        () if is("keepttl", AcceptedOptions::KEEPTTL) => options.expiry = Expiry::Keep,
-                        () if is("persist", AcceptedOptions::PERSIST) => options.expiry = Expiry::Persist,
+                        () if is("keepttl", AcceptedOptions::KEEPTTL) => options.expiry = ExpiryOption::Keep,
+                        () if is("persist", AcceptedOptions::PERSIST) => {
+                            options.expiry = ExpiryOption::Persist;
+                        }
                         () => {
                             let (unit, base) = parse_time_option(word).ok_or(CommandError::Syntax)?;
                             index += 1;
@@ -133,21 +139,25 @@ impl HashFieldOptions {
             }
             index += 1;
         }
-        Err(NUMFIELDS)
+        Err(NUMFIELDS_ERROR)
     }
 
     /// Returns the change to the fields' expiry. Call this after the key condition is met, because as in Valkey, an
     /// invalid time is an error only in that case.
-    pub(super) fn expiry(&self, context: &Context<'_>, name: &'static str) -> Result<Expiry, CommandError> {
+    pub(super) fn expiry(
+        &self,
+        context: &Context<'_>,
+        name: &'static str,
+    ) -> Result<ExpiryOption, CommandError> {
         match self.time {
-            Some((index, unit, base)) => Ok(Expiry::At(parse_time(context, index, unit, base, name)?)),
+            Some((index, unit, base)) => Ok(ExpiryOption::At(parse_time(context, index, unit, base, name)?)),
             None => Ok(self.expiry),
         }
     }
 }
 
-fn set_condition_once(condition: &mut Option<bool>, to: bool) -> Result<(), CommandError> {
-    match condition.replace(to) {
+fn set_condition_once(condition: &mut Option<bool>, value: bool) -> Result<(), CommandError> {
+    match condition.replace(value) {
         None => Ok(()),
         Some(_) => Err(CommandError::Syntax),
     }

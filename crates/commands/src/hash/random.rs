@@ -6,18 +6,18 @@ use keyspace::{Field, HashRef};
 use resp::{Protocol, Writer};
 
 use super::fields::HashAccess;
-use crate::sampling::{self, OUT_OF_RANGE, SamplePool, SampleReply, max_reply_bytes, parse_count};
+use crate::sampling::{self, OUT_OF_RANGE_ERROR, SamplePool, SampleReply, max_reply_bytes, parse_count};
 
 /// The fields of a hash that have not expired.
 struct LiveFields<'a> {
     hash: HashRef<'a>,
     now: Millis,
-    len: usize,
+    live_len: usize,
 }
 
 impl<'a> LiveFields<'a> {
     fn new(hash: HashRef<'a>, now: Millis) -> Self {
-        Self { hash, now, len: hash.live_len(now) }
+        Self { hash, now, live_len: hash.live_len(now) }
     }
 }
 
@@ -34,11 +34,11 @@ impl<'a> SamplePool for LiveFields<'a> {
     }
 
     fn live_len(&self) -> usize {
-        self.len
+        self.live_len
     }
 
-    fn random(&self, random: u64) -> Option<Field<'a>> {
-        self.hash.random(random).filter(|field| field.is_live_at(self.now))
+    fn element_at_random(&self, random: u64) -> Option<Field<'a>> {
+        self.hash.random_field(random).filter(|field| field.is_live_at(self.now))
     }
 
     fn for_each(&self, visit: &mut dyn FnMut(Field<'a>)) {
@@ -59,10 +59,10 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
     let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let found = context.read_hash(&key)?;
     let (mut random, most) = (Random::new(context.random_u64()), max_reply_bytes(context));
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let live = found.and_then(|place| table.hash(place)).map(|hash| LiveFields::new(hash, now));
     let out = match values {
-        true => SampleReply::new(reply, most, begin_pairs, push_pair),
+        true => SampleReply::new(reply, most, write_pairs_header, write_pair),
         false => SampleReply::new(
             reply,
             most,
@@ -82,7 +82,7 @@ fn parse_options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
         Some(_) => return Err(CommandError::Syntax),
     };
     if values && !(-i64::MAX / 2..=i64::MAX / 2).contains(&count) {
-        return Err(OUT_OF_RANGE);
+        return Err(OUT_OF_RANGE_ERROR);
     }
     Ok((count, values))
 }
@@ -91,7 +91,7 @@ fn reply_one_field(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let found = context.read_hash(&key)?;
     let mut random = Random::new(context.random_u64());
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let live = found.and_then(|place| table.hash(place)).map(|hash| LiveFields::new(hash, now));
     match live.and_then(|live| sampling::random_element(&live, &mut random)) {
         Some(field) => reply.bulk(field.name),
@@ -101,11 +101,11 @@ fn reply_one_field(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Begins a reply of `count` pairs. In RESP3 each pair is a nested array.
-fn begin_pairs(reply: &mut Writer<'_>, count: usize) {
+fn write_pairs_header(reply: &mut Writer<'_>, count: usize) {
     reply.array(if reply.protocol() == Protocol::Resp2 { count * 2 } else { count });
 }
 
-fn push_pair(reply: &mut Writer<'_>, field: Field<'_>) {
+fn write_pair(reply: &mut Writer<'_>, field: Field<'_>) {
     if reply.protocol() == Protocol::Resp3 {
         reply.array(2);
     }
@@ -151,7 +151,7 @@ mod tests {
 
     /// With a negative count, only the maximum size of a bulk string limits the reply; a larger reply is an error.
     #[test]
-    fn unlimited_random_reply_is_bounded() {
+    fn random_reply_with_repeats_is_limited_to_bulk_string_size() {
         let mut client = client_with_hash(7);
         client.engine.settings.proto_max_bulk_len.store(10_000, Ordering::Relaxed);
         assert_eq!(random_fields(&mut client, "-1000").len(), 1000);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_shapes_and_errors() {
+    fn hrandfield_reply_depends_on_count_and_withvalues() {
         let range = "-ERR value is out of range";
         let mut client = Client::new();
         client.check_replies(&[

@@ -13,7 +13,7 @@ pub(super) fn hscan(context: &mut Context<'_>) -> Result<(), CommandError> {
         hash.scan(cursor, options.count, &mut |field| {
             if field.is_live_at(now) && options.matches(field.name) {
                 page.push(field.name);
-                if options.values {
+                if options.includes_values {
                     page.push(field.value);
                 }
             }
@@ -26,7 +26,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn scan_options_and_errors() {
+    fn hscan_applies_options_and_reports_errors() {
         Client::new().check_replies(&[
             ("hset h a 1 b 2", ":2"),
             ("hscan h 0", "*2|$1|0|*4|$1|a|$1|1|$1|b|$1|2"),

@@ -30,9 +30,9 @@ fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, Comma
     let fields = pairs.map(|index| Field { name: word(index), value: word(index + 1), expiry: None });
     let set = context.set_fields(&key, found, fields);
     context.report_changes(&key, args.len() / 2 - 1);
-    context.notify_overwritten(&key, set.expired > 0);
+    context.notify_expired_fields_replaced(&key, set.expired_count > 0);
     context.notify(EventClass::HASH, "hset", &key);
-    Ok((set.missing + set.expired) as i64)
+    Ok((set.missing_count + set.expired_count) as i64)
 }
 
 pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -47,7 +47,7 @@ pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     let hidden = there.is_some();
     context.set_field(&key, found, Field { name, value, expiry: None });
     context.report_modified(&key);
-    context.notify_overwritten(&key, hidden);
+    context.notify_expired_fields_replaced(&key, hidden);
     context.notify(EventClass::HASH, "hset", &key);
     if hidden {
         log_hset(context, &key, name, value);
@@ -83,7 +83,7 @@ pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     if deleted > 0 {
         context.report_changes(&key, deleted as usize);
         context.notify(EventClass::HASH, "hdel", &key);
-        context.drop_if_empty(&key, place);
+        context.delete_if_empty(&key, place);
     }
     context.reply.integer(deleted);
     Ok(())

@@ -6,7 +6,7 @@ use resp::Args;
 
 use super::expire::FieldExpiryChanges;
 use super::fields::HashAccess;
-use super::options::{AcceptedOptions, Expiry, HashFieldOptions, parse_fields_first};
+use super::options::{AcceptedOptions, ExpiryOption, HashFieldOptions, parse_fields_first};
 
 /// Handles `HGETDEL key FIELDS numfields field [field ...]`.
 pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -35,10 +35,10 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     for name in names.iter() {
         let Some(expiry) = change.context.reply_field(&key, change.entry, name) else { continue };
         match wanted {
-            Expiry::At(at) => {
+            ExpiryOption::At(at) => {
                 change.expire(name, at);
             }
-            Expiry::Persist if expiry.is_some() => {
+            ExpiryOption::Persist if expiry.is_some() => {
                 change.persist(name);
             }
             _ => {}
@@ -56,20 +56,20 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let mut found = context.find_hash(&key)?;
     let lives = |context: &mut Context<'_>, name| {
-        context.field(&key, found, name).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry > now))
+        context.find_field(&key, found, name).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry > now))
     };
-    let key_fits = options.key.is_none_or(|wanted| found.is_some() == wanted);
-    let wanted = if key_fits { options.expiry(context, "hsetex")? } else { Expiry::Unspecified };
+    let key_fits = options.key_must_exist.is_none_or(|wanted| found.is_some() == wanted);
+    let wanted = if key_fits { options.expiry(context, "hsetex")? } else { ExpiryOption::Unspecified };
     let met = key_fits
         && options
-            .fields
+            .fields_must_exist
             .is_none_or(|wanted| pairs.iter().step_by(2).all(|name| lives(context, name) == wanted));
     if !met {
         context.reply.integer(0);
         return Ok(());
     }
     context.reply.integer(1);
-    if let Expiry::At(at) = wanted
+    if let ExpiryOption::At(at) = wanted
         && at <= context.now
         && context.deletes_expired()
     {
@@ -80,18 +80,20 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in (0..pairs.len()).step_by(2) {
         let (name, value) = (&pairs[index], &pairs[index + 1]);
         let expiry = match wanted {
-            Expiry::At(at) => Some(at),
-            Expiry::Keep => context.field(&key, found, name).flatten().filter(|&expiry| expiry > now),
-            Expiry::Unspecified | Expiry::Persist => None,
+            ExpiryOption::At(at) => Some(at),
+            ExpiryOption::Keep => {
+                context.find_field(&key, found, name).flatten().filter(|&expiry| expiry > now)
+            }
+            ExpiryOption::Unspecified | ExpiryOption::Persist => None,
         };
         let (place, replaced) = context.set_field(&key, found, Field { name, value, expiry });
         found = Some(place);
         hidden |= replaced.is_some_and(|replaced| replaced.was_expired_at(now));
     }
     context.report_changes(&key, pairs.len() / 2);
-    context.notify_overwritten(&key, hidden);
+    context.notify_expired_fields_replaced(&key, hidden);
     context.notify(EventClass::HASH, "hset", &key);
-    if matches!(wanted, Expiry::At(_)) {
+    if matches!(wanted, ExpiryOption::At(_)) {
         context.notify(EventClass::HASH, "hexpire", &key);
     }
     log_hsetex(context, &key, wanted, &pairs);
@@ -105,7 +107,7 @@ fn apply_past_expiry(context: &mut Context<'_>, key: &Key<'_>, found: Option<Ent
     let mut place = found;
     let mut removed = vec![&b"HDEL"[..], key.bytes()];
     for name in pairs.iter().step_by(2) {
-        if let Some(there) = place.filter(|_| context.field(key, place, name).is_some()) {
+        if let Some(there) = place.filter(|_| context.find_field(key, place, name).is_some()) {
             place = Some(context.table(key).hash_remove(there, key, name).0);
             removed.push(name);
         }
@@ -120,7 +122,7 @@ fn apply_past_expiry(context: &mut Context<'_>, key: &Key<'_>, found: Option<Ent
         context.notify(EventClass::HASH, event, key);
     }
     match place {
-        Some(place) => context.drop_if_empty(key, place),
+        Some(place) => context.delete_if_empty(key, place),
         None => context.notify(EventClass::GENERIC, "del", key),
     }
     if removed.len() > 2 {
@@ -130,10 +132,10 @@ fn apply_past_expiry(context: &mut Context<'_>, key: &Key<'_>, found: Option<Ent
 
 /// Replicates the effect of HSETEX without its conditions. With KEEPTTL, the kept expiry is replicated explicitly,
 /// because the replica may no longer have the field.
-fn log_hsetex(context: &mut Context<'_>, key: &Key<'_>, expiry: Expiry, pairs: &Args<'_>) {
+fn log_hsetex(context: &mut Context<'_>, key: &Key<'_>, expiry: ExpiryOption, pairs: &Args<'_>) {
     let mut digits = itoa::Buffer::new();
     let mut effect: Vec<&[u8]> = Vec::with_capacity(pairs.len() + 6);
-    if let Expiry::At(at) = expiry {
+    if let ExpiryOption::At(at) = expiry {
         let mut count = itoa::Buffer::new();
         effect.extend([&b"HSETEX"[..], key.bytes(), b"PXAT", digits.format(at.0).as_bytes(), b"FIELDS"]);
         effect.push(count.format(pairs.len() / 2).as_bytes());
@@ -144,10 +146,10 @@ fn log_hsetex(context: &mut Context<'_>, key: &Key<'_>, expiry: Expiry, pairs: &
     effect.extend([&b"HSET"[..], key.bytes()]);
     effect.extend(pairs.iter());
     context.log_effect(&effect);
-    if expiry == Expiry::Keep {
+    if expiry == ExpiryOption::Keep {
         let found = context.find(key);
         for name in pairs.iter().step_by(2) {
-            let Some(at) = context.field(key, found, name).flatten() else { continue };
+            let Some(at) = context.find_field(key, found, name).flatten() else { continue };
             let at = digits.format(at.0).as_bytes();
             context.log_effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);
         }
@@ -205,7 +207,7 @@ mod tests {
     /// Regression test: fields set with a time in the past were stored briefly. Long names or many fields converted the
     /// hash to a table for good, and fields that had expired before were counted twice.
     #[test]
-    fn fields_set_with_past_expiry_leave_no_trace() {
+    fn fields_set_with_past_expiry_are_never_stored() {
         let (mut client, long) = (Client::with_recording_log(), "x".repeat(100));
         let counted = |client: &Client| client.worker.stats.expired_fields.load(Ordering::Relaxed);
         client.check_replies(&[
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn hsetex_conditions_and_expiry() {
+    fn hsetex_applies_conditions_and_expiry() {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("hsetex h xx fields 1 a 1", ":0"),

@@ -40,8 +40,8 @@ pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
         if is("todense") {
             context.reply.integer(i64::from(changes));
         } else {
-            context.reply.array(sketch::REGISTERS);
-            registers.values().iter().for_each(|value| context.reply.integer(i64::from(*value)));
+            context.reply.array(sketch::REGISTER_COUNT);
+            registers.register_values().iter().for_each(|value| context.reply.integer(i64::from(*value)));
         }
     } else {
         let text = format!("ERR Unknown PFDEBUG subcommand '{}'", quote(word, word.len()));
@@ -68,7 +68,7 @@ fn format_opcodes(sketch: Sketch<'_>) -> String {
     let mut shown = String::new();
     for run in sketch.runs() {
         let gap = if shown.is_empty() { "" } else { " " };
-        let _ = match (run.value, run.bytes) {
+        let _ = match (run.value, run.encoded_len) {
             (0, 1) => write!(shown, "{gap}z:{}", run.len),
             (0, _) => write!(shown, "{gap}Z:{}", run.len),
             (value, _) => write!(shown, "{gap}v:{value},{}", run.len),

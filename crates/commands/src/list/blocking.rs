@@ -27,7 +27,7 @@ fn pop_or_block(context: &mut Context<'_>, end: ListEnd) -> Result<CommandOutcom
     for index in keys.clone() {
         let key = context.key(index)?;
         let Some(place) = context.find_list(&key)? else { continue };
-        let (table, reply) = context.view_and_reply(&key);
+        let (table, reply) = context.table_and_reply(&key);
         let list = table.list(place).expect("a list was found there");
         let index = if end == ListEnd::Head { 0 } else { list.len() - 1 };
         reply.array(2);
@@ -67,12 +67,12 @@ pub(super) fn brpoplpush(context: &mut Context<'_>) -> Result<CommandOutcome, Co
 fn move_or_block(
     context: &mut Context<'_>,
     ends: (ListEnd, ListEnd),
-    timeout_at: usize,
-    logged: &[&[u8]],
+    timeout_index: usize,
+    replicated_command: &[&[u8]],
 ) -> Result<CommandOutcome, CommandError> {
-    let until = parse_timeout(context, timeout_at)?;
+    let until = parse_timeout(context, timeout_index)?;
     if move_element(context, ends)? {
-        context.log_effect(logged);
+        context.log_effect(replicated_command);
         return Ok(CommandOutcome::Done);
     }
     if !context.can_block() {
@@ -165,7 +165,7 @@ mod tests {
     fn key_expiring_in_transaction_is_not_served() {
         let mut client = Client::new();
         assert_eq!(client.run_status("blpop l 0"), DispatchStatus::Blocked);
-        let waiter = client.detach_blocked();
+        let waiter = client.detach_blocked_client();
         client.check_replies(&[("multi\nrpush l a\npexpire l 100", "+OK|+QUEUED|+QUEUED")]);
         client.engine.set_wall_clock(0, (client.now.0 + 200) * 1000);
         client.check_replies(&[("exec", "*2|:1|:1")]);

@@ -9,7 +9,7 @@ use super::options::{resolve_index, resolve_range};
 pub(super) fn lset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let Some(place) = context.find_list(&key)? else { return Err(CommandError::NoSuchKey) };
-    let (wanted, element) = (context.integer(2)?, context.arg(3));
+    let (wanted, element) = (context.integer_arg(2)?, context.arg(3));
     let Some(index) = resolve_index(wanted, context.list_at(&key, place).len()) else {
         return Err(CommandError::OutOfRange);
     };
@@ -54,7 +54,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Handles `LREM key count element`.
 pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, count, element) = (context.key(1)?, context.integer(2)?, context.arg(3));
+    let (key, count, element) = (context.key(1)?, context.integer_arg(2)?, context.arg(3));
     // Reply with an error only to clients, because a Redis 7.0 master may replicate a command with this count.
     if count == i64::MIN && context.session.origin() == CommandOrigin::Client {
         return Err(CommandError::text(
@@ -80,7 +80,7 @@ pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, start, stop) = (context.key(1)?, context.integer(2)?, context.integer(3)?);
+    let (key, start, stop) = (context.key(1)?, context.integer_arg(2)?, context.integer_arg(3)?);
     if let Some(mut place) = context.find_list(&key)? {
         let len = context.list_at(&key, place).len();
         let kept = resolve_range(start, stop, len);
@@ -91,10 +91,10 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
             context.notify(EventClass::GENERIC, "del", &key);
         } else {
             if kept.end < len {
-                place = context.take_elements(&key, place, ListEnd::Tail, len - kept.end);
+                place = context.remove_end_elements(&key, place, ListEnd::Tail, len - kept.end);
             }
             if kept.start > 0 {
-                context.take_elements(&key, place, ListEnd::Head, kept.start);
+                context.remove_end_elements(&key, place, ListEnd::Head, kept.start);
             }
             if kept.len() < len {
                 context.report_changes(&key, len - kept.len());
@@ -127,7 +127,7 @@ mod tests {
     const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
     #[test]
-    fn lset_and_linsert() {
+    fn lset_and_linsert_change_elements() {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("lset l 0 a", "-ERR no such key"),

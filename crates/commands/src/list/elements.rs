@@ -58,7 +58,8 @@ pub(crate) trait ListAccess {
 
     /// Removes `count` elements at one end of the list at `place`, which must have more elements. The caller reports
     /// the change. Returns the list's new location.
-    fn take_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef;
+    fn remove_end_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize)
+    -> EntryRef;
 }
 
 impl ListAccess for Context<'_> {
@@ -88,7 +89,7 @@ impl ListAccess for Context<'_> {
     }
 
     fn reply_end_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) {
-        let (table, reply) = self.view_and_reply(key);
+        let (table, reply) = self.table_and_reply(key);
         let list = table.list(place).expect("a list was found there");
         let count = count.min(list.len());
         let mut left = count;
@@ -112,7 +113,7 @@ impl ListAccess for Context<'_> {
             self.delete(key, place);
             self.count_changes((count as u64).saturating_sub(1));
         } else {
-            self.take_elements(key, place, end, count);
+            self.remove_end_elements(key, place, end, count);
             self.report_changes(key, count);
         }
         self.notify(EventClass::LIST, pop_event(end), key);
@@ -122,7 +123,13 @@ impl ListAccess for Context<'_> {
         count
     }
 
-    fn take_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef {
+    fn remove_end_elements(
+        &mut self,
+        key: &Key<'_>,
+        place: EntryRef,
+        end: ListEnd,
+        count: usize,
+    ) -> EntryRef {
         let limit = self.engine.settings.list_limit();
         let (place, dropped) = self.table(key).list_remove_ends(place, key, end, count, limit);
         self.discard(dropped);

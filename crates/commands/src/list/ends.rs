@@ -23,12 +23,12 @@ pub(super) fn rpushx(context: &mut Context<'_>) -> Result<(), CommandError> {
     push(context, ListEnd::Tail, false)
 }
 
-fn push(context: &mut Context<'_>, end: ListEnd, makes: bool) -> Result<(), CommandError> {
+fn push(context: &mut Context<'_>, end: ListEnd, creates_list: bool) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_list(&key)?;
     let len = match found {
-        None if !makes => 0,
-        found => context.push(&key, found, end, context.args.from(2)),
+        None if !creates_list => 0,
+        found => context.push(&key, found, end, context.args.skip(2)),
     };
     context.reply.integer(len as i64);
     Ok(())
@@ -58,7 +58,7 @@ fn pop(context: &mut Context<'_>, end: ListEnd, name: &'static str) -> Result<()
         (None, None) => context.reply.null(),
         (None, Some(_)) => context.reply.null_array(),
         (Some(place), None) => {
-            let (table, reply) = context.view_and_reply(&key);
+            let (table, reply) = context.table_and_reply(&key);
             let list = table.list(place).expect("a list was found there");
             let index = if end == ListEnd::Head { 0 } else { list.len() - 1 };
             if let Some(item) = list.get(index) {
@@ -109,7 +109,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn push_and_pop_at_both_ends() {
+    fn elements_are_pushed_and_popped_at_both_ends() {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("lpushx l a", ":0"),

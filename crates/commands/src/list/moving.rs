@@ -68,7 +68,7 @@ fn rotate_list(
     element: &[u8],
 ) {
     let limit = context.engine.settings.list_limit();
-    let place = context.take_elements(key, place, from, 1);
+    let place = context.remove_end_elements(key, place, from, 1);
     context.table(key).list_push(place, key, to, std::iter::once(element), limit);
     context.report_modified(key);
     context.notify(EventClass::LIST, push_event(to), key);

@@ -23,8 +23,8 @@ pub(super) fn lindex(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.null();
         return Ok(());
     };
-    let wanted = context.integer(2)?;
-    let (table, reply) = context.view_and_reply(&key);
+    let wanted = context.integer_arg(2)?;
+    let (table, reply) = context.table_and_reply(&key);
     let list = table.list(place).expect("a list was found there");
     match resolve_index(wanted, list.len()).and_then(|index| list.get(index)) {
         Some(item) => reply_item(reply, item),
@@ -35,7 +35,7 @@ pub(super) fn lindex(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let (start, stop) = (context.integer(2)?, context.integer(3)?);
+    let (start, stop) = (context.integer_arg(2)?, context.integer_arg(3)?);
     let found = context.read_list(&key)?;
     let Some(place) = found else {
         context.reply.array(0);
@@ -43,11 +43,11 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let elements = resolve_range(start, stop, context.list_at(&key, place).len());
     context.reply.array(elements.len());
-    if let Some(pinned) = context.pin(&[(key, place)]) {
-        reply_pinned(&mut context.reply, pinned, elements);
+    if let Some(pinned) = context.pin_values(&[(key, place)]) {
+        reply_pinned_elements(&mut context.reply, pinned, elements);
         return Ok(());
     }
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let mut left = elements.len();
     if let Some(list) = table.list(place).filter(|_| left > 0) {
         list.visit_from(elements.start, &mut |item| {
@@ -59,9 +59,9 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn reply_pinned(reply: &mut Writer<'_>, pinned: PinnedValues, elements: Range<usize>) {
+fn reply_pinned_elements(reply: &mut Writer<'_>, pinned: PinnedValues, elements: Range<usize>) {
     let (mut before, mut left) = (elements.start, elements.len());
-    pinned.visit(|_, part| {
+    pinned.visit_elements(|_, part| {
         if let PartElements::List(list) = part {
             list.for_each_run(&mut |run| {
                 if before >= run.len {
@@ -153,7 +153,7 @@ impl<'a> PositionQuery<'a> {
 }
 
 fn parse_rank(context: &Context<'_>, index: usize) -> Result<i64, CommandError> {
-    match context.integer(index)? {
+    match context.integer_arg(index)? {
         0 => Err(CommandError::text(
             "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
              negative to start from the end of the list",
@@ -188,7 +188,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn lindex_and_lrange() {
+    fn lindex_and_lrange_return_elements() {
         let mut client = Client::new();
         client.check_replies(&[
             ("rpush l a 2 c", ":3"),

@@ -2,24 +2,24 @@
 
 /// Words of 32 bits, least significant first, without leading zero words.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Big(Vec<u32>);
+pub(super) struct BigUint(Vec<u32>);
 
-impl From<u64> for Big {
+impl From<u64> for BigUint {
     fn from(value: u64) -> Self {
         let mut big = Self(vec![value as u32, (value >> 32) as u32]);
-        big.trim();
+        big.trim_leading_zeros();
         big
     }
 }
 
-impl Big {
-    fn trim(&mut self) {
+impl BigUint {
+    fn trim_leading_zeros(&mut self) {
         while self.0.last() == Some(&0) {
             self.0.pop();
         }
     }
 
-    fn bits(&self) -> i64 {
+    fn bit_len(&self) -> i64 {
         match self.0.last() {
             Some(word) => self.0.len() as i64 * 32 - i64::from(word.leading_zeros()),
             None => 0,
@@ -58,17 +58,17 @@ impl Big {
     }
 
     /// Shifts right by one bit and discards the lowest bit.
-    fn halve(&mut self) {
+    fn shift_right_by_one(&mut self) {
         let mut carry = 0;
         for word in self.0.iter_mut().rev() {
             let lowest = *word & 1;
             *word = *word >> 1 | carry << 31;
             carry = lowest;
         }
-        self.trim();
+        self.trim_leading_zeros();
     }
 
-    fn is_below(&self, other: &Self) -> bool {
+    fn is_less_than(&self, other: &Self) -> bool {
         let len = self.0.len().cmp(&other.0.len());
         len.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev())).is_lt()
     }
@@ -83,7 +83,7 @@ impl Big {
             borrow = a || b;
         }
         debug_assert!(!borrow);
-        self.trim();
+        self.trim_leading_zeros();
     }
 
     /// Splits the number into its highest bits and an exponent: returns `(bits, sticky, exponent)`, so that `self` is
@@ -94,10 +94,10 @@ impl Big {
         (bits, self.0[..low].iter().any(|word| *word != 0), low as i64 * 32)
     }
 
-    /// Computes `self / divisor` in the form of [`Big::top_bits`], with 66 or 67 significant bits.
+    /// Computes `self / divisor` in the form of [`BigUint::top_bits`], with 66 or 67 significant bits.
     pub(super) fn quotient(&self, divisor: &Self) -> (u128, bool, i64) {
         let (mut rest, mut divisor) = (self.clone(), divisor.clone());
-        let shift = divisor.bits() + 66 - rest.bits();
+        let shift = divisor.bit_len() + 66 - rest.bit_len();
         if shift >= 0 {
             rest.shift_left(shift as u32);
         } else {
@@ -107,9 +107,9 @@ impl Big {
         divisor.shift_left(67);
         let mut quotient = 0u128;
         for _ in 0..67 {
-            divisor.halve();
+            divisor.shift_right_by_one();
             quotient <<= 1;
-            if !rest.is_below(&divisor) {
+            if !rest.is_less_than(&divisor) {
                 rest.subtract(&divisor);
                 quotient |= 1;
             }
@@ -127,7 +127,7 @@ impl Big {
                 *word = (value / 1_000_000_000) as u32;
                 remainder = value % 1_000_000_000;
             }
-            rest.trim();
+            rest.trim_leading_zeros();
             groups.push(remainder);
         }
         let mut text = groups.pop().unwrap_or(0).to_string();
@@ -143,15 +143,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn big_integer_arithmetic() {
-        let mut big = Big::from(1);
+    fn big_integer_operations_are_exact() {
+        let mut big = BigUint::from(1);
         big.mul_power_of_ten(28);
         assert_eq!(big.to_decimal(), format!("1{}", "0".repeat(28)));
         big.shift_left(33);
         assert_eq!(big.to_decimal(), (10u128.pow(28) << 33).to_string());
-        let (bits, sticky, exponent) = Big::from(1).quotient(&Big::from(3));
+        let (bits, sticky, exponent) = BigUint::from(1).quotient(&BigUint::from(3));
         assert_eq!((bits, sticky), ((1u128 << -exponent) / 3, true));
-        assert_eq!(Big::from(6).quotient(&Big::from(3)), (1 << 66, false, -65));
-        assert_eq!(Big::default().to_decimal(), "0");
+        assert_eq!(BigUint::from(6).quotient(&BigUint::from(3)), (1 << 66, false, -65));
+        assert_eq!(BigUint::default().to_decimal(), "0");
     }
 }

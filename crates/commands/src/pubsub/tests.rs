@@ -6,25 +6,25 @@ use engine::{CommandOrigin, ConnectionInfo, Session};
 use crate::testing::Client;
 
 /// Connects a second client to the same server. Returns its session and the counter of its wake-ups.
-fn join(client: &Client) -> (Session, Arc<AtomicUsize>) {
+fn connect_second_client(client: &Client) -> (Session, Arc<AtomicUsize>) {
     let woken = Arc::new(AtomicUsize::new(0));
     let count = woken.clone();
     let wake = Box::new(move || {
         count.fetch_add(1, Ordering::Relaxed);
     });
     let seen = client.engine.clients.connect(ConnectionInfo::default(), client.now, wake);
-    (Session::of(seen, CommandOrigin::Client, true), woken)
+    (Session::for_client(seen, CommandOrigin::Client, true), woken)
 }
 
 /// Runs a line as the second client, `other`, and returns the output.
-fn as_other(client: &mut Client, other: &mut Session, line: &str) -> String {
+fn run_as_other(client: &mut Client, other: &mut Session, line: &str) -> String {
     std::mem::swap(other, &mut client.session);
     let reply = client.run_to_text(line);
     std::mem::swap(other, &mut client.session);
     reply
 }
 
-fn messages(session: &Session) -> String {
+fn take_messages(session: &Session) -> String {
     let mut out = Vec::new();
     session.take_messages(&mut out);
     String::from_utf8(out).unwrap().replace("\r\n", "|")
@@ -32,22 +32,22 @@ fn messages(session: &Session) -> String {
 
 /// A script that has published is not restarted when it accesses an undeclared key.
 #[test]
-fn script_publishes_once() {
+fn publishing_script_is_not_restarted() {
     let mut client = Client::new();
-    let (mut listener, _) = join(&client);
-    as_other(&mut client, &mut listener, "subscribe news");
+    let (mut listener, _) = connect_second_client(&client);
+    run_as_other(&mut client, &mut listener, "subscribe news");
     let script = "redis.call('publish', 'news', 'hi') return redis.call('get', 'other')";
     client.call(&["eval", script, "1", "k"]);
-    assert_eq!(messages(&listener), "*3|$7|message|$4|news|$2|hi|");
+    assert_eq!(take_messages(&listener), "*3|$7|message|$4|news|$2|hi|");
 }
 
 #[test]
 fn published_message_reaches_channels_and_patterns() {
     let mut client = Client::with_recording_log();
-    let (mut listener, woken) = join(&client);
-    as_other(&mut client, &mut listener, "subscribe news other\npsubscribe n*");
-    let (mut fan, _) = join(&client);
-    as_other(&mut client, &mut fan, "hello 3\npsubscribe n?ws x*");
+    let (mut listener, woken) = connect_second_client(&client);
+    run_as_other(&mut client, &mut listener, "subscribe news other\npsubscribe n*");
+    let (mut fan, _) = connect_second_client(&client);
+    run_as_other(&mut client, &mut fan, "hello 3\npsubscribe n?ws x*");
     client.check_replies(&[
         ("publish news hi", ":3"),
         ("publish nobody x", ":1"),
@@ -58,11 +58,11 @@ fn published_message_reaches_channels_and_patterns() {
         ("pubsub numpat", ":3"),
     ]);
     assert_eq!(
-        messages(&listener),
+        take_messages(&listener),
         "*3|$7|message|$4|news|$2|hi|*4|$8|pmessage|$2|n*|$4|news|$2|hi|*4|$8|pmessage|$2|n*|$6|nobody|$1|x|"
     );
     assert_eq!(woken.load(Ordering::Relaxed), 1, "once until it has looked");
-    assert_eq!(messages(&fan), ">4|$8|pmessage|$4|n?ws|$4|news|$2|hi|");
+    assert_eq!(take_messages(&fan), ">4|$8|pmessage|$4|n?ws|$4|news|$2|hi|");
     assert_eq!(
         client.logged_commands(),
         ["0 publish news hi", "0 publish nobody x", "0 publish elsewhere x"]
@@ -70,7 +70,7 @@ fn published_message_reaches_channels_and_patterns() {
     client.engine.disconnect(&mut listener);
     client.engine.disconnect(&mut fan);
     client.check_replies(&[("publish news hi", ":0"), ("pubsub channels", "*0"), ("pubsub numpat", ":0")]);
-    assert_eq!(client.engine.pubsub.clients(), 0);
+    assert_eq!(client.engine.pubsub.client_count(), 0);
 }
 
 #[test]
@@ -121,22 +121,22 @@ fn resp3_messages_follow_replies() {
 fn client_that_does_not_read_is_disconnected() {
     let mut client = Client::new();
     client.engine.pubsub.output_limit.store(100, Ordering::Relaxed);
-    let (mut slow, _) = join(&client);
-    as_other(&mut client, &mut slow, "subscribe a");
+    let (mut slow, _) = connect_second_client(&client);
+    run_as_other(&mut client, &mut slow, "subscribe a");
     let message = "x".repeat(50);
     client.check_replies(&[(&format!("publish a {message}"), ":1")]);
     assert!(!slow.client().is_killed());
     client.check_replies(&[(&format!("publish a {message}"), ":1")]);
     assert!(slow.client().is_killed() && slow.client().exceeded_output_limit());
-    assert_eq!(messages(&slow), "");
+    assert_eq!(take_messages(&slow), "");
 }
 
 #[test]
 fn shard_subscriptions_end_when_slot_migrates() {
     let mut client = Client::in_cluster();
-    let (mut listener, _) = join(&client);
-    as_other(&mut client, &mut listener, "ssubscribe {a}1 {a}2");
-    as_other(&mut client, &mut listener, "ssubscribe b");
+    let (mut listener, _) = connect_second_client(&client);
+    run_as_other(&mut client, &mut listener, "ssubscribe {a}1 {a}2");
+    run_as_other(&mut client, &mut listener, "ssubscribe b");
     client.check_replies(&[
         ("spublish {a}1 hi", ":1"),
         ("publish {a}1 hi", ":0"),
@@ -144,10 +144,10 @@ fn shard_subscriptions_end_when_slot_migrates() {
         ("pubsub shardnumsub {a}1 b", "*4|$4|{a}1|:1|$1|b|:1"),
         ("pubsub shardchannels", "*3|$1|b|$4|{a}1|$4|{a}2"),
     ]);
-    assert_eq!(messages(&listener), "*3|$8|smessage|$4|{a}1|$2|hi|");
+    assert_eq!(take_messages(&listener), "*3|$8|smessage|$4|{a}1|$2|hi|");
     let gone = slot_routing::Slot::of_key(b"a");
     client.engine.pubsub.unsubscribe_moved_slots(|slot| slot == gone);
-    assert_eq!(messages(&listener), "*3|$12|sunsubscribe|$4|{a}1|:2|*3|$12|sunsubscribe|$4|{a}2|:1|");
+    assert_eq!(take_messages(&listener), "*3|$12|sunsubscribe|$4|{a}1|:2|*3|$12|sunsubscribe|$4|{a}2|:1|");
     client.check_replies(&[("pubsub shardchannels", "*1|$1|b")]);
 }
 

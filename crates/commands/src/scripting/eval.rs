@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use engine::{CommandError, Context, Runnable, ScriptCall, sha_of};
+use engine::{CommandError, Context, Runnable, ScriptCall, parse_sha1};
 use scripting::Script;
 
 const NO_SUCH_SCRIPT: CommandError = CommandError::text("NOSCRIPT No matching script.");
 
 pub(super) fn eval(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
-    eval_text(context, false)
+    eval_source(context, false)
 }
 
 pub(super) fn eval_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
-    eval_text(context, true)
+    eval_source(context, true)
 }
 
 pub(super) fn evalsha(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
@@ -32,21 +32,21 @@ pub(super) fn fcall_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandE
 }
 
 /// Parses the number of keys. `not_a_number` is the error if the argument is not a number.
-fn count_keys(context: &Context<'_>, no_number: CommandError) -> Result<usize, CommandError> {
-    let count = context.integer(2).map_err(|_| no_number)?;
+fn parse_key_count(context: &Context<'_>, not_a_number: CommandError) -> Result<usize, CommandError> {
+    let count = context.integer_arg(2).map_err(|_| not_a_number)?;
     if count > context.args.len() as i64 - 3 {
         return Err(CommandError::text("ERR Number of keys can't be greater than number of args"));
     }
     usize::try_from(count).map_err(|_| CommandError::text("ERR Number of keys can't be negative"))
 }
 
-fn eval_text(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
-    let keys = count_keys(context, CommandError::NotInteger)?;
+fn eval_source(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
+    let keys = parse_key_count(context, CommandError::NotInteger)?;
     let what = match context.take_cached_script() {
         Some(found) => found,
         None => Runnable::Script(cache_script(context, context.arg(1), false)?),
     };
-    script_call(context, what, keys, read_only)
+    build_script_call(context, what, keys, read_only)
 }
 
 fn eval_cached(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
@@ -54,18 +54,18 @@ fn eval_cached(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall,
         return Err(CommandError::text("ERR Please use EVAL instead of EVALSHA for debugging"));
     }
     // As in Redis, text that is not a SHA1 is reported before an invalid number of keys.
-    if sha_of(context.arg(1)).is_none() {
+    if parse_sha1(context.arg(1)).is_none() {
         return Err(NO_SUCH_SCRIPT);
     }
-    let keys = count_keys(context, CommandError::NotInteger)?;
+    let keys = parse_key_count(context, CommandError::NotInteger)?;
     let what = match context.take_cached_script() {
         Some(found) => found,
         None => {
-            let script = sha_of(context.arg(1)).and_then(|sha| context.engine.scripts.find(&sha));
+            let script = parse_sha1(context.arg(1)).and_then(|sha| context.engine.scripts.find(&sha));
             Runnable::Script(script.ok_or(NO_SUCH_SCRIPT)?)
         }
     };
-    script_call(context, what, keys, read_only)
+    build_script_call(context, what, keys, read_only)
 }
 
 fn call_function(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
@@ -74,37 +74,37 @@ fn call_function(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCal
         Some(Runnable::Function(library, place))
     });
     let what = found.ok_or(CommandError::text("ERR Function not found"))?;
-    let keys = count_keys(context, CommandError::text("ERR Bad number of keys provided"))?;
-    script_call(context, what, keys, read_only)
+    let keys = parse_key_count(context, CommandError::text("ERR Bad number of keys provided"))?;
+    build_script_call(context, what, keys, read_only)
 }
 
 /// Checks that the script may run now, and returns the call for the engine to execute.
-fn script_call(
+fn build_script_call(
     context: &Context<'_>,
-    what: Runnable,
-    keys: usize,
+    runnable: Runnable,
+    key_count: usize,
     read_only: bool,
 ) -> Result<ScriptCall, CommandError> {
-    context.check_start(what.flags(), read_only)?;
-    if let Runnable::Script(script) = &what {
+    context.check_script_start(runnable.flags(), read_only)?;
+    if let Runnable::Script(script) = &runnable {
         script.record_use(context.now.0 as u64);
     }
-    Ok(ScriptCall { runnable: what, keys, read_only })
+    Ok(ScriptCall { runnable, declared_key_count: key_count, read_only })
 }
 
 /// Compiles a script and adds it to the cache.
 pub(super) fn cache_script(
     context: &mut Context<'_>,
     text: &[u8],
-    keep: bool,
+    is_permanent: bool,
 ) -> Result<Arc<Script>, CommandError> {
     let script = Script::new(text).map_err(|error| CommandError::Text(error.to_string().into()))?;
     let script = match context.engine.scripts.find(&script.sha) {
         Some(known) => known,
         None => Arc::new(script),
     };
-    context.compile(&script)?;
-    let script = context.engine.scripts.add(script, keep);
+    context.compile_script(&script)?;
+    let script = context.engine.scripts.add(script, is_permanent);
     context.cache_text(text, &script);
     Ok(script)
 }

@@ -55,8 +55,8 @@ pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Parses the options of FUNCTION LIST: a name pattern, and whether to include the code.
-fn list_options(args: Args<'_>) -> Result<(Option<&[u8]>, bool), CommandError> {
-    let (mut pattern, mut code, mut words) = (None, false, args.from(2).iter());
+fn parse_list_options(args: Args<'_>) -> Result<(Option<&[u8]>, bool), CommandError> {
+    let (mut pattern, mut code, mut words) = (None, false, args.skip(2).iter());
     while let Some(word) = words.next() {
         if !code && word.eq_ignore_ascii_case(b"withcode") {
             code = true;
@@ -72,20 +72,20 @@ fn list_options(args: Args<'_>) -> Result<(Option<&[u8]>, bool), CommandError> {
 }
 
 pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (pattern, code) = list_options(context.args)?;
+    let (pattern, code) = parse_list_options(context.args)?;
     let all = context.engine.scripts.functions.libraries();
     let fits = |name: &str| pattern.is_none_or(|pattern| glob::matches(pattern, name.as_bytes()));
     let libraries: Vec<_> = all.into_iter().filter(|library| fits(&library.name)).collect();
     context.reply.array(libraries.len());
     for library in libraries {
-        write_library(context, &library, code);
+        reply_library(context, &library, code);
     }
     Ok(())
 }
 
-fn write_library(context: &mut Context<'_>, library: &Library, code: bool) {
+fn reply_library(context: &mut Context<'_>, library: &Library, with_code: bool) {
     let reply = &mut context.reply;
-    reply.map(3 + usize::from(code));
+    reply.map(3 + usize::from(with_code));
     reply.bulk(b"library_name");
     reply.bulk(library.name.as_bytes());
     reply.bulk(b"engine");
@@ -106,7 +106,7 @@ fn write_library(context: &mut Context<'_>, library: &Library, code: bool) {
         reply.set(names.len());
         names.iter().for_each(|name| reply.simple(name));
     }
-    if code {
+    if with_code {
         reply.bulk(b"library_code");
         reply.bulk(&library.code);
     }
@@ -114,14 +114,14 @@ fn write_library(context: &mut Context<'_>, library: &Library, code: bool) {
 
 pub(super) fn stats(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (engine, nanos) = (context.engine, context.monotonic_nanos());
-    let busy = engine.scripts.running().into_iter().find(|running| running.is_busy());
+    let busy = engine.scripts.interpreter_states().into_iter().find(|running| running.is_busy());
     let reply = &mut context.reply;
     reply.map(2);
     reply.bulk(b"running_script");
     match busy {
         None => reply.null(),
         Some(running) => {
-            let command = running.command();
+            let command = running.command_args();
             reply.map(3);
             reply.bulk(b"name");
             reply.bulk(command.get(1).map_or(&b""[..], Vec::as_slice));
@@ -129,7 +129,7 @@ pub(super) fn stats(context: &mut Context<'_>) -> Result<(), CommandError> {
             reply.array(command.len());
             command.iter().for_each(|word| reply.bulk(word));
             reply.bulk(b"duration_ms");
-            reply.integer((running.elapsed(nanos) / 1_000_000) as i64);
+            reply.integer((running.elapsed_nanos(nanos) / 1_000_000) as i64);
         }
     }
     let functions = &engine.scripts.functions;

@@ -1,6 +1,6 @@
 //! SCRIPT: the script cache.
 
-use engine::{CommandError, Context, DebugMode, sha_of, truncate_at_nul, wrong_subcommand_arguments};
+use engine::{CommandError, Context, DebugMode, parse_sha1, truncate_at_nul, wrong_subcommand_arguments};
 use scripting::KillResult;
 
 use super::eval::cache_script;
@@ -15,14 +15,15 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(context.args.len() - 2);
     for index in 2..context.args.len() {
-        let known = sha_of(context.arg(index)).is_some_and(|sha| context.engine.scripts.find(&sha).is_some());
+        let known =
+            parse_sha1(context.arg(index)).is_some_and(|sha| context.engine.scripts.find(&sha).is_some());
         context.reply.integer(i64::from(known));
     }
     Ok(())
 }
 
 pub(super) fn show_script(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let script = sha_of(context.arg(2)).and_then(|sha| context.engine.scripts.find(&sha));
+    let script = parse_sha1(context.arg(2)).and_then(|sha| context.engine.scripts.find(&sha));
     let script = script.ok_or(CommandError::text("NOSCRIPT No matching script."))?;
     context.reply.bulk(&script.text);
     Ok(())
@@ -50,8 +51,8 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Kills the running function if `is_function` is set, and otherwise the running script.
-pub(super) fn kill_running(context: &mut Context<'_>, function: bool) -> Result<(), CommandError> {
-    match context.engine.scripts.kill(function) {
+pub(super) fn kill_running(context: &mut Context<'_>, is_function: bool) -> Result<(), CommandError> {
+    match context.engine.scripts.kill(is_function) {
         KillResult::Stopped => {
             context.reply.ok();
             Ok(())
@@ -66,7 +67,7 @@ pub(super) fn kill_running(context: &mut Context<'_>, function: bool) -> Result<
                 "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
             let other =
                 "BUSY Valkey is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.";
-            Err(CommandError::text(if function { script } else { other }))
+            Err(CommandError::text(if is_function { script } else { other }))
         }
     }
 }
@@ -88,8 +89,8 @@ pub(super) fn debug(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     let mode = match word.to_ascii_lowercase().as_slice() {
         b"no" => None,
-        b"yes" => Some(DebugMode::Discarded),
-        b"sync" => Some(DebugMode::Kept),
+        b"yes" => Some(DebugMode::CopiedData),
+        b"sync" => Some(DebugMode::RealData),
         _ => return Err(CommandError::text("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
     };
     context.session.set_debug_mode(mode);

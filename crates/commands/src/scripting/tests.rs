@@ -5,15 +5,15 @@ use slot_routing::{Ownership, Slot};
 use crate::testing::Client;
 
 /// Runs scripts without keys and compares each reply with the expected text.
-fn scripts(client: &mut Client, table: &[(&str, &str)]) {
+fn check_script_replies(client: &mut Client, table: &[(&str, &str)]) {
     for (script, reply) in table {
-        let shown = reply_text(&client.call(&["eval", script, "0"]));
+        let shown = format_reply(&client.call(&["eval", script, "0"]));
         assert_eq!(shown, *reply, "{script}");
     }
 }
 
 /// Formats a reply as one line.
-fn reply_text(value: &resp::Value) -> String {
+fn format_reply(value: &resp::Value) -> String {
     match value {
         resp::Value::Null => "nil".to_owned(),
         resp::Value::Error(text) => format!("-{text}"),
@@ -21,17 +21,17 @@ fn reply_text(value: &resp::Value) -> String {
         resp::Value::Integer(number) => format!(":{number}"),
         resp::Value::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         resp::Value::Array(items) => {
-            format!("[{}]", items.iter().map(reply_text).collect::<Vec<_>>().join(" "))
+            format!("[{}]", items.iter().map(format_reply).collect::<Vec<_>>().join(" "))
         }
         other => format!("{other:?}"),
     }
 }
 
-const AT_1: &str = "script: on @user_script:1.";
+const AT_LINE_1: &str = "script: on @user_script:1.";
 
 #[test]
 fn lua_values_convert_to_replies_and_back() {
-    scripts(
+    check_script_replies(
         &mut Client::new(),
         &[
             ("return 3.99", ":3"),
@@ -67,7 +67,7 @@ fn lua_values_convert_to_replies_and_back() {
 
 #[test]
 fn script_errors_contain_position() {
-    let at = |text: &str| format!("-{text} {AT_1}");
+    let at = |text: &str| format!("-{text} {AT_LINE_1}");
     let table = [
         ("return redis.call('nosuch')", at("ERR Unknown command called from script")),
         ("return redis.call('config','nosuch')", at("ERR unknown subcommand 'nosuch'. Try CONFIG HELP.")),
@@ -109,7 +109,7 @@ fn script_errors_contain_position() {
     ];
     let mut client = Client::new();
     for (script, reply) in &table {
-        scripts(&mut client, &[(script, reply)]);
+        check_script_replies(&mut client, &[(script, reply)]);
     }
 }
 
@@ -127,12 +127,12 @@ fn script_without_permission_is_refused() {
         ),
     ]);
     let shebang = ["eval", "#!lua flags=no-writes\nreturn redis.call('set','x',1)", "0"];
-    let reply = reply_text(&client.call(&shebang));
+    let reply = format_reply(&client.call(&shebang));
     assert!(
         reply.starts_with("-ERR Write commands are not allowed from read-only scripts. script: "),
         "{reply}"
     );
-    let reply = reply_text(&client.call(&["eval_ro", "return redis.call('set',KEYS[1],1)", "1", "k"]));
+    let reply = format_reply(&client.call(&["eval_ro", "return redis.call('set',KEYS[1],1)", "1", "k"]));
     assert!(
         reply.starts_with("-ERR Write commands are not allowed from read-only scripts. script: "),
         "{reply}"
@@ -142,7 +142,7 @@ fn script_without_permission_is_refused() {
 /// The scripts try sandbox escapes that are known from other servers, and variations of them.
 #[test]
 fn script_cannot_escape_sandbox() {
-    scripts(
+    check_script_replies(
         &mut Client::new(),
         &[
             ("return type(loadstring('\\27Lua'))", "nil"),
@@ -190,9 +190,9 @@ fn script_over_memory_limit_fails_alone() {
     for script in greedy {
         let reply = client.call(&["eval", script, "0"]);
         assert!(matches!(reply, resp::Value::Error(_)), "{script}: {reply:?}");
-        scripts(&mut client, &[("return 1", ":1")]);
+        check_script_replies(&mut client, &[("return 1", ":1")]);
     }
-    scripts(&mut client, &[("return string.rep('', 1e15)", "")]);
+    check_script_replies(&mut client, &[("return string.rep('', 1e15)", "")]);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn script_effects_are_replicated_as_transaction() {
     let mut client = Client::with_recording_log();
     let script = "redis.call('set',KEYS[1],ARGV[1]) redis.call('hincrby',KEYS[2],'f',2) return redis.call('get',KEYS[1])";
     let reply = client.call(&["eval", script, "2", "{k}1", "{k}2", "v"]);
-    assert_eq!(reply_text(&reply), "v");
+    assert_eq!(format_reply(&reply), "v");
     assert_eq!(client.logged_commands(), ["0 MULTI", "0 set {k}1 v", "0 hincrby {k}2 f 2", "0 EXEC"]);
     let one = "return redis.call('set',KEYS[1],'x','px',100)";
     client.call(&["eval", one, "1", "a"]);
@@ -221,7 +221,7 @@ fn script_effects_are_replicated_as_transaction() {
 #[test]
 fn scripts_can_access_undeclared_keys() {
     let mut client = Client::new();
-    scripts(
+    check_script_replies(
         &mut client,
         &[
             ("redis.call('set','a',1) redis.call('set','b',2) return redis.call('get','a')", "1"),
@@ -231,12 +231,12 @@ fn scripts_can_access_undeclared_keys() {
     );
     let script = "redis.call('set',KEYS[1],1) redis.call('set','other',2) return redis.call('get','other')";
     for _ in 0..2 {
-        assert_eq!(reply_text(&client.call(&["eval", script, "1", "k"])), "2");
+        assert_eq!(format_reply(&client.call(&["eval", script, "1", "k"])), "2");
     }
     let reads =
         "local x=redis.call('get','other') redis.call('set',KEYS[1],x) return redis.call('get',KEYS[1])";
     for _ in 0..2 {
-        assert_eq!(reply_text(&client.call(&["eval", reads, "1", "k"])), "2");
+        assert_eq!(format_reply(&client.call(&["eval", reads, "1", "k"])), "2");
     }
     client.check_replies(&[
         ("multi", "+OK"),
@@ -249,7 +249,7 @@ fn scripts_can_access_undeclared_keys() {
 #[test]
 fn flagged_script_stays_in_one_slot_in_cluster_mode() {
     let mut client = Client::in_cluster();
-    let mut run = |words: &[&str]| reply_text(&client.call(words));
+    let mut run = |words: &[&str]| format_reply(&client.call(words));
     let (other_slot, not_local) = (
         "-ERR Script attempted to access keys that do not hash to the same slot",
         "-ERR Attempted to access a non local key in a cluster node",
@@ -323,7 +323,7 @@ fn readonly_client_of_a_replica_runs_scripts_that_may_read() {
     ] {
         for (mode, expected) in [("readonly", readonly), ("readwrite", readwrite)] {
             client.run_to_text(mode);
-            let reply = reply_text(&client.call(words));
+            let reply = format_reply(&client.call(words));
             assert!(reply.starts_with(expected), "{mode} {words:?}: {reply}");
         }
     }
@@ -339,7 +339,7 @@ fn readonly_client_of_a_replica_runs_scripts_that_may_read() {
 #[test]
 fn script_without_keys_stays_in_the_slot_of_its_transaction() {
     let mut client = Client::in_cluster();
-    let mut run = |words: &[&str]| reply_text(&client.call(words));
+    let mut run = |words: &[&str]| format_reply(&client.call(words));
     let other_slot = "-ERR Script attempted to access keys that do not hash to the same slot";
     let reads = "return redis.pcall('get','b')";
     let (pinned, free) = (format!("#!lua\n{reads}"), format!("#!lua flags=allow-cross-slot-keys\n{reads}"));
@@ -370,7 +370,7 @@ fn reentrant_lock_script_runs() {
                   local left=redis.call('hincrby',KEYS[1],ARGV[3],-1) \
                   if left>0 then redis.call('pexpire',KEYS[1],ARGV[2]) return 0 end \
                   redis.call('del',KEYS[1]) redis.call('publish',KEYS[2],ARGV[1]) return 1";
-    let run = |client: &mut Client, words: &[&str]| reply_text(&client.call(words));
+    let run = |client: &mut Client, words: &[&str]| format_reply(&client.call(words));
     assert_eq!(run(&mut client, &["eval", lock, "1", "l", "1000", "me"]), "nil");
     let sha = run(&mut client, &["script", "load", lock]);
     assert_eq!(run(&mut client, &["evalsha", &sha, "1", "l", "1000", "me"]), "nil");
@@ -396,7 +396,7 @@ const LIBRARY: &str = "#!lua name=lib\nlocal n=0\n\
 #[test]
 fn functions_are_loaded_called_listed_and_dumped() {
     let mut client = Client::with_recording_log();
-    let run = |client: &mut Client, words: &[&str]| reply_text(&client.call(words));
+    let run = |client: &mut Client, words: &[&str]| format_reply(&client.call(words));
     assert_eq!(run(&mut client, &["function", "load", LIBRARY]), "lib");
     assert_eq!(run(&mut client, &["function", "load", LIBRARY]), "-ERR Library 'lib' already exists");
     assert_eq!(run(&mut client, &["function", "load", "replace", LIBRARY]), "lib");
@@ -421,7 +421,7 @@ fn functions_are_loaded_called_listed_and_dumped() {
     let resp::Value::Bulk(dump) = client.call(&["function", "dump"]) else { panic!() };
     client
         .check_replies(&[("function delete lib", "+OK"), ("function delete lib", "-ERR Library not found")]);
-    assert_eq!(reply_text(&client.call_bytes(&[b"function", b"restore", &dump])), "+OK");
+    assert_eq!(format_reply(&client.call_bytes(&[b"function", b"restore", &dump])), "+OK");
     assert_eq!(run(&mut client, &["fcall", "f1", "1", "k", "a"]), "[:1 k a]");
     client.check_replies(&[
         ("function restore x", "-ERR DUMP payload version or checksum are wrong"),
@@ -458,7 +458,11 @@ fn invalid_libraries_are_refused() {
         ),
     ];
     for (code, error) in table {
-        assert_eq!(reply_text(&client.call(&["function", "load", code])), format!("-ERR {error}"), "{code}");
+        assert_eq!(
+            format_reply(&client.call(&["function", "load", code])),
+            format!("-ERR {error}"),
+            "{code}"
+        );
     }
 }
 
@@ -469,7 +473,7 @@ fn keyspace_commands_in_scripts_are_fast() {
     client.call(&["set", "a", "1"]);
     let began = std::time::Instant::now();
     let script = "local n=0 for _=1,200 do n=n+redis.call('dbsize')+#redis.call('keys','*') end return n";
-    scripts(&mut client, &[(script, ":400")]);
+    check_script_replies(&mut client, &[(script, ":400")]);
     // Before the fix, the scripts took twenty seconds.
     assert!(began.elapsed() < std::time::Duration::from_secs(8), "{:?}", began.elapsed());
 }

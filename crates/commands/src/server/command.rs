@@ -10,7 +10,7 @@ use super::docs::docs;
 use crate::help::write_help;
 
 /// Flags that COMMAND shows, with Redis's names for them.
-const FLAGS: &[(Flags, &str)] = &[
+const FLAG_NAMES: &[(Flags, &str)] = &[
     (Flags::WRITE, "write"),
     (Flags::READONLY, "readonly"),
     (Flags::DENYOOM, "denyoom"),
@@ -31,7 +31,7 @@ const FLAGS: &[(Flags, &str)] = &[
     (Flags::ALLOW_BUSY, "allow_busy"),
 ];
 
-const KEY_FLAGS: &[(KeyFlags, &str)] = &[
+const KEY_FLAG_NAMES: &[(KeyFlags, &str)] = &[
     (KeyFlags::RO, "RO"),
     (KeyFlags::RW, "RW"),
     (KeyFlags::OW, "OW"),
@@ -47,7 +47,7 @@ const KEY_FLAGS: &[(KeyFlags, &str)] = &[
 
 /// Handles COMMAND and its subcommands.
 pub(super) fn command(context: &mut Context<'_>) -> Result<(), CommandError> {
-    answer_command(context.commands.registry(), context.args, &mut context.reply)
+    execute_command(context.commands.registry(), context.args, &mut context.reply)
 }
 
 /// Executes COMMAND or one of its subcommands for the commands of this registry. The caller has checked the subcommand
@@ -55,7 +55,7 @@ pub(super) fn command(context: &mut Context<'_>) -> Result<(), CommandError> {
 ///
 /// # Errors
 /// An error reply for invalid arguments.
-pub fn answer_command(
+pub fn execute_command(
     registry: &Registry,
     args: Args<'_>,
     reply: &mut Writer<'_>,
@@ -67,8 +67,8 @@ pub fn answer_command(
         Some(b"docs") => docs(registry, args, reply),
         Some(b"getkeys") => return getkeys(registry, args, reply),
         Some(b"getkeysandflags") => return getkeys_and_flags(registry, args, reply),
-        Some(b"info") => info(registry, args, reply),
-        Some(b"list") => return list(registry, args, reply),
+        Some(b"info") => reply_info(registry, args, reply),
+        Some(b"list") => return reply_list(registry, args, reply),
         _ => write_help(reply, "COMMAND", HELP),
     }
     Ok(())
@@ -77,103 +77,103 @@ pub fn answer_command(
 fn reply_all(registry: &Registry, reply: &mut Writer<'_>) {
     reply.array(registry.top_level().len());
     for entry in registry.top_level() {
-        describe(reply, entry);
+        reply_command(reply, entry);
     }
 }
 
-fn info(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
+fn reply_info(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
     if args.len() == 2 {
         return reply_all(registry, reply);
     }
     reply.array(args.len() - 2);
-    for name in args.from(2).iter() {
-        match registry.find_full(name) {
-            Some(entry) => describe(reply, entry),
+    for name in args.skip(2).iter() {
+        match registry.find_by_full_name(name) {
+            Some(entry) => reply_command(reply, entry),
             None => reply.null(),
         }
     }
 }
 
 /// Replies with a RESP set: the names of the flags in `table` for which `is_set` returns true, then the `extra` names.
-fn names<F: Copy>(
+fn reply_flag_names<F: Copy>(
     reply: &mut Writer<'_>,
     table: &[(F, &'static str)],
     prefix: &str,
-    has: impl Fn(F) -> bool,
-    more: &[&str],
+    is_set: impl Fn(F) -> bool,
+    extra: &[&str],
 ) {
     let held =
-        || table.iter().filter(|(flag, _)| has(*flag)).map(|(_, name)| *name).chain(more.iter().copied());
+        || table.iter().filter(|(flag, _)| is_set(*flag)).map(|(_, name)| *name).chain(extra.iter().copied());
     reply.set(held().count());
     for name in held() {
         reply.simple(&format!("{prefix}{name}"));
     }
 }
 
-fn describe(reply: &mut Writer<'_>, entry: &RegisteredCommand) {
+fn reply_command(reply: &mut Writer<'_>, entry: &RegisteredCommand) {
     let command = entry.command;
-    let range = LegacyRange::from_specs(command.keys);
+    let range = LegacyKeyRange::from_specs(command.keys);
     reply.array(10);
     reply.bulk(entry.full_name.as_bytes());
     reply.integer(command.arity.into());
     let movable: &[&str] = if range.has_other_keys { &["movablekeys"] } else { &[] };
-    names(reply, FLAGS, "", |flag| command.flags.contains(flag), movable);
-    reply.integer(range.first);
-    reply.integer(range.last);
-    reply.integer(range.step);
+    reply_flag_names(reply, FLAG_NAMES, "", |flag| command.flags.contains(flag), movable);
+    reply.integer(range.first_key);
+    reply.integer(range.last_key);
+    reply.integer(range.key_step);
     let categories = command.categories();
-    names(reply, Categories::NAMES, "@", |category| categories.contains(category), &[]);
+    reply_flag_names(reply, Categories::NAMES, "@", |category| categories.contains(category), &[]);
     reply.set(command.tips.len());
     for tip in command.tips {
         reply.bulk(tip.as_bytes());
     }
     reply.set(command.keys.len());
     for spec in command.keys {
-        describe_spec(reply, spec);
+        reply_key_spec(reply, spec);
     }
     let subcommands = entry.subcommands();
     reply.array(subcommands.len());
     for entry in subcommands {
-        describe(reply, entry);
+        reply_command(reply, entry);
     }
 }
 
 /// The key range of the original COMMAND reply: first, last (negative from the end), step.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct LegacyRange {
-    first: i64,
-    last: i64,
-    step: i64,
+struct LegacyKeyRange {
+    first_key: i64,
+    last_key: i64,
+    key_step: i64,
     /// Whether the command has keys that the legacy range does not cover.
     has_other_keys: bool,
 }
 
-impl LegacyRange {
+impl LegacyKeyRange {
     fn from_specs(specs: &[KeySpec]) -> Self {
         let mut range = Self::default();
         for spec in specs {
-            let (BeginSearch::Index(begin), FindKeys::Range { last, step, .. }) =
-                (spec.search_start, spec.find)
+            let (BeginSearch::Index(begin), FindKeys::Range { last_key_position: last, step, .. }) =
+                (spec.search_start, spec.find_keys)
             else {
                 range.has_other_keys = true;
                 continue;
             };
             let begin = i64::from(begin);
             let last = if last >= 0 { begin + i64::from(last) } else { i64::from(last) };
-            if range.first == 0 {
-                range = Self { first: begin, last, step: step.into(), ..range };
-            } else if range.last == begin - 1 {
-                range.last = last;
+            if range.first_key == 0 {
+                range = Self { first_key: begin, last_key: last, key_step: step.into(), ..range };
+            } else if range.last_key == begin - 1 {
+                range.last_key = last;
             }
         }
         range
     }
 }
 
-fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
+fn reply_key_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
     reply.map(3);
     reply.bulk(b"flags");
-    names(reply, KEY_FLAGS, "", |flag| spec.flags.contains(flag), &[]);
+    reply_flag_names(reply, KEY_FLAG_NAMES, "", |flag| spec.flags.contains(flag), &[]);
     reply.bulk(b"begin_search");
     let is_unknown = spec.search_start == BeginSearch::Unknown;
     match spec.search_start {
@@ -182,7 +182,7 @@ fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
             begin_typed_map(reply, "index", 1);
             reply_number(reply, "index", index.into());
         }
-        BeginSearch::Keyword { word, from } => {
+        BeginSearch::Keyword { word, search_from: from } => {
             begin_typed_map(reply, "keyword", 2);
             reply.bulk(b"keyword");
             reply.bulk(word.as_bytes());
@@ -193,14 +193,14 @@ fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
     if is_unknown {
         return begin_typed_map(reply, "unknown", 0);
     }
-    match spec.find {
-        FindKeys::Range { last, step, limit } => {
+    match spec.find_keys {
+        FindKeys::Range { last_key_position: last, step, limit } => {
             begin_typed_map(reply, "range", 3);
             reply_number(reply, "lastkey", last.into());
             reply_number(reply, "keystep", step.into());
             reply_number(reply, "limit", limit.into());
         }
-        FindKeys::KeyNum { count_at, first, step } => {
+        FindKeys::KeyNum { count_position: count_at, first_key_position: first, step } => {
             begin_typed_map(reply, "keynum", 3);
             reply_number(reply, "keynumidx", count_at.into());
             reply_number(reply, "firstkey", first.into());
@@ -224,7 +224,7 @@ fn reply_number(reply: &mut Writer<'_>, name: &str, value: i64) {
 }
 
 /// Handles `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`.
-fn list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
+fn reply_list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
     let wanted: Box<dyn Fn(&RegisteredCommand) -> bool> =
         match (args.len(), args.get(2), args.get(3), args.get(4)) {
             (2, ..) => Box::new(|_| true),
@@ -258,7 +258,7 @@ fn parse_keys<'a>(
     registry: &Registry,
     args: Args<'a>,
 ) -> Result<(Args<'a>, Vec<(usize, KeyFlags)>), CommandError> {
-    let request = args.from(2);
+    let request = args.skip(2);
     let entry = registry.resolve(request);
     // COMMAND treats DEBUG as a single command without keys.
     let is_shown = |entry: &RegisteredCommand| {
@@ -272,7 +272,7 @@ fn parse_keys<'a>(
         Ok(_) => return Err(CommandError::text("ERR The command has no key arguments")),
         Err(_) => return Err(CommandError::text("ERR Invalid command specified")),
     };
-    if !command.accepts(request.len()) {
+    if !command.accepts_word_count(request.len()) {
         return Err(CommandError::text("ERR Invalid number of arguments specified for command"));
     }
     let mut found = Vec::new();
@@ -280,7 +280,8 @@ fn parse_keys<'a>(
     // As in Valkey, an invalid number of keys or a key spec that finds no keys is an error even if another spec finds a
     // key. Examples are ZUNIONSTORE, and PFMERGE without a source, although PFMERGE itself accepts that.
     let is_required = |spec: &KeySpec| {
-        matches!(spec.find, FindKeys::KeyNum { .. }) || matches!(spec.search_start, BeginSearch::Index(_))
+        matches!(spec.find_keys, FindKeys::KeyNum { .. })
+            || matches!(spec.search_start, BeginSearch::Index(_))
     };
     let is_missing = command.keys.iter().any(|spec| is_required(spec) && !spec.finds_keys(request));
     if (found.is_empty() || is_missing) && !command.flags.contains(Flags::NO_MANDATORY_KEYS) {
@@ -308,7 +309,7 @@ fn getkeys_and_flags(
     for (index, flags) in keys {
         reply.array(2);
         reply.bulk(&request[index]);
-        names(reply, KEY_FLAGS, "", |flag| flags.contains(flag), &[]);
+        reply_flag_names(reply, KEY_FLAG_NAMES, "", |flag| flags.contains(flag), &[]);
     }
     Ok(())
 }
@@ -336,7 +337,7 @@ mod tests {
     use crate::testing::Client;
 
     /// GET and LCS as described by Redis 7.0.15, with this server's key flags.
-    const GET: &str = "*10|$3|get|:2|*2|+readonly|+fast|:1|:1|:1|*3|+@read|+@string|+@fast|*0|*1|*6|$5|flags|*2\
+    const GET_INFO_REPLY: &str = "*10|$3|get|:2|*2|+readonly|+fast|:1|:1|:1|*3|+@read|+@string|+@fast|*0|*1|*6|$5|flags|*2\
                        |+RO|+access|$12|begin_search|*4|$4|type|$5|index|$4|spec|*2|$5|index|:1|$9|find_keys\
                        |*4|$4|type|$5|range|$4|spec|*6|$7|lastkey|:0|$7|keystep|:1|$5|limit|:0|*0";
 
@@ -344,28 +345,29 @@ mod tests {
     fn command_info_matches_redis() {
         let mut client = Client::new();
         client.check_replies(&[
-            ("command info get nosuch", &format!("*2|{GET}|$-1")),
+            ("command info get nosuch", &format!("*2|{GET_INFO_REPLY}|$-1")),
             ("command info get|x", "*1|$-1"),
             ("command info debug|digest debug|nosuch", "*2|$-1|$-1"),
             ("command docs debug|digest", "*0"),
-            ("command count", &format!(":{}", crate::for_server().top_level().len())),
+            ("command count", &format!(":{}", crate::server_registry().top_level().len())),
             ("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP."),
             ("command docs nosuch", "*0"),
         ]);
         assert!(client.run_to_text("command info lcs").contains(":1\r\n:2\r\n:1\r\n"), "the keys' old form");
         assert!(client.run_to_text("command info rename").contains(":1\r\n:2\r\n:1\r\n"));
         assert!(client.run_to_text("command info msetex").contains("+movablekeys\r\n:0\r\n:0\r\n:0\r\n"));
-        let resp3 = GET.replace("*2|+RO", "~2|+RO").replace("*2|+read", "~2|+read").replace("*3|", "~3|");
+        let resp3 =
+            GET_INFO_REPLY.replace("*2|+RO", "~2|+RO").replace("*2|+read", "~2|+read").replace("*3|", "~3|");
         let resp3 = resp3.replace("*6", "%3").replace("*4|", "%2|").replace("*2|$5", "%1|$5");
         // In RESP3, tips and keys are sets. Subcommands are an array even when there are none.
         let resp3 = resp3.replacen("*0", "~0", 1).replace("*1|%3", "~1|%3");
-        client.check_replies(&[("hello 3", &client_hello())]);
+        client.check_replies(&[("hello 3", &hello_reply())]);
         client.check_replies(&[("command info get", &format!("*1|{resp3}"))]);
         let whole = client.run_to_text("command");
-        assert!(whole.starts_with(&format!("*{}\r\n*10\r\n", crate::for_server().top_level().len())));
+        assert!(whole.starts_with(&format!("*{}\r\n*10\r\n", crate::server_registry().top_level().len())));
     }
 
-    fn client_hello() -> String {
+    fn hello_reply() -> String {
         "%7|$6|server|$5|redis|$7|version|$5|7.4.0|$5|proto|:3|$2|id|:1|$4|mode|$10|standalone|$4|role\
          |$6|master|$7|modules|*0"
             .to_owned()
@@ -424,18 +426,20 @@ mod tests {
         ]);
         assert!(client.run_to_text("command list filterby aclcat string").contains("incrbyfloat"));
         let all = client.run_to_text("command list");
-        assert!(all.starts_with(&format!("*{}\r\n", crate::for_server().listed_commands().count())));
+        assert!(all.starts_with(&format!("*{}\r\n", crate::server_registry().listed_commands().count())));
         assert!(all.contains("\r\nconfig|get\r\n") && !all.contains("debug|"), "DEBUG is one command");
     }
 
     #[test]
     fn command_table_is_consistent() {
-        for entry in crate::for_server().commands() {
+        for entry in crate::server_registry().commands() {
             let command = entry.command;
             assert_eq!(command.name, command.name.to_ascii_lowercase());
             assert!(command.arity != 0, "{}", entry.full_name);
             assert!(!command.summary.is_empty() && command.summary.ends_with('.'), "{}", entry.full_name);
-            let found = crate::for_server().find_full(entry.full_name.as_bytes()).expect("found by its name");
+            let found = crate::server_registry()
+                .find_by_full_name(entry.full_name.as_bytes())
+                .expect("found by its name");
             assert_eq!(found.index, entry.index);
         }
     }

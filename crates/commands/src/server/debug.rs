@@ -19,23 +19,23 @@ use crate::digest::Digest;
 use crate::generic::reference_count;
 use crate::help::reply_help;
 use crate::kinds::as_any_value;
-use crate::rows::{METADATA_KEY_2, key};
+use crate::rows::{METADATA_KEY_AT_2, key};
 
-const ADMIN: Flags =
+const ADMIN_FLAGS: Flags =
     Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE).union(Flags::PROTECTED);
 
 pub(crate) const COMMANDS: &[Command] =
     &[Command::new("debug", Group::Server, "1.0.0", -2, "Contains tools for testing the server.")
-        .flags(ADMIN)
-        .subcommands(DEBUG)
+        .flags(ADMIN_FLAGS)
+        .subcommands(DEBUG_SUBCOMMANDS)
         .run(unknown_subcommand)];
 
 const fn debug_row(name: &'static str, arity: i8, summary: &'static str) -> Command {
-    Command::new(name, Group::Server, "1.0.0", arity, summary).flags(ADMIN)
+    Command::new(name, Group::Server, "1.0.0", arity, summary).flags(ADMIN_FLAGS)
 }
 
 /// Builds the row of a subcommand that the server executes outside of the engine.
-const fn node_row(name: &'static str, arity: i8, command: DebugCommand, summary: &'static str) -> Command {
+const fn shell_row(name: &'static str, arity: i8, command: DebugCommand, summary: &'static str) -> Command {
     debug_row(name, arity, summary).node(NodeCommand::Debug(command))
 }
 
@@ -46,11 +46,11 @@ const fn no_op_row(name: &'static str, arity: i8) -> Command {
         .run(switches::reply_ok_without_effect)
 }
 
-const DEBUG: &[Command] = &[
-    node_row("aof-flush-sleep", 3, DebugCommand::AofFlushSleep, "Delays each write to the AOF."),
+const DEBUG_SUBCOMMANDS: &[Command] = &[
+    shell_row("aof-flush-sleep", 3, DebugCommand::AofFlushSleep, "Delays each write to the AOF."),
     debug_row("assert", 2, "Crashes the server with a failed assertion.").run(debug_assert_failure),
-    node_row("change-repl-id", 2, DebugCommand::ChangeReplId, "Changes the replication id."),
-    node_row(
+    shell_row("change-repl-id", 2, DebugCommand::ChangeReplId, "Changes the replication id."),
+    shell_row(
         "client-eviction",
         2,
         DebugCommand::ClientEviction,
@@ -58,41 +58,41 @@ const DEBUG: &[Command] = &[
     ),
     debug_row("client-enforce-reply-list", 3, "Shows all pending output of clients as reply list.")
         .run(switches::client_enforce_reply_list),
-    node_row(
+    shell_row(
         "close-cluster-link-on-packet-drop",
         3,
         DebugCommand::CloseLinkOnDrop,
         "Closes links on which a packet is dropped.",
     ),
-    node_row(
+    shell_row(
         "clusterlink",
         5,
         DebugCommand::ClusterLink,
         "Closes the cluster bus links to a node, from it, or both.",
     ),
-    node_row(
+    shell_row(
         "config-rewrite-force-all",
         2,
         DebugCommand::ConfigRewriteForceAll,
         "Rewrites the configuration file as CONFIG REWRITE does, with a line for every parameter.",
     ),
-    node_row("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Restarts the server without saving."),
+    shell_row("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Restarts the server without saving."),
     // Valkey's HELP documents one spelling, and Valkey's command accepts the other; this server accepts both.
     no_op_row("delay-rdb-client-free-second", 3),
     no_op_row("delay-rdb-client-free-seconds", 3),
     no_op_row("dict-resizing", 3),
-    debug_row("digest", 2, "Returns a digest of all data.").run(digest).all_slots(),
+    debug_row("digest", 2, "Returns a digest of all data.").run(digest).locks_all_slots(),
     debug_row("digest-value", -2, "Returns digests of keys' values.")
-        .keys(&[KeySpec::range(2, -1, 1, key::METADATA)])
+        .keys(&[KeySpec::key_range(2, -1, 1, key::METADATA)])
         .run(digest_value),
     no_op_row("disable-cluster-random-ping", 3),
-    node_row(
+    shell_row(
         "disable-cluster-reconnection",
         3,
         DebugCommand::DisableReconnection,
         "Prevents new links to other nodes.",
     ),
-    node_row(
+    shell_row(
         "drop-cluster-packet-filter",
         3,
         DebugCommand::DropPackets,
@@ -100,7 +100,7 @@ const DEBUG: &[Command] = &[
     ),
     debug_row("error", 3, "Replies with an error.").run(reply_error_text),
     no_op_row("force-free-primary-async", 3),
-    node_row(
+    shell_row(
         "force-tls-write-error",
         3,
         DebugCommand::FailTlsWrites,
@@ -110,49 +110,49 @@ const DEBUG: &[Command] = &[
     debug_row("help", 2, "Lists the subcommands.").run(help),
     debug_row("htstats", -3, "Returns the distribution of a database's keys over the slots.")
         .run(inside::htstats)
-        .each_slot(),
+        .visits_each_slot(),
     debug_row("htstats-key", -3, "Returns the number of elements in a key's hash table.")
-        .keys(METADATA_KEY_2)
+        .keys(METADATA_KEY_AT_2)
         .run(inside::htstats_key),
     debug_row("leak", 3, "Leaks a copy of the text.").run(switches::debug_leak),
     debug_row("listpack", 3, "Returns the number of elements of a listpack and its serialized size.")
-        .keys(METADATA_KEY_2)
+        .keys(METADATA_KEY_AT_2)
         .run(listpack),
-    node_row("loadaof", 2, DebugCommand::LoadAof, "Flushes the AOF and reloads the dataset from it."),
-    node_row("log", 3, DebugCommand::Log, "Writes a line into the log."),
-    node_row("mallctl", -3, DebugCommand::Mallctl, "Reads or sets a numeric setting of the allocator."),
-    node_row("mallctl-str", -3, DebugCommand::MallctlStr, "Reads a text setting of the allocator."),
+    shell_row("loadaof", 2, DebugCommand::LoadAof, "Flushes the AOF and reloads the dataset from it."),
+    shell_row("log", 3, DebugCommand::Log, "Writes a line into the log."),
+    shell_row("mallctl", -3, DebugCommand::Mallctl, "Reads or sets a numeric setting of the allocator."),
+    shell_row("mallctl-str", -3, DebugCommand::MallctlStr, "Reads a text setting of the allocator."),
     debug_row("oom", 2, "Crashes the server with an out-of-memory error.").run(debug_oom),
     debug_row("panic", 2, "Crashes the server with a panic.").run(debug_panic),
     debug_row("pause-after-fork", 3, "Stops the process (SIGSTOP) whenever a replication snapshot starts.")
         .run(switches::pause_after_fork),
-    node_row("pause-cron", 3, DebugCommand::PauseCron, "Disables or enables background tasks."),
+    shell_row("pause-cron", 3, DebugCommand::PauseCron, "Disables or enables background tasks."),
     debug_row("protect-client", 3, "Has no effect, since clients are never freed while in use.")
         .run(switches::protect_client),
     debug_row("protocol", 3, "Replies with a sample value of a RESP type.").run(super::protocol::protocol),
-    debug_row("object", -3, "Returns internals of a value.").keys(METADATA_KEY_2).run(debug_object),
-    debug_row("populate", -3, "Creates many keys.").run(populate).each_slot(),
+    debug_row("object", -3, "Returns internals of a value.").keys(METADATA_KEY_AT_2).run(debug_object),
+    debug_row("populate", -3, "Creates many keys.").run(populate).visits_each_slot(),
     debug_row("quicklist", -3, "Returns the number of elements and bytes of each list node.")
-        .keys(METADATA_KEY_2)
+        .keys(METADATA_KEY_AT_2)
         .run(quicklist),
     debug_row("quicklist-packed-threshold", 3, "Validates a size of list nodes without effect.")
         .run(quicklist_packed_threshold),
-    node_row("reload", -2, DebugCommand::Reload, "Saves the dataset and reloads it."),
+    shell_row("reload", -2, DebugCommand::Reload, "Saves the dataset and reloads it."),
     no_op_row("repl-pause", 3),
     debug_row("replicate", -3, "Sends a command to replicas and the AOF without executing it.")
         .run(switches::replicate),
     debug_row("replybuffer", 4, "Has no effect, since clients have no reply buffers of their own.")
         .run(switches::reply_buffer),
-    node_row(
+    shell_row(
         "restart",
         -2,
         DebugCommand::Restart,
         "Saves the configuration and the dataset and restarts the server.",
     ),
     debug_row("sdslen", 3, "Returns the length and memory use of a key and its string.")
-        .keys(METADATA_KEY_2)
+        .keys(METADATA_KEY_AT_2)
         .run(inside::sdslen),
-    node_row("segfault", 2, DebugCommand::Segfault, "Crashes the server with SIGSEGV."),
+    shell_row("segfault", 2, DebugCommand::Segfault, "Crashes the server with SIGSEGV."),
     debug_row("set-active-expire", 3, "Enables or disables active expiry.").run(set_active_expire),
     debug_row("set-disable-deny-scripts", 3, "Allows scripts to call noscript commands.")
         .run(switches::set_disable_deny_scripts),
@@ -160,7 +160,7 @@ const DEBUG: &[Command] = &[
         .run(switches::set_skip_checksum_validation),
     debug_row("slotmigration", 4, "Has no effect, since slot migrations cannot be paused at a stage.")
         .run(switches::slot_migration),
-    node_row("sleep", 3, DebugCommand::Sleep, "Blocks the server for a number of seconds."),
+    shell_row("sleep", 3, DebugCommand::Sleep, "Blocks the server for a number of seconds."),
     debug_row("stringmatch-test", 2, "Fuzzes the glob matcher.").run(switches::stringmatch_test),
     debug_row("structsize", 2, "Returns the sizes of some structures.").run(inside::structsize),
 ];
@@ -168,7 +168,7 @@ const DEBUG: &[Command] = &[
 fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut digest = Digest::default();
     let engine = context.engine;
-    let mut used = vec![false; usize::from(engine.keyspace.databases())];
+    let mut used = vec![false; usize::from(engine.keyspace.database_count())];
     context.each_slot(|_, data| {
         data.tables().for_each(|(db, table)| used[usize::from(db)] |= !table.is_empty());
     });
@@ -185,7 +185,7 @@ fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
                 {
                     let mut of_key = Digest::default();
                     of_key.add_ordered(&bytes);
-                    mix_value(&mut of_key, &table.value(place), expires);
+                    add_value(&mut of_key, &table.value(place), expires);
                     digest.add_unordered_digest(of_key);
                 }
             }
@@ -202,7 +202,7 @@ fn digest_value(context: &mut Context<'_>) -> Result<(), CommandError> {
         let mut digest = Digest::default();
         if let Some(place) = context.peek(&key) {
             let table = context.table(&key);
-            mix_value(&mut digest, &table.value(place), table.expiry(place).is_some());
+            add_value(&mut digest, &table.value(place), table.expiry(place).is_some());
         }
         context.reply.simple(&digest.to_string());
     }
@@ -210,7 +210,7 @@ fn digest_value(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Adds a value to the digest: its type, its content, and whether the key expires.
-fn mix_value(digest: &mut Digest, value: &Value<'_>, expires: bool) {
+fn add_value(digest: &mut Digest, value: &Value<'_>, expires: bool) {
     let value = as_any_value(value);
     digest.add_ordered(&value.type_number().to_be_bytes());
     value.digest(digest);
@@ -249,7 +249,7 @@ fn unknown_subcommand(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Size of the header (type) and footer (version, checksum) that DUMP adds to a value.
 const DUMP_OVERHEAD: usize = 1 + 2 + 8;
 /// Mask of Redis's LRU clock, which has 24 bits of seconds.
-const LRU_CLOCK: i64 = (1 << 24) - 1;
+const LRU_CLOCK_MASK: i64 = (1 << 24) - 1;
 
 /// Finds `key` even if it has expired and is still stored, as on a replica.
 fn find_including_expired(context: &Context<'_>, key: &Key<'_>) -> Result<EntryRef, CommandError> {
@@ -265,7 +265,7 @@ fn debug_object(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let place = find_including_expired(context, &key)?;
     let (now, engine) = (context.now, context.engine);
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let value = table.value(place);
     let mut text = format!(
         "Value at:slot-{} refcount:{} encoding:{}",
@@ -278,8 +278,8 @@ fn debug_object(context: &mut Context<'_>) -> Result<(), CommandError> {
         let _ = write!(text, " serializedlength:{length}");
     }
     if engine.settings.lfu().is_none() {
-        let idle = engine.usage_in(key.slot(), table.usage(place)).idle_seconds(now);
-        let clock = (now.secs() - idle as i64) & LRU_CLOCK;
+        let idle = engine.interpret_usage(key.slot(), table.usage(place)).idle_seconds(now);
+        let clock = (now.secs() - idle as i64) & LRU_CLOCK_MASK;
         let _ = write!(text, " lru:{clock} lru_seconds_idle:{idle}");
     }
     reply.simple(&text);
@@ -287,7 +287,7 @@ fn debug_object(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Length limit of the key names that DEBUG POPULATE creates; Redis truncates them at its buffer size.
-const MAX_POPULATED_NAME: usize = 127;
+const MAX_POPULATED_NAME_LEN: usize = 127;
 
 /// Handles `DEBUG POPULATE count [prefix] [size]`. As in Redis, the keys are not replicated and existing keys stay
 /// unchanged.
@@ -308,7 +308,7 @@ fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
     for number in 0..count {
         let mut name = prefix.clone();
         name.extend_from_slice(format!(":{number}").as_bytes());
-        name.truncate(MAX_POPULATED_NAME);
+        name.truncate(MAX_POPULATED_NAME_LEN);
         let mut value = format!("value:{number}").into_bytes();
         if let Some(size) = size {
             value.resize(size, 0);
@@ -336,7 +336,7 @@ fn listpack(context: &mut Context<'_>) -> Result<(), CommandError> {
     const NOT_A_LISTPACK: CommandError = CommandError::text("ERR Not a listpack encoded object.");
     let key = context.key(2)?;
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let value = table.value(place);
     if value.encoding() != "listpack" {
         return Err(NOT_A_LISTPACK);
@@ -350,10 +350,10 @@ fn listpack(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let list = table.list(place).filter(|list| list.encoding() == "quicklist");
     let list = list.ok_or(CommandError::text("ERR Not a quicklist encoded object."))?;
-    let mut text = format!("nodes:{} elements:{}", list.runs(), list.len());
+    let mut text = format!("nodes:{} elements:{}", list.run_count(), list.len());
     list.for_each_run(&mut |run| {
         let _ = write!(text, " {}/{}", run.len, run.entries.len());
     });
@@ -366,7 +366,7 @@ fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandError> {
     // The limit of Redis: 4 GiB minus a reserve for the node's header.
     const MAX_PACKED_THRESHOLD: u64 = (4 << 30) - (1 << 20);
-    match memory_size(context.arg(2)) {
+    match parse_memory_size(context.arg(2)) {
         Some(size) if size <= MAX_PACKED_THRESHOLD => {
             context.reply.ok();
             Ok(())
@@ -378,7 +378,7 @@ fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandEr
 }
 
 /// Parses `10`, `1k` (1000), `1kb` (1024) and so on, case-insensitively. As in Redis, text without digits is zero.
-fn memory_size(word: &[u8]) -> Option<u64> {
+fn parse_memory_size(word: &[u8]) -> Option<u64> {
     let digits = word.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(word.len());
     let unit: u64 = match word[digits..].to_ascii_lowercase().as_slice() {
         b"" | b"b" => 1,
@@ -396,7 +396,7 @@ fn memory_size(word: &[u8]) -> Option<u64> {
 
 fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut lines = Vec::new();
-    for tool in DEBUG.iter().filter(|tool| tool.name != "help") {
+    for tool in DEBUG_SUBCOMMANDS.iter().filter(|tool| tool.name != "help") {
         let mut line = tool.name.to_ascii_uppercase();
         let arguments = match tool.name {
             "aof-flush-sleep" => " <microsec>",
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_tools_reply() {
+    fn debug_subcommands_reply_in_expected_format() {
         let mut client = Client::new();
         client.check_replies(&[
             ("debug populate 3", "+OK"),
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn time_and_lolwut_reply() {
+    fn time_and_lolwut_reply_in_expected_format() {
         let mut client = Client::new();
         client.now.0 += 123;
         client.check_replies(&[

@@ -10,7 +10,7 @@ pub(super) fn docs(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) 
         registry.top_level().to_vec()
     } else {
         // COMMAND DOCS skips names of unknown commands.
-        args.from(2).iter().filter_map(|name| registry.find_full(name)).collect()
+        args.skip(2).iter().filter_map(|name| registry.find_by_full_name(name)).collect()
     };
     reply_docs(reply, &chosen);
 }
@@ -26,7 +26,7 @@ fn reply_docs(reply: &mut Writer<'_>, entries: &[&'static RegisteredCommand]) {
 fn reply_command_docs(reply: &mut Writer<'_>, entry: &'static RegisteredCommand) {
     let (command, subcommands) = (entry.command, entry.subcommands());
     let unknown = CommandDocs::default();
-    let facts = facts::docs_of(&entry.full_name).unwrap_or(&unknown);
+    let facts = facts::find_docs(&entry.full_name).unwrap_or(&unknown);
     let texts = [
         ("summary", Some(command.summary)),
         ("since", Some(command.since)),

@@ -11,13 +11,13 @@ use resp::Writer;
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::help::reply_help;
-use crate::rows::HELP;
+use crate::rows::HELP_FLAGS;
 
-const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
+const ADMIN_FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
 const SPECIAL_TIPS: &[&str] = &["request_policy:special"];
 
 const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
-    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN).tips(SPECIAL_TIPS)
+    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN_FLAGS).tips(SPECIAL_TIPS)
 }
 
 pub(crate) const COMMANDS: &[Command] =
@@ -28,14 +28,14 @@ const SUBCOMMANDS: &[Command] = &[
     new_row("get", "8.6.0", 2, "Returns the most expensive keys of the session.")
         .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
         .run(get),
-    Command::new("help", Group::Server, "8.6.1", 2, "Describes the subcommands.").flags(HELP).run(help),
+    Command::new("help", Group::Server, "8.6.1", 2, "Describes the subcommands.").flags(HELP_FLAGS).run(help),
     new_row("reset", "8.6.0", 2, "Discards the counters.").run(reset),
     new_row("start", "8.6.0", -2, "Starts counting the cost of keys.").run(start),
     new_row("stop", "8.6.0", 2, "Stops counting.").run(stop),
 ];
 
 /// Maximum duration of a session in seconds.
-const MAX_SECONDS: i64 = 1_000_000;
+const MAX_DURATION_SECONDS: i64 = 1_000_000;
 const MAX_KEYS: i64 = 64;
 const DEFAULT_KEYS: usize = 10;
 
@@ -45,16 +45,16 @@ fn parse_metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<
     if args.len() < 4 || !context.arg(2).eq_ignore_ascii_case(b"metrics") {
         return Err(CommandError::text("ERR METRICS parameter is required"));
     }
-    let count = context.integer(3).ok().filter(|count| (1..=2).contains(count));
+    let count = context.integer_arg(3).ok().filter(|count| (1..=2).contains(count));
     let count = count.ok_or(CommandError::text("ERR METRICS count must be > 0 and <= 2"))? as usize;
     let named: Vec<&[u8]> = args.iter().skip(4).take(count).collect();
     for word in &named {
         let (metric, twice) = match () {
             () if word.eq_ignore_ascii_case(b"cpu") => {
-                (&mut request.cpu, "ERR METRICS CPU defined more than once!")
+                (&mut request.measures_cpu, "ERR METRICS CPU defined more than once!")
             }
             () if word.eq_ignore_ascii_case(b"net") => {
-                (&mut request.net, "ERR METRICS NET defined more than once!")
+                (&mut request.measures_net, "ERR METRICS NET defined more than once!")
             }
             // As in Redis, unknown metrics are ignored if at least one is known.
             () => continue,
@@ -66,7 +66,7 @@ fn parse_metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<
     if named.len() < count {
         return Err(CommandError::text("ERR METRICS count does not match number of metric types provided"));
     }
-    if !(request.cpu || request.net) {
+    if !(request.measures_cpu || request.measures_net) {
         return Err(CommandError::text("ERR METRICS no valid metrics passed. Supported: CPU|NET"));
     }
     Ok(4 + count)
@@ -78,11 +78,11 @@ fn parse_slots(context: &Context<'_>, index: usize) -> Result<(Vec<Slot>, usize)
         return Err(CommandError::text("ERR SLOTS parameter cannot be used in non-cluster mode"));
     }
     let rest = context.args.len() - index - 1;
-    let count = context.integer(index).ok().and_then(|count| usize::try_from(count).ok());
+    let count = context.integer_arg(index).ok().and_then(|count| usize::try_from(count).ok());
     let count = count.filter(|count| (1..=SLOT_COUNT).contains(count) && *count <= rest);
     let count = count.ok_or(CommandError::text("ERR SLOTS count must match the number of slots"))?;
     let slot = |index: usize| {
-        let number = context.integer(index).ok().and_then(|number| u16::try_from(number).ok());
+        let number = context.integer_arg(index).ok().and_then(|number| u16::try_from(number).ok());
         number.and_then(Slot::new).ok_or(CommandError::text("ERR Invalid or out of range slot"))
     };
     let mut slots = (index + 1..=index + count).map(slot).collect::<Result<Vec<_>, _>>()?;
@@ -98,17 +98,17 @@ fn parse_slots(context: &Context<'_>, index: usize) -> Result<(Vec<Slot>, usize)
 /// Handles `HOTKEYS START METRICS count [CPU] [NET] [COUNT k] [DURATION s] [SAMPLE ratio] [SLOTS count slot [slot
 /// ...]]`.
 fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
-    const ALREADY_ACTIVE: CommandError =
+    const ALREADY_ACTIVE_ERROR: CommandError =
         CommandError::text("ERR hotkey tracking session already in progress");
     let hot_keys = &context.engine.hot_keys;
     if hot_keys.is_active(context.now) {
-        return Err(ALREADY_ACTIVE);
+        return Err(ALREADY_ACTIVE_ERROR);
     }
     let mut request = HotKeysRequest {
-        cpu: false,
-        net: false,
+        measures_cpu: false,
+        measures_net: false,
         top_k: DEFAULT_KEYS,
-        seconds: 0,
+        duration_secs: 0,
         sample_ratio: 1,
         slots: Vec::new(),
     };
@@ -118,7 +118,7 @@ fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
             return Err(CommandError::Syntax);
         }
         let within = |most: i64, text: &'static str| {
-            let value = context.integer(index + 1).ok().filter(|value| (1..=most).contains(value));
+            let value = context.integer_arg(index + 1).ok().filter(|value| (1..=most).contains(value));
             value.map(i64::unsigned_abs).ok_or(CommandError::text(text))
         };
         if word.eq_ignore_ascii_case(b"slots") {
@@ -130,7 +130,8 @@ fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
                 request.top_k = within(MAX_KEYS, "ERR COUNT must be between 1 and 64")? as usize;
             }
             () if word.eq_ignore_ascii_case(b"duration") => {
-                request.seconds = within(MAX_SECONDS, "ERR DURATION must be between 1 and 1000000")?;
+                request.duration_secs =
+                    within(MAX_DURATION_SECONDS, "ERR DURATION must be between 1 and 1000000")?;
             }
             () if word.eq_ignore_ascii_case(b"sample") => {
                 request.sample_ratio = within(i64::from(i32::MAX), "ERR SAMPLE ratio must be positive")?;
@@ -139,7 +140,7 @@ fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         index += 2;
     }
-    hot_keys.start(&context.engine.settings, request, context.now).map_err(|_| ALREADY_ACTIVE)?;
+    hot_keys.start(&context.engine.settings, request, context.now).map_err(|_| ALREADY_ACTIVE_ERROR)?;
     context.reply.ok();
     Ok(())
 }
@@ -154,16 +155,16 @@ fn stop(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    const ACTIVE: CommandError =
+    const STILL_ACTIVE_ERROR: CommandError =
         CommandError::text("ERR hotkey tracking session in progress, stop tracking first");
-    context.engine.hot_keys.reset(context.now).map_err(|_| ACTIVE)?;
+    context.engine.hot_keys.reset(context.now).map_err(|_| STILL_ACTIVE_ERROR)?;
     context.reply.ok();
     Ok(())
 }
 
 fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
     let hot_keys = &context.engine.hot_keys;
-    match (hot_keys.report(context.now), hot_keys.window(context.now)) {
+    match (hot_keys.report(context.now), hot_keys.last_window(context.now)) {
         (Some(report), _) => reply_report(&mut context.reply, &report),
         (None, Some(window)) => reply_window(&mut context.reply, &window),
         (None, None) => context.reply.null(),
@@ -183,45 +184,49 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     let by_slot = !request.slots.is_empty();
     let sampled = by_slot && request.sample_ratio > 1;
     let fields = 7
-        + if request.cpu { 3 + usize::from(by_slot) + usize::from(sampled) } else { 0 }
-        + if request.net { 2 + usize::from(by_slot) + usize::from(sampled) } else { 0 };
+        + if request.measures_cpu { 3 + usize::from(by_slot) + usize::from(sampled) } else { 0 }
+        + if request.measures_net { 2 + usize::from(by_slot) + usize::from(sampled) } else { 0 };
     reply.array(1);
     reply.map(fields);
     reply_number(reply, "tracking-active", u64::from(report.is_active));
     reply_number(reply, "sample-ratio", request.sample_ratio);
     reply.bulk(b"selected-slots");
     reply_slots(reply, &request.slots);
-    if sampled && request.cpu {
-        reply_number(reply, "sampled-commands-selected-slots-us", report.sampled.nanos / NANOS_PER_MICRO);
+    if sampled && request.measures_cpu {
+        reply_number(
+            reply,
+            "sampled-commands-selected-slots-us",
+            report.sampled_cost.nanos / NANOS_PER_MICRO,
+        );
     }
-    if by_slot && request.cpu {
-        reply_number(reply, "all-commands-selected-slots-us", report.selected.nanos / NANOS_PER_MICRO);
+    if by_slot && request.measures_cpu {
+        reply_number(reply, "all-commands-selected-slots-us", report.selected_cost.nanos / NANOS_PER_MICRO);
     }
-    reply_number(reply, "all-commands-all-slots-us", report.total.nanos / NANOS_PER_MICRO);
-    if sampled && request.net {
-        reply_number(reply, "net-bytes-sampled-commands-selected-slots", report.sampled.bytes);
+    reply_number(reply, "all-commands-all-slots-us", report.total_cost.nanos / NANOS_PER_MICRO);
+    if sampled && request.measures_net {
+        reply_number(reply, "net-bytes-sampled-commands-selected-slots", report.sampled_cost.bytes);
     }
-    if by_slot && request.net {
-        reply_number(reply, "net-bytes-all-commands-selected-slots", report.selected.bytes);
+    if by_slot && request.measures_net {
+        reply_number(reply, "net-bytes-all-commands-selected-slots", report.selected_cost.bytes);
     }
-    reply_number(reply, "net-bytes-all-commands-all-slots", report.total.bytes);
+    reply_number(reply, "net-bytes-all-commands-all-slots", report.total_cost.bytes);
     reply_number(reply, "collection-start-time-unix-ms", report.started_at.0.max(0).unsigned_abs());
     reply_number(reply, "collection-duration-ms", report.duration_millis);
-    if request.cpu {
+    if request.measures_cpu {
         // User and system time are not distinguished, so the total time is reported as user time.
-        reply_number(reply, "total-cpu-time-user-ms", report.total.nanos / NANOS_PER_MILLI);
+        reply_number(reply, "total-cpu-time-user-ms", report.total_cost.nanos / NANOS_PER_MILLI);
         reply_number(reply, "total-cpu-time-sys-ms", 0);
     }
-    if request.net {
-        reply_number(reply, "total-net-bytes", report.sampled.bytes);
+    if request.measures_net {
+        reply_number(reply, "total-net-bytes", report.sampled_cost.bytes);
     }
-    if request.cpu {
+    if request.measures_cpu {
         reply.bulk(b"by-cpu-time-us");
-        reply_keys(reply, &report.by_nanos, NANOS_PER_MICRO);
+        reply_keys(reply, &report.top_by_nanos, NANOS_PER_MICRO);
     }
-    if request.net {
+    if request.measures_net {
         reply.bulk(b"by-net-bytes");
-        reply_keys(reply, &report.by_bytes, 1);
+        reply_keys(reply, &report.top_by_bytes, 1);
     }
 }
 
@@ -246,11 +251,11 @@ fn reply_slots(reply: &mut Writer<'_>, slots: &[Slot]) {
     }
 }
 
-fn reply_keys(reply: &mut Writer<'_>, keys: &[(Arc<[u8]>, u64)], unit: u64) {
+fn reply_keys(reply: &mut Writer<'_>, keys: &[(Arc<[u8]>, u64)], divisor: u64) {
     reply.array(2 * keys.len());
     for (key, cost) in keys {
         reply.bulk(key);
-        reply.integer(i64::try_from(cost / unit).unwrap_or(i64::MAX));
+        reply.integer(i64::try_from(cost / divisor).unwrap_or(i64::MAX));
     }
 }
 
@@ -293,7 +298,7 @@ fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use engine::HotKeyWindows;
+    use engine::HotKeyWindowSettings;
 
     use crate::testing::Client;
 
@@ -371,7 +376,7 @@ mod tests {
     #[test]
     fn hotkey_windows_count_accesses() {
         let mut client = Client::new();
-        let windows = HotKeyWindows { top_k: 2, percent: 100, seconds: 1 };
+        let windows = HotKeyWindowSettings { top_k: 2, sampling_percent: 100, window_secs: 1 };
         client.engine.hot_keys.configure(&client.engine.settings, windows);
         client.check_replies(&[("hotkeys get", "*0")]);
         for _ in 0..5 {

@@ -8,7 +8,7 @@ use engine::{
 
 use crate::help::reply_help;
 
-const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
+const ADMIN_FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
 const LATENCY_TIPS: &[&str] =
     &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
 /// Size of the graph of LATENCY GRAPH, in characters.
@@ -16,14 +16,14 @@ const GRAPH_WIDTH: usize = 80;
 const GRAPH_HEIGHT: u64 = 4;
 
 const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
-    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN).tips(LATENCY_TIPS)
+    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN_FLAGS).tips(LATENCY_TIPS)
 }
 
 pub(crate) const COMMANDS: &[Command] =
     &[Command::new("latency", Group::Server, "2.8.13", -2, "Reports slow events and commands.")
-        .subcommands(LATENCY)];
+        .subcommands(LATENCY_SUBCOMMANDS)];
 
-const LATENCY: &[Command] = &[
+const LATENCY_SUBCOMMANDS: &[Command] = &[
     new_row("doctor", "2.8.13", 2, "Returns a report on recorded latency with advice.").run(doctor),
     new_row("graph", "2.8.13", 3, "Draws the samples of an event as a graph.").run(graph),
     Command::new("help", Group::Server, "2.8.13", 2, "Lists the subcommands.")
@@ -45,7 +45,7 @@ fn reply_latest(context: &mut Context<'_>) -> Result<(), CommandError> {
         let (at, millis) = event.samples.back().copied().unwrap_or_default();
         reply.array(6);
         reply.bulk(name.as_bytes());
-        let numbers = [millis, event.max, event.sum, event.count].map(|number| number as i64);
+        let numbers = [millis, event.max_millis, event.total_millis, event.count].map(|number| number as i64);
         reply.integer(at);
         numbers.into_iter().for_each(|number| reply.integer(number));
     }
@@ -65,7 +65,7 @@ fn reply_history(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Handles `LATENCY RESET [event ...]`.
 fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let names: Vec<&[u8]> = context.args.from(2).iter().collect();
+    let names: Vec<&[u8]> = context.args.skip(2).iter().collect();
     let count = context.engine.latency.reset(&names);
     context.reply.integer(count as i64);
     Ok(())
@@ -78,7 +78,7 @@ fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
         registry.commands().to_vec()
     } else {
         // A container command stands for all of its subcommands.
-        let named = context.args.from(2).iter().filter_map(|name| registry.find_full(name));
+        let named = context.args.skip(2).iter().filter_map(|name| registry.find_by_full_name(name));
         named.flat_map(|entry| std::iter::once(entry).chain(entry.subcommands().iter().copied())).collect()
     };
     let mut called: Vec<(&str, Distribution)> = Vec::new();
@@ -91,7 +91,7 @@ fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
     let reply = &mut context.reply;
     reply.map(called.len());
     for (name, times) in called {
-        let points = times.cumulative();
+        let points = times.cumulative_counts();
         reply.bulk(name.as_bytes());
         reply.map(2);
         reply.bulk(b"calls");
@@ -125,7 +125,7 @@ fn draw_graph(name: &str, event: &LatencyEvent, now: i64) -> String {
     let samples: Vec<(i64, u64)> = event.samples.iter().skip(skipped).copied().collect();
     let low = samples.iter().map(|(_, millis)| *millis).min().unwrap_or(0);
     let high = samples.iter().map(|(_, millis)| *millis).max().unwrap_or(0);
-    let mut text = format!("{name} - high {high} ms, low {low} ms (all time high {} ms)\n", event.max);
+    let mut text = format!("{name} - high {high} ms, low {low} ms (all time high {} ms)\n", event.max_millis);
     text.push_str(&"-".repeat(GRAPH_WIDTH));
     text.push('\n');
     for row in (0..GRAPH_HEIGHT).rev() {
@@ -162,7 +162,7 @@ fn doctor(context: &mut Context<'_>) -> Result<(), CommandError> {
     let monitor = &context.engine.latency;
     let events = monitor.events();
     let mut text = String::new();
-    if !monitor.is_on() && events.is_empty() {
+    if !monitor.is_enabled() && events.is_empty() {
         text.push_str(
             "Latency monitoring is off. \"CONFIG SET latency-monitor-threshold <milliseconds>\" turns it on.\n",
         );
@@ -176,7 +176,7 @@ fn doctor(context: &mut Context<'_>) -> Result<(), CommandError> {
             text,
             "{}. {name}: {count} latency spikes (average {mean}ms). Worst all time event {}ms.",
             number + 1,
-            event.max
+            event.max_millis
         );
     }
     let advice = [
@@ -242,7 +242,7 @@ mod tests {
         ]);
         client.engine.latency.configure(5);
         for (at, millis) in [(1_699_999_990_000, 7), (1_699_999_995_000, 20), (1_699_999_999_000, 10)] {
-            client.engine.latency.sample("command", Millis(at), millis * 1_000_000);
+            client.engine.latency.record_if_slow("command", Millis(at), millis * 1_000_000);
         }
         client.check_replies(&[
             ("latency latest", "*1|*6|$7|command|:1699999999|:10|:20|:37|:3"),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_histogram_per_command() {
+    fn latency_histogram_is_kept_per_command() {
         let mut client = Client::new();
         client.check_replies(&[
             ("set k v", "+OK"),

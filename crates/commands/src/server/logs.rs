@@ -4,8 +4,8 @@ use engine::{Command, CommandError, CommandLog, Context, Flags, Group, wrong_sub
 
 use crate::help::reply_help;
 
-const ADMIN: Flags = Flags::ADMIN.union(Flags::LOADING).union(Flags::STALE);
-const HELP: Flags = Flags::LOADING.union(Flags::STALE);
+const ADMIN_FLAGS: Flags = Flags::ADMIN.union(Flags::LOADING).union(Flags::STALE);
+const HELP_FLAGS: Flags = Flags::LOADING.union(Flags::STALE);
 const GET_TIPS: &[&str] = &["request_policy:all_nodes", "nondeterministic_output"];
 const LEN_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"];
 const RESET_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
@@ -13,30 +13,30 @@ const RESET_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_s
 const DEFAULT_COUNT: usize = 10;
 
 const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
-    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN)
+    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN_FLAGS)
 }
 
-const fn help(since: &'static str) -> Command {
-    Command::new("help", Group::Server, since, 2, "Lists the subcommands.").flags(HELP)
+const fn help_row(since: &'static str) -> Command {
+    Command::new("help", Group::Server, since, 2, "Lists the subcommands.").flags(HELP_FLAGS)
 }
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command::new("commandlog", Group::Server, "8.1.0", -2, "Contains the logs of slow and large commands.")
-        .subcommands(COMMANDLOG),
+        .subcommands(COMMANDLOG_SUBCOMMANDS),
     Command::new("slowlog", Group::Server, "2.2.12", -2, "Contains the log of slow commands.")
-        .subcommands(SLOWLOG),
+        .subcommands(SLOWLOG_SUBCOMMANDS),
 ];
 
-const COMMANDLOG: &[Command] = &[
+const COMMANDLOG_SUBCOMMANDS: &[Command] = &[
     new_row("get", "8.1.0", 4, "Returns entries of a log.").tips(GET_TIPS).run(commandlog_get),
-    help("8.1.0").run(commandlog_help),
+    help_row("8.1.0").run(commandlog_help),
     new_row("len", "8.1.0", 3, "Counts the entries of a log.").tips(LEN_TIPS).run(commandlog_len),
     new_row("reset", "8.1.0", 3, "Empties a log.").tips(RESET_TIPS).run(commandlog_reset),
 ];
 
-const SLOWLOG: &[Command] = &[
+const SLOWLOG_SUBCOMMANDS: &[Command] = &[
     new_row("get", "2.2.12", -2, "Returns entries of the log.").tips(GET_TIPS).run(slowlog_get),
-    help("6.2.0").run(slowlog_help),
+    help_row("6.2.0").run(slowlog_help),
     new_row("len", "2.2.12", 2, "Counts the entries of the log.").tips(LEN_TIPS).run(slowlog_len),
     new_row("reset", "2.2.12", 2, "Empties the log.").tips(RESET_TIPS).run(slowlog_reset),
 ];
@@ -51,7 +51,7 @@ fn parse_count(argument: &[u8]) -> Result<usize, CommandError> {
 /// Replies with the newest `count` entries. `with_thread` adds the kind of thread that ran the command, which is an
 /// extension of the Redis format.
 fn reply_entries(context: &mut Context<'_>, log: &CommandLog, count: usize, with_thread: bool) {
-    let entries = log.newest(count);
+    let entries = log.newest_entries(count);
     let reply = &mut context.reply;
     reply.array(entries.len());
     for entry in entries {
@@ -61,8 +61,8 @@ fn reply_entries(context: &mut Context<'_>, log: &CommandLog, count: usize, with
         reply.integer(i64::try_from(entry.value).unwrap_or(i64::MAX));
         reply.array(entry.args.len());
         entry.args.iter().for_each(|arg| reply.bulk(arg));
-        reply.bulk(entry.address.as_bytes());
-        reply.bulk(&entry.name);
+        reply.bulk(entry.client_address.as_bytes());
+        reply.bulk(&entry.client_name);
         if with_thread {
             reply.bulk(if entry.in_background { b"background" } else { b"worker" });
         }
@@ -76,17 +76,17 @@ fn slowlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
         4 if context.arg(3).eq_ignore_ascii_case(b"withthread") => (parse_count(context.arg(2))?, true),
         _ => return Err(wrong_subcommand_arguments("SLOWLOG", context.arg(1))),
     };
-    reply_entries(context, &context.engine.command_logs.slow, count, with_thread);
+    reply_entries(context, &context.engine.command_logs.slow_commands, count, with_thread);
     Ok(())
 }
 
 fn slowlog_len(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.reply.integer(context.engine.command_logs.slow.count() as i64);
+    context.reply.integer(context.engine.command_logs.slow_commands.count() as i64);
     Ok(())
 }
 
 fn slowlog_reset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.engine.command_logs.slow.reset();
+    context.engine.command_logs.slow_commands.reset();
     context.reply.ok();
     Ok(())
 }
@@ -171,7 +171,7 @@ mod tests {
                 "-ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.",
             ),
         ]);
-        client.engine.command_logs.slow.configure(0, 2);
+        client.engine.command_logs.slow_commands.configure(0, 2);
         client.check_replies(&[
             ("set k v", "+OK"),
             ("get k", "$1|v"),
@@ -184,9 +184,9 @@ mod tests {
             ("slowlog len", ":2"),
             ("commandlog len slow", ":2"),
         ]);
-        client.engine.command_logs.slow.configure(-1, 2);
-        client.engine.command_logs.large_request.configure(100, 10);
-        client.engine.command_logs.large_reply.configure(100, 10);
+        client.engine.command_logs.slow_commands.configure(-1, 2);
+        client.engine.command_logs.large_requests.configure(100, 10);
+        client.engine.command_logs.large_replies.configure(100, 10);
         let long = "x".repeat(120);
         let shown = format!("*1|*6|:0|:1700000000|:129|*3|$3|set|$1|k|$120|{long}|$0||$0|",);
         client.check_replies(&[

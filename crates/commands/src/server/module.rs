@@ -4,8 +4,8 @@ use engine::{Command, CommandError, Context, Flags, Group};
 
 use crate::help::reply_help;
 
-const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
-const LOAD_FLAGS: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::PROTECTED);
+const ADMIN_FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
+const LOAD_FLAGS: Flags = ADMIN_FLAGS.union(Flags::NO_ASYNC_LOADING).union(Flags::PROTECTED);
 
 const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, since, arity, summary)
@@ -13,12 +13,12 @@ const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'
 
 pub(crate) const COMMANDS: &[Command] =
     &[new_row("module", "4.0.0", -2, "Manages modules, which this server does not support.")
-        .subcommands(MODULE)];
+        .subcommands(MODULE_SUBCOMMANDS)];
 
-const MODULE: &[Command] = &[
+const MODULE_SUBCOMMANDS: &[Command] = &[
     new_row("help", "5.0.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
     new_row("list", "4.0.0", 2, "Lists the modules.")
-        .flags(ADMIN)
+        .flags(ADMIN_FLAGS)
         .tips(&["nondeterministic_output_order"])
         .run(list),
     new_row("load", "4.0.0", -3, "Refuses to load a module.").flags(LOAD_FLAGS).run(load),

@@ -65,7 +65,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn debug_protocol_in_resp2_and_resp3() {
+    fn debug_protocol_replies_with_each_type() {
         let mut client = Client::new();
         client.check_replies(&[
             ("debug protocol map", "*6|:0|:0|:1|:1|:2|:0"),

@@ -4,7 +4,7 @@ use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, Kind, PackedValue, SetRef};
 
 /// Deletes the set at `place` if it is empty, and sends the `del` event.
-pub(super) fn drop_if_no_members(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef) {
+pub(super) fn delete_if_empty(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef) {
     if context.table_ref(key).set(place).is_some_and(|set| set.is_empty()) {
         let dropped = context.table(key).remove(place, key);
         context.discard(dropped);
@@ -15,7 +15,7 @@ pub(super) fn drop_if_no_members(context: &mut Context<'_>, key: &Key<'_>, place
 /// Adds the members from argument `from` on to the set at `found`, or creates the set. Returns the number of new
 /// members.
 fn add_members(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, from: usize) -> usize {
-    let (bounds, args) = (context.engine.settings.set_bounds(), context.args);
+    let (bounds, args) = (context.engine.settings.bounds_of_sets(), context.args);
     let members = (from..args.len()).map(|index| &args[index]);
     let table = context.table(key);
     let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Set), None));
@@ -53,7 +53,7 @@ pub(super) fn srem(context: &mut Context<'_>) -> Result<(), CommandError> {
     if removed > 0 {
         context.report_changes(&key, removed);
         context.notify(EventClass::SET, "srem", &key);
-        drop_if_no_members(context, &key, place);
+        delete_if_empty(context, &key, place);
     }
     context.reply.integer(removed as i64);
     Ok(())
@@ -89,7 +89,7 @@ fn move_member(
     }
     context.report_modified(from);
     context.notify(EventClass::SET, "srem", from);
-    drop_if_no_members(context, from, source);
+    delete_if_empty(context, from, source);
     let target = context.find(to);
     if add_members(context, to, target, 3) > 0 {
         context.report_modified(to);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn smove_moves_member() {
+    fn smove_moves_member_between_sets() {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("sadd a x y", ":2"),
@@ -239,8 +239,8 @@ mod tests {
         client.run_to_text(&format!("sadd t{}", " a".repeat(129)));
         client.run_to_text(&format!("sadd i{}", " 1".repeat(513)));
         client.check_replies(&[("object encoding t", names[2]), ("object encoding i", names[2])]);
-        let listpack = keyspace::ListpackBounds { entries: 3, value: 5 };
-        let set = keyspace::SetBounds { intset: 2, listpack };
+        let listpack = keyspace::ListpackBounds { max_entries: 3, max_value_len: 5 };
+        let set = keyspace::SetBounds { max_intset_entries: 2, listpack };
         client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits { set, ..Default::default() });
         client.check_replies(&[
             ("sadd a 1 2", ":2"),

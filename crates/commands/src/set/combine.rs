@@ -4,7 +4,7 @@ use engine::{CommandError, Context, EventClass};
 use keyspace::{Keyspace, SetBuilder, SetMember, SetRef};
 use smallvec::SmallVec;
 
-use super::sources::{Sets, SourceSets};
+use super::sources::{ResolvedSets, SourceSets};
 use crate::scanning::BulkStringCollector;
 
 /// Number of members whose lookups are prefetched together.
@@ -18,33 +18,33 @@ enum SetOperation {
 }
 
 pub(super) fn sinter(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, SetOperation::Inter)
+    reply_result(context, SetOperation::Inter)
 }
 
 pub(super) fn sunion(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, SetOperation::Union)
+    reply_result(context, SetOperation::Union)
 }
 
 pub(super) fn sdiff(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, SetOperation::Diff)
+    reply_result(context, SetOperation::Diff)
 }
 
 pub(super) fn sinterstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, SetOperation::Inter, "sinterstore")
+    store_result(context, SetOperation::Inter, "sinterstore")
 }
 
 pub(super) fn sunionstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, SetOperation::Union, "sunionstore")
+    store_result(context, SetOperation::Union, "sunionstore")
 }
 
 pub(super) fn sdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, SetOperation::Diff, "sdiffstore")
+    store_result(context, SetOperation::Diff, "sdiffstore")
 }
 
 /// Handles SINTER, SUNION and SDIFF: replies with the result.
-fn reply(context: &mut Context<'_>, operation: SetOperation) -> Result<(), CommandError> {
-    let sources = SourceSets::read_keys(context, 1..context.args.len())?;
-    let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db());
+fn reply_result(context: &mut Context<'_>, operation: SetOperation) -> Result<(), CommandError> {
+    let sources = SourceSets::find_sources(context, 1..context.args.len())?;
+    let (bounds, db) = (context.engine.settings.bounds_of_sets(), context.session.db());
     if matches!(operation, SetOperation::Union)
         && let Some(found) = pinned_union(context, &sources)
     {
@@ -60,9 +60,9 @@ fn reply(context: &mut Context<'_>, operation: SetOperation) -> Result<(), Comma
 }
 
 /// Handles SINTERSTORE, SUNIONSTORE and SDIFFSTORE: stores the result.
-fn store(context: &mut Context<'_>, operation: SetOperation, event: &str) -> Result<(), CommandError> {
-    let sources = SourceSets::read_keys(context, 2..context.args.len())?;
-    let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db());
+fn store_result(context: &mut Context<'_>, operation: SetOperation, event: &str) -> Result<(), CommandError> {
+    let sources = SourceSets::find_sources(context, 2..context.args.len())?;
+    let (bounds, db) = (context.engine.settings.bounds_of_sets(), context.session.db());
     let sets = sources.resolve_sets(&context.slots, db);
     let made = operation.build_result(&context.engine.keyspace, &sets, SetBuilder::new(bounds));
     drop(sets);
@@ -84,7 +84,7 @@ impl SetOperation {
     fn visit_result(
         self,
         keyspace: &Keyspace,
-        sets: &Sets<'_>,
+        sets: &ResolvedSets<'_>,
         mut scratch: SetBuilder,
         visit: &mut dyn FnMut(SetMember<'_>),
     ) {
@@ -108,25 +108,30 @@ impl SetOperation {
                 });
             }
             Self::Diff if is_lookup_cheaper(sets) => visit_difference(keyspace, sets, visit),
-            Self::Diff => copied_difference(sets, scratch).as_ref().for_each(&mut |member| visit(member)),
+            Self::Diff => difference_by_copy(sets, scratch).as_ref().for_each(&mut |member| visit(member)),
         }
     }
 
     /// Adds the members of the result to `builder`, which must be empty.
-    fn build_result(self, keyspace: &Keyspace, sets: &Sets<'_>, mut made: SetBuilder) -> SetBuilder {
+    fn build_result(
+        self,
+        keyspace: &Keyspace,
+        sets: &ResolvedSets<'_>,
+        mut builder: SetBuilder,
+    ) -> SetBuilder {
         match self {
             Self::Union => {
-                made.reserve(existing_sets(sets).map(|set| set.len()).max().unwrap_or(0));
-                existing_sets(sets).for_each(|set| add_all(keyspace, &set, &mut made));
-                made
+                builder.reserve(existing_sets(sets).map(|set| set.len()).max().unwrap_or(0));
+                existing_sets(sets).for_each(|set| add_prefetched(keyspace, &set, &mut builder));
+                builder
             }
-            Self::Diff if !is_lookup_cheaper(sets) => copied_difference(sets, made),
+            Self::Diff if !is_lookup_cheaper(sets) => difference_by_copy(sets, builder),
             Self::Inter | Self::Diff => {
-                let scratch = SetBuilder::new(made.bounds());
+                let scratch = SetBuilder::new(builder.bounds());
                 self.visit_result(keyspace, sets, scratch, &mut |member| {
-                    made.add(&member);
+                    builder.add(&member);
                 });
-                made
+                builder
             }
         }
     }
@@ -139,16 +144,16 @@ fn pinned_union(context: &mut Context<'_>, sources: &SourceSets<'_>) -> Option<B
         return None;
     }
     let (mut seen, mut found) =
-        (SetBuilder::new(context.engine.settings.set_bounds()), BulkStringCollector::default());
+        (SetBuilder::new(context.engine.settings.bounds_of_sets()), BulkStringCollector::default());
     let mut add = |name: &[u8]| {
         if seen.add(name) {
             found.push(name);
         }
     };
-    let (large, small) = sources.sets_by_size(&context.slots, context.session.db());
+    let (large, small) = sources.split_by_size(&context.slots, context.session.db());
     existing_sets(&small).for_each(|set| set.for_each(&mut |member| add(&member)));
     drop(small);
-    context.pin(&large)?.visit(|_, elements| {
+    context.pin_values(&large)?.visit_elements(|_, elements| {
         elements.visit_names(&mut add);
         true
     });
@@ -162,7 +167,7 @@ fn existing_sets<'s>(sets: &[Option<SetRef<'s>>]) -> impl Iterator<Item = SetRef
 
 /// Visits the members that all sets have, until `visit` returns false. Each member of the smallest set is looked up in
 /// the other sets, in ascending order of size.
-fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetMember<'_>) -> bool) {
+fn visit_common(keyspace: &Keyspace, sets: &ResolvedSets<'_>, visit: &mut dyn FnMut(SetMember<'_>) -> bool) {
     let mut sorted: Vec<SetRef<'_>> = existing_sets(sets).collect();
     if sorted.len() < sets.len() {
         return;
@@ -170,7 +175,7 @@ fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetM
     sorted.sort_by_key(SetRef::len);
     let Some((smallest, others)) = sorted.split_first() else { return };
     visit_prefetched(keyspace, smallest, others, &mut |member, hash| {
-        !others.iter().all(|set| set.contains_hashed(&member, hash)) || visit(member)
+        !others.iter().all(|set| set.contains_with_hash(&member, hash)) || visit(member)
     });
 }
 
@@ -197,12 +202,12 @@ fn visit_prefetched<'s>(
 }
 
 /// Adds the members of `set` to `builder`, with prefetching for each batch of members.
-fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut SetBuilder) {
+fn add_prefetched(keyspace: &Keyspace, set: &SetRef<'_>, builder: &mut SetBuilder) {
     let mut some = SmallVec::<[SetMember<'_>; PREFETCH_BATCH]>::new();
     let mut add = |some: &mut SmallVec<[SetMember<'_>; PREFETCH_BATCH]>| {
-        made.as_ref().prefetch(some.iter().map(|member| keyspace.hash_element_name(member)));
+        builder.as_ref().prefetch(some.iter().map(|member| keyspace.hash_element_name(member)));
         some.drain(..).for_each(|member| {
-            made.add(&member);
+            builder.add(&member);
         });
     };
     set.for_each(&mut |member| {
@@ -216,7 +221,7 @@ fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut SetBuilder) {
 
 /// Whether the difference is computed by looking up each member of the first set in the others, rather than by removing
 /// the others' members from a copy. Chooses the cheaper method.
-fn is_lookup_cheaper(sets: &Sets<'_>) -> bool {
+fn is_lookup_cheaper(sets: &ResolvedSets<'_>) -> bool {
     let first = sets.first().copied().flatten().map_or(0, |set| set.len());
     let by_looking = first.saturating_mul(sets.len());
     let by_copying: usize = existing_sets(sets).map(|set| set.len()).sum();
@@ -226,12 +231,12 @@ fn is_lookup_cheaper(sets: &Sets<'_>) -> bool {
 }
 
 /// Visits the members that only the first set has.
-fn visit_difference(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetMember<'_>)) {
+fn visit_difference(keyspace: &Keyspace, sets: &ResolvedSets<'_>, visit: &mut dyn FnMut(SetMember<'_>)) {
     let [Some(first), others @ ..] = &sets[..] else { return };
     let mut others: Vec<SetRef<'_>> = existing_sets(others).collect();
     others.sort_by_key(|set| std::cmp::Reverse(set.len()));
     visit_prefetched(keyspace, first, &others, &mut |member, hash| {
-        if !others.iter().any(|set| set.contains_hashed(&member, hash)) {
+        if !others.iter().any(|set| set.contains_with_hash(&member, hash)) {
             visit(member);
         }
         true
@@ -239,7 +244,7 @@ fn visit_difference(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(
 }
 
 /// Computes the difference by removing the other sets' members from a copy of the first set.
-fn copied_difference(sets: &Sets<'_>, mut copy: SetBuilder) -> SetBuilder {
+fn difference_by_copy(sets: &ResolvedSets<'_>, mut copy: SetBuilder) -> SetBuilder {
     let [Some(first), others @ ..] = &sets[..] else { return copy };
     first.for_each(&mut |member| {
         copy.add(&member);
@@ -260,13 +265,14 @@ pub(super) fn sintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
     const NUMKEYS_NOT_POSITIVE: CommandError = CommandError::text("ERR numkeys should be greater than 0");
     const TOO_MANY_KEYS: CommandError =
         CommandError::text("ERR Number of keys can't be greater than number of args");
-    let keys = context.integer(1).ok().and_then(|keys| usize::try_from(keys).ok()).filter(|keys| *keys > 0);
+    let keys =
+        context.integer_arg(1).ok().and_then(|keys| usize::try_from(keys).ok()).filter(|keys| *keys > 0);
     let keys = keys.ok_or(NUMKEYS_NOT_POSITIVE)?;
     if keys > context.args.len() - 2 {
         return Err(TOO_MANY_KEYS);
     }
     let limit = parse_limit(context, keys + 2)?;
-    let sources = SourceSets::read_keys(context, 2..keys + 2)?;
+    let sources = SourceSets::find_sources(context, 2..keys + 2)?;
     let sets = sources.resolve_sets(&context.slots, context.session.db());
     let mut count = 0;
     visit_common(&context.engine.keyspace, &sets, &mut |_| {
@@ -285,7 +291,7 @@ fn parse_limit(context: &Context<'_>, mut index: usize) -> Result<i64, CommandEr
         if !word.eq_ignore_ascii_case(b"limit") || index + 1 == context.args.len() {
             return Err(CommandError::Syntax);
         }
-        limit = context.integer(index + 1).ok().filter(|limit| *limit >= 0).ok_or(NEGATIVE_LIMIT)?;
+        limit = context.integer_arg(index + 1).ok().filter(|limit| *limit >= 0).ok_or(NEGATIVE_LIMIT)?;
         index += 2;
     }
     Ok(limit)
@@ -300,7 +306,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn set_operations_on_small_sets() {
+    fn small_sets_are_combined() {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("sadd a 1 2 3", ":3"),

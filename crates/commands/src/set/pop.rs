@@ -5,7 +5,7 @@
 use engine::{CommandError, Context, EventClass, LazyFreeReason, Random};
 use keyspace::{EntryRef, Key, SetBuilder, SetRef};
 
-use super::change::drop_if_no_members;
+use super::change::delete_if_empty;
 
 /// The set is rebuilt from the remaining members if fewer than one in `REBUILD_FACTOR` members remain.
 const REBUILD_FACTOR: usize = 5;
@@ -32,14 +32,15 @@ fn pop_one(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.report_modified(&key);
     context.notify(EventClass::SET, "spop", &key);
     context.log_effect(&[b"SREM", key.bytes(), &member]);
-    drop_if_no_members(context, &key, place);
+    delete_if_empty(context, &key, place);
     context.reply.bulk(&member);
     Ok(())
 }
 
 fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
-    const NOT_POSITIVE: CommandError = CommandError::text("ERR value is out of range, must be positive");
-    let count = context.integer(2).ok().and_then(|count| usize::try_from(count).ok()).ok_or(NOT_POSITIVE)?;
+    const MUST_BE_POSITIVE: CommandError = CommandError::text("ERR value is out of range, must be positive");
+    let count =
+        context.integer_arg(2).ok().and_then(|count| usize::try_from(count).ok()).ok_or(MUST_BE_POSITIVE)?;
     let key = context.key(1)?;
     let found = context.find_typed::<SetRef<'_>>(&key)?;
     let Some(place) = found.filter(|_| count > 0) else {
@@ -52,7 +53,7 @@ fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     }
     let popped = if (len - count).saturating_mul(REBUILD_FACTOR) > count {
-        pop_singly(context, &key, place, count)
+        pop_one_by_one(context, &key, place, count)
     } else {
         rebuild_with_survivors(context, &key, place, len - count)
     };
@@ -70,7 +71,7 @@ fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Replies with all members and deletes the key.
 fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, len: usize) {
-    let (table, reply) = context.view_and_reply(key);
+    let (table, reply) = context.table_and_reply(key);
     reply.set(len);
     if let Some(set) = table.set(place) {
         set.for_each(&mut |member| reply.bulk(&member));
@@ -82,7 +83,12 @@ fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, len: usize
     context.log_effect(&[context.engine.settings.deletion_command(LazyFreeReason::SERVER_DEL), key.bytes()]);
 }
 
-fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: EntryRef, count: usize) -> Vec<Vec<u8>> {
+fn pop_one_by_one(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    mut place: EntryRef,
+    count: usize,
+) -> Vec<Vec<u8>> {
     let mut popped = Vec::with_capacity(count);
     for _ in 0..count {
         let (random, mut member) = (context.random_u64(), Vec::new());
@@ -98,14 +104,14 @@ fn rebuild_with_survivors(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
-    kept: usize,
+    survivors: usize,
 ) -> Vec<Vec<u8>> {
     let mut random = Random::new(context.random_u64());
-    let (mut new, mut popped) = (SetBuilder::new(context.engine.settings.set_bounds()), Vec::new());
+    let (mut new, mut popped) = (SetBuilder::new(context.engine.settings.bounds_of_sets()), Vec::new());
     let table = context.table_ref(key);
     let expiry = table.expiry(place);
     if let Some(set) = table.set(place) {
-        let (mut left, mut missing) = (set.len() as u64, kept as u64);
+        let (mut left, mut missing) = (set.len() as u64, survivors as u64);
         set.for_each(&mut |member| {
             if missing > 0 && random.next_u64() % left < missing {
                 new.add(&member);
@@ -163,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_shapes_and_errors() {
+    fn spop_reply_depends_on_count() {
         let range = "-ERR value is out of range, must be positive";
         let mut client = Client::with_recording_log();
         client.check_replies(&[

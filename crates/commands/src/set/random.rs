@@ -21,8 +21,8 @@ impl<'a> SamplePool for SetRef<'a> {
         SetRef::len(self)
     }
 
-    fn random(&self, random: u64) -> Option<SetMember<'a>> {
-        SetRef::random(self, random)
+    fn element_at_random(&self, random: u64) -> Option<SetMember<'a>> {
+        SetRef::random_member(self, random)
     }
 
     fn for_each(&self, visit: &mut dyn FnMut(SetMember<'a>)) {
@@ -40,7 +40,7 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     let key = context.key(1)?;
     let found = context.read_typed::<SetRef<'_>>(&key)?;
     let (mut random, most) = (Random::new(context.random_u64()), max_reply_bytes(context));
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let set = found.and_then(|place| table.set(place));
     if let Some(count) = count {
         let out = SampleReply::new(
@@ -51,7 +51,7 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError>
         );
         return sampling::reply_random(set, count, &mut random, out);
     }
-    match set.and_then(|set| set.random(random.next_u64())) {
+    match set.and_then(|set| set.random_member(random.next_u64())) {
         Some(member) => reply.bulk(&member),
         None => reply.null(),
     }
@@ -64,7 +64,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    fn members(client: &mut Client, words: &[&str]) -> Vec<Vec<u8>> {
+    fn call_for_members(client: &mut Client, words: &[&str]) -> Vec<Vec<u8>> {
         let reply = client.call(words);
         let members = reply.as_array().expect("a list").iter();
         members.map(|member| member.as_bytes().expect("a member").to_vec()).collect()
@@ -78,17 +78,17 @@ mod tests {
                 client.call(&["sadd", "s", &format!("{prefix}{number}")]);
             }
             for count in [1, 2, 5, 30, 900, 3000, 5000] {
-                let chosen = members(&mut client, &["srandmember", "s", &count.to_string()]);
+                let chosen = call_for_members(&mut client, &["srandmember", "s", &count.to_string()]);
                 let different: BTreeSet<_> = chosen.iter().collect();
                 assert_eq!((chosen.len(), different.len()), (count.min(size), count.min(size)));
-                let repeated = members(&mut client, &["srandmember", "s", &format!("-{count}")]);
+                let repeated = call_for_members(&mut client, &["srandmember", "s", &format!("-{count}")]);
                 assert_eq!(repeated.len(), count);
             }
         }
     }
 
     #[test]
-    fn reply_shapes_and_errors() {
+    fn srandmember_reply_depends_on_count() {
         Client::new().check_replies(&[
             ("sadd s a", ":1"),
             ("srandmember s", "$1|a"),

@@ -13,9 +13,9 @@ pub(super) fn sismember(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn smismember(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, members) = (context.key(1)?, context.args.from(2));
+    let (key, members) = (context.key(1)?, context.args.skip(2));
     let found = context.read_typed::<SetRef<'_>>(&key)?;
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let set = found.and_then(|place| table.set(place));
     reply.array(members.len());
     for member in members.iter() {
@@ -41,9 +41,9 @@ pub(super) fn smembers(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     };
     let len = set.len();
-    if let Some(pinned) = context.pin(&[(key, place)]) {
+    if let Some(pinned) = context.pin_values(&[(key, place)]) {
         context.reply.set(len);
-        pinned.visit(|_, elements| {
+        pinned.visit_elements(|_, elements| {
             if let PartElements::Set(members) = elements {
                 members.for_each(&mut |member| context.reply.bulk(member.name));
             }
@@ -51,7 +51,7 @@ pub(super) fn smembers(context: &mut Context<'_>) -> Result<(), CommandError> {
         });
         return Ok(());
     }
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let Some(set) = table.set(place) else { return Ok(()) };
     reply.set(len);
     set.for_each(&mut |member| reply.bulk(&member));
@@ -65,7 +65,7 @@ mod tests {
     const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
     #[test]
-    fn set_read_commands() {
+    fn set_read_commands_reply_with_members() {
         let mut client = Client::new();
         client.check_replies(&[
             ("sadd s b a", ":2"),

@@ -21,7 +21,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn scan_options_and_errors() {
+    fn sscan_applies_options_and_reports_errors() {
         Client::new().check_replies(&[
             ("sadd s a b", ":2"),
             ("sscan s 0", "*2|$1|0|*2|$1|a|$1|b"),

@@ -10,14 +10,14 @@ pub(super) struct SourceSets<'a> {
 }
 
 /// One set per source; `None` if the key does not exist.
-pub(super) type Sets<'s> = SmallVec<[Option<SetRef<'s>>; 4]>;
+pub(super) type ResolvedSets<'s> = SmallVec<[Option<SetRef<'s>>; 4]>;
 
 impl<'a> SourceSets<'a> {
     /// Looks up the sets named by the arguments at these indexes.
     ///
     /// # Errors
     /// If a key holds another type.
-    pub(super) fn read_keys(
+    pub(super) fn find_sources(
         context: &mut Context<'a>,
         arguments: impl Iterator<Item = usize>,
     ) -> Result<Self, CommandError> {
@@ -47,11 +47,11 @@ impl<'a> SourceSets<'a> {
     }
 
     /// Returns the locations of the large sets, and the other sets.
-    pub(super) fn sets_by_size<'s>(
+    pub(super) fn split_by_size<'s>(
         &self,
         slots: &'s LockedSlots<'_>,
         db: u16,
-    ) -> (Vec<(Key<'a>, EntryRef)>, Sets<'s>) {
+    ) -> (Vec<(Key<'a>, EntryRef)>, ResolvedSets<'s>) {
         let there = self.keys.iter().filter_map(|(key, place)| Some((*key, (*place)?)));
         let view = |key: &Key<'_>| slots.slot(key.slot()).table_ref(db);
         let (large, small): (Vec<_>, Vec<_>) =
@@ -60,7 +60,7 @@ impl<'a> SourceSets<'a> {
         (large, small)
     }
 
-    pub(super) fn resolve_sets<'s>(&self, slots: &'s LockedSlots<'_>, db: u16) -> Sets<'s> {
+    pub(super) fn resolve_sets<'s>(&self, slots: &'s LockedSlots<'_>, db: u16) -> ResolvedSets<'s> {
         let set =
             |(key, place): &(Key<'_>, Option<EntryRef>)| slots.slot(key.slot()).table_ref(db).set((*place)?);
         self.keys.iter().map(set).collect()

@@ -62,7 +62,7 @@ impl<'a> ScoredMembers<'a> for SetRef<'a> {
     }
 
     fn score(&self, name: &[u8], hash: u64) -> Option<f64> {
-        self.contains_hashed(name, hash).then_some(1.0)
+        self.contains_with_hash(name, hash).then_some(1.0)
     }
 
     fn visit_members(&self, visit: &mut dyn FnMut(ElementName<'a>, f64) -> bool) {

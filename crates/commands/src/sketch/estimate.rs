@@ -1,11 +1,11 @@
 //! Cardinality estimate from the histogram of register values (Ertl 2017, algorithm 6).
 
-use super::{INDEX_BITS, REGISTERS};
+use super::{INDEX_BITS, REGISTER_COUNT};
 
 /// Maximum register value: all hash bits that do not select the register are zero.
 const MAX_REGISTER_VALUE: usize = (u64::BITS - INDEX_BITS) as usize;
 /// 1 / (2 ln 2), with the digits that Redis uses.
-const ALPHA: f64 = 0.721_347_520_444_481_7;
+const ALPHA_INFINITY: f64 = 0.721_347_520_444_481_7;
 
 /// Number of registers for each value. Registers of six bits can have values that no element produces.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ impl Default for Histogram {
 
 impl Histogram {
     /// Counts the values of all registers.
-    pub(super) fn from_registers(values: &[u8; REGISTERS]) -> Self {
+    pub(super) fn from_registers(values: &[u8; REGISTER_COUNT]) -> Self {
         // Use four counters per value: neighbouring registers are often equal, and consecutive increments of one
         // counter depend on each other.
         let mut counts = [[0_u16; 64]; 4];
@@ -36,7 +36,7 @@ impl Histogram {
     }
 
     pub(super) fn estimate(&self) -> u64 {
-        let all = REGISTERS as f64;
+        let all = REGISTER_COUNT as f64;
         let part = |value: usize| f64::from(self.0[value]) / all;
         let mut sum = all * tau((all - f64::from(self.0[MAX_REGISTER_VALUE + 1])) / all);
         for value in (1..=MAX_REGISTER_VALUE).rev() {
@@ -44,7 +44,7 @@ impl Histogram {
             sum *= 0.5;
         }
         sum += all * sigma(part(0));
-        (ALPHA * all * all / sum).round() as u64
+        (ALPHA_INFINITY * all * all / sum).round() as u64
     }
 }
 

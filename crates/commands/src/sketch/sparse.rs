@@ -12,15 +12,15 @@
 
 use smallvec::SmallVec;
 
-use super::{Observation, REGISTERS, SketchError};
+use super::{Observation, REGISTER_COUNT, SketchError};
 
 /// Maximum number of registers in a one-byte run of zeros.
-const MAX_SHORT_RUN: usize = 64;
+const MAX_SHORT_RUN_LEN: usize = 64;
 /// Maximum number of registers in a run with a non-zero value.
-const MAX_VALUE_RUN: u8 = 4;
+const MAX_VALUE_RUN_LEN: u8 = 4;
 const MAX_SPARSE_VALUE: u8 = 32;
 /// The number of runs that are searched for neighbours to merge.
-const MERGE_WINDOW: usize = 5;
+const MERGE_WINDOW_RUNS: usize = 5;
 
 /// Consecutive registers with the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) struct RegisterRun {
     pub(crate) value: u8,
     pub(crate) len: u16,
     /// Encoded size in bytes.
-    pub(crate) bytes: u8,
+    pub(crate) encoded_len: u8,
 }
 
 impl RegisterRun {
@@ -38,9 +38,9 @@ impl RegisterRun {
         let first = *bytes.first()?;
         let low = u16::from(first & 0x3f);
         match first >> 6 {
-            0 => Some(Self { value: 0, len: low + 1, bytes: 1 }),
-            1 => Some(Self { value: 0, len: (low << 8 | u16::from(*bytes.get(1)?)) + 1, bytes: 2 }),
-            _ => Some(Self { value: (first >> 2 & 0x1f) + 1, len: u16::from(first & 3) + 1, bytes: 1 }),
+            0 => Some(Self { value: 0, len: low + 1, encoded_len: 1 }),
+            1 => Some(Self { value: 0, len: (low << 8 | u16::from(*bytes.get(1)?)) + 1, encoded_len: 2 }),
+            _ => Some(Self { value: (first >> 2 & 0x1f) + 1, len: u16::from(first & 3) + 1, encoded_len: 1 }),
         }
     }
 }
@@ -49,24 +49,24 @@ impl RegisterRun {
 pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = RegisterRun> {
     std::iter::from_fn(move || {
         let run = RegisterRun::decode_first(bytes)?;
-        bytes = &bytes[usize::from(run.bytes)..];
+        bytes = &bytes[usize::from(run.encoded_len)..];
         Some(run)
     })
 }
 
 /// Passes each run to `visit`. Fails if the runs do not cover exactly all registers, possibly after some runs were
 /// visited.
-pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(RegisterRun)) -> Result<(), SketchError> {
+pub(super) fn try_for_each_run(bytes: &[u8], mut visit: impl FnMut(RegisterRun)) -> Result<(), SketchError> {
     let (mut registers, mut read) = (0, 0);
     for run in runs(bytes) {
         registers += usize::from(run.len);
-        read += usize::from(run.bytes);
-        if registers > REGISTERS {
+        read += usize::from(run.encoded_len);
+        if registers > REGISTER_COUNT {
             break;
         }
-        show(run);
+        visit(run);
     }
-    if registers == REGISTERS && read == bytes.len() { Ok(()) } else { Err(SketchError::Corrupt) }
+    if registers == REGISTER_COUNT && read == bytes.len() { Ok(()) } else { Err(SketchError::Corrupt) }
 }
 
 /// The run that contains a register.
@@ -87,7 +87,7 @@ fn find_run(bytes: &[u8], register: usize) -> Result<FoundRun, SketchError> {
             return Ok(FoundRun { run, offset: at, previous_offset: before, first_register: first });
         }
         before = at;
-        at += usize::from(run.bytes);
+        at += usize::from(run.encoded_len);
         first += usize::from(run.len);
     }
 }
@@ -96,7 +96,7 @@ fn find_run(bytes: &[u8], register: usize) -> Result<FoundRun, SketchError> {
 pub(super) fn push_zeros(bytes: &mut impl Extend<u8>, registers: usize) {
     match registers {
         0 => {}
-        1..=MAX_SHORT_RUN => bytes.extend([(registers - 1) as u8]),
+        1..=MAX_SHORT_RUN_LEN => bytes.extend([(registers - 1) as u8]),
         _ => bytes.extend([0x40 | ((registers - 1) >> 8) as u8, (registers - 1) as u8]),
     }
 }
@@ -118,18 +118,18 @@ pub(super) enum SparseUpdate {
 
 /// Raises a register to the observed value. The runs start at byte `runs_start`. Nothing changes if the sketch would
 /// exceed `max_bytes` bytes.
-pub(super) fn set_register(
+pub(super) fn raise_register(
     bytes: &mut Vec<u8>,
-    header: usize,
-    seen: Observation,
-    most: usize,
+    runs_start: usize,
+    observation: Observation,
+    max_bytes: usize,
 ) -> Result<SparseUpdate, SketchError> {
-    if seen.value > MAX_SPARSE_VALUE {
+    if observation.value > MAX_SPARSE_VALUE {
         return Ok(SparseUpdate::TooLarge);
     }
     let FoundRun { run, offset: at, previous_offset: before, first_register: first } =
-        find_run(&bytes[header..], seen.register)?;
-    if run.value >= seen.value {
+        find_run(&bytes[runs_start..], observation.register)?;
+    if run.value >= observation.value {
         return Ok(SparseUpdate::Unchanged);
     }
     let mut cut: SmallVec<[u8; 5]> = SmallVec::new();
@@ -138,33 +138,33 @@ pub(super) fn set_register(
         value if registers > 0 => cut.push(encode_value_run(value, registers as u8)),
         _ => {}
     };
-    push(&mut cut, seen.register - first);
-    cut.push(encode_value_run(seen.value, 1));
-    push(&mut cut, first + usize::from(run.len) - 1 - seen.register);
-    let old = usize::from(run.bytes);
-    if cut.len() > old && bytes.len() + cut.len() - old > most {
+    push(&mut cut, observation.register - first);
+    cut.push(encode_value_run(observation.value, 1));
+    push(&mut cut, first + usize::from(run.len) - 1 - observation.register);
+    let old = usize::from(run.encoded_len);
+    if cut.len() > old && bytes.len() + cut.len() - old > max_bytes {
         return Ok(SparseUpdate::TooLarge);
     }
-    bytes.splice(header + at..header + at + old, cut);
-    merge_equal_runs(bytes, header + before);
+    bytes.splice(runs_start + at..runs_start + at + old, cut);
+    merge_equal_runs(bytes, runs_start + before);
     Ok(SparseUpdate::Changed)
 }
 
 /// Merges equal non-zero neighbours among the runs from byte `start` on.
-fn merge_equal_runs(bytes: &mut Vec<u8>, mut at: usize) {
-    for _ in 0..MERGE_WINDOW {
-        let Some(run) = RegisterRun::decode_first(&bytes[at..]) else { return };
-        let next = RegisterRun::decode_first(&bytes[at + usize::from(run.bytes)..]);
+fn merge_equal_runs(bytes: &mut Vec<u8>, mut start: usize) {
+    for _ in 0..MERGE_WINDOW_RUNS {
+        let Some(run) = RegisterRun::decode_first(&bytes[start..]) else { return };
+        let next = RegisterRun::decode_first(&bytes[start + usize::from(run.encoded_len)..]);
         match next {
             Some(next)
                 if run.value > 0
                     && run.value == next.value
-                    && run.len + next.len <= u16::from(MAX_VALUE_RUN) =>
+                    && run.len + next.len <= u16::from(MAX_VALUE_RUN_LEN) =>
             {
-                bytes[at + 1] = encode_value_run(run.value, (run.len + next.len) as u8);
-                bytes.remove(at);
+                bytes[start + 1] = encode_value_run(run.value, (run.len + next.len) as u8);
+                bytes.remove(start);
             }
-            _ => at += usize::from(run.bytes),
+            _ => start += usize::from(run.encoded_len),
         }
     }
 }

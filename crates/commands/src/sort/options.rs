@@ -40,7 +40,7 @@ enum SortOption {
 
 /// Returns the option at `index` and the index of the next option. Both the handlers and [`parse_sort_keys`] use this
 /// function, so that they agree on the keys.
-fn parse_option(args: Args<'_>, stores: StoreOption, index: usize) -> (SortOption, usize) {
+fn parse_option(args: Args<'_>, store_option: StoreOption, index: usize) -> (SortOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let is =
         |name: &str, more: usize| word.eq_ignore_ascii_case(name.as_bytes()) && index + more < args.len();
@@ -49,7 +49,9 @@ fn parse_option(args: Args<'_>, stores: StoreOption, index: usize) -> (SortOptio
         () if is("desc", 0) => (SortOption::Descending, index + 1),
         () if is("alpha", 0) => (SortOption::Alpha, index + 1),
         () if is("limit", 2) => (SortOption::Limit(index + 1), index + 3),
-        () if is("store", 1) && stores == StoreOption::Allowed => (SortOption::Store(index + 1), index + 2),
+        () if is("store", 1) && store_option == StoreOption::Allowed => {
+            (SortOption::Store(index + 1), index + 2)
+        }
         () if is("by", 1) => (SortOption::By(index + 1), index + 2),
         () if is("get", 1) => (SortOption::Get(index + 1), index + 2),
         () => (SortOption::Unknown, index + 1),
@@ -71,52 +73,52 @@ pub(super) fn parse_sort_keys(args: Args<'_>) -> RequestKeys {
 
 #[derive(Debug)]
 pub(super) struct SortOptions<'a> {
-    pub(super) by: SortBy<'a>,
-    pub(super) get: Vec<&'a [u8]>,
-    pub(super) alpha: bool,
-    pub(super) descending: bool,
+    pub(super) sort_by: SortBy<'a>,
+    pub(super) get_patterns: Vec<&'a [u8]>,
+    pub(super) is_alphabetic: bool,
+    pub(super) is_descending: bool,
     /// Argument index of the destination key, if the result is stored.
-    pub(super) store: Option<usize>,
-    offset: i64,
-    count: i64,
+    pub(super) destination_index: Option<usize>,
+    limit_offset: i64,
+    limit_count: i64,
 }
 
 impl<'a> SortOptions<'a> {
-    pub(super) fn parse(context: &Context<'a>, stores: StoreOption) -> Result<Self, CommandError> {
+    pub(super) fn parse(context: &Context<'a>, store_option: StoreOption) -> Result<Self, CommandError> {
         let mut options = Self {
-            by: SortBy::Element,
-            get: Vec::new(),
-            alpha: false,
-            descending: false,
-            store: None,
-            offset: 0,
-            count: -1,
+            sort_by: SortBy::Element,
+            get_patterns: Vec::new(),
+            is_alphabetic: false,
+            is_descending: false,
+            destination_index: None,
+            limit_offset: 0,
+            limit_count: -1,
         };
         let mut index = 2;
         while index < context.args.len() {
-            let (option, next) = parse_option(context.args, stores, index);
+            let (option, next) = parse_option(context.args, store_option, index);
             index = next;
             match option {
-                SortOption::Ascending => options.descending = false,
-                SortOption::Descending => options.descending = true,
-                SortOption::Alpha => options.alpha = true,
+                SortOption::Ascending => options.is_descending = false,
+                SortOption::Descending => options.is_descending = true,
+                SortOption::Alpha => options.is_alphabetic = true,
                 SortOption::Limit(place) => {
-                    options.offset = context.integer(place)?;
-                    options.count = context.integer(place + 1)?;
+                    options.limit_offset = context.integer_arg(place)?;
+                    options.limit_count = context.integer_arg(place + 1)?;
                 }
-                SortOption::Store(place) => options.store = Some(place),
+                SortOption::Store(place) => options.destination_index = Some(place),
                 SortOption::By(place) => {
                     let pattern = context.arg(place);
-                    options.by = SortBy::Unsorted;
+                    options.sort_by = SortBy::Unsorted;
                     if pattern.contains(&b'*') {
                         check_pattern(context, pattern, BY_ERRORS)?;
-                        options.by = SortBy::Pattern(pattern);
+                        options.sort_by = SortBy::Pattern(pattern);
                     }
                 }
                 SortOption::Get(place) => {
                     let pattern = context.arg(place);
                     check_pattern(context, pattern, GET_ERRORS)?;
-                    options.get.push(pattern);
+                    options.get_patterns.push(pattern);
                 }
                 SortOption::Unknown => return Err(CommandError::Syntax),
             }
@@ -126,13 +128,13 @@ impl<'a> SortOptions<'a> {
 
     /// Whether elements with equal weights keep their order (a stable sort).
     pub(super) fn is_stable(&self) -> bool {
-        self.alpha && matches!(self.by, SortBy::Pattern(_))
+        self.is_alphabetic && matches!(self.sort_by, SortBy::Pattern(_))
     }
 
     /// The range selected by LIMIT out of `len` elements.
-    pub(super) fn range(&self, len: usize) -> Range<usize> {
-        let start = usize::try_from(self.offset.max(0)).unwrap_or(usize::MAX).min(len);
-        match usize::try_from(self.count) {
+    pub(super) fn limit_range(&self, len: usize) -> Range<usize> {
+        let start = usize::try_from(self.limit_offset.max(0)).unwrap_or(usize::MAX).min(len);
+        match usize::try_from(self.limit_count) {
             Ok(count) => start..start.saturating_add(count).min(len),
             Err(_) => start..len,
         }
@@ -142,32 +144,36 @@ impl<'a> SortOptions<'a> {
 /// The errors for a pattern that the command may not use.
 struct PatternErrors {
     /// The error in cluster mode if the pattern can name keys of other slots.
-    other_slot: CommandError,
+    other_slot_error: CommandError,
     /// The error if the user may not read all keys.
-    no_permission: CommandError,
+    no_permission_error: CommandError,
 }
 
 const BY_ERRORS: PatternErrors = PatternErrors {
-    other_slot: CommandError::text(
+    other_slot_error: CommandError::text(
         "ERR BY option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
     ),
-    no_permission: CommandError::text("ERR BY option of SORT denied due to insufficient ACL permissions."),
+    no_permission_error: CommandError::text(
+        "ERR BY option of SORT denied due to insufficient ACL permissions.",
+    ),
 };
 const GET_ERRORS: PatternErrors = PatternErrors {
-    other_slot: CommandError::text(
+    other_slot_error: CommandError::text(
         "ERR GET option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
     ),
-    no_permission: CommandError::text("ERR GET option of SORT denied due to insufficient ACL permissions."),
+    no_permission_error: CommandError::text(
+        "ERR GET option of SORT denied due to insufficient ACL permissions.",
+    ),
 };
 
 /// Checks that the command may read all keys that a pattern can name. As in Redis, a user without access to all keys
 /// may not use `GET #` either, although it names no key.
-fn check_pattern(context: &Context<'_>, pattern: &[u8], refusals: PatternErrors) -> Result<(), CommandError> {
+fn check_pattern(context: &Context<'_>, pattern: &[u8], errors: PatternErrors) -> Result<(), CommandError> {
     let is_here = || pattern == b"#" || pattern_slot(pattern) == Some(Slot::of_key(context.arg(1)));
     if context.engine.topology.is_some() && !is_here() {
-        return Err(refusals.other_slot);
+        return Err(errors.other_slot_error);
     }
-    if context.may_read_all_keys() { Ok(()) } else { Err(refusals.no_permission) }
+    if context.may_read_all_keys() { Ok(()) } else { Err(errors.no_permission_error) }
 }
 
 /// If a pattern's hash tag precedes every placeholder, returns the single slot of all keys that the pattern can name.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clock::Millis;
-use engine::{CommandOrigin, Commands, DispatchStatus, Engine, Session};
+use engine::{CommandOrigin, CommandSet, DispatchStatus, Engine, Session};
 
 use crate::testing::{Client, Connection};
 
@@ -210,7 +210,7 @@ fn sort_store_serves_blocked_clients() {
         let mut client = Client::new();
         client.check_replies(&[("sadd s 2 1", ":2")]);
         assert!(matches!(client.run_status("blmove d e left left 0"), DispatchStatus::Blocked));
-        let waiter = client.detach_blocked();
+        let waiter = client.detach_blocked_client();
         client.run_to_text(line);
         assert!(waiter.is_served(), "{line}");
         client.check_replies(&[("lrange d 0 -1", "*1|$1|2"), ("lrange e 0 -1", "*1|$1|1")]);
@@ -300,14 +300,14 @@ fn sort_by_other_keys_does_not_deadlock() {
         for thread in 0..2 {
             let done = done.clone();
             scope.spawn(move || {
-                let mut other = client_of(engine, commands, thread);
+                let mut other = connect_client(engine, commands, thread);
                 while !done.load(Ordering::Relaxed) {
                     other("mget w1 w2 w3 w4 w5 w6 w7 s");
                     other("sort s by w* limit 0 1");
                 }
             });
         }
-        let mut mine = client_of(engine, commands, 7);
+        let mut mine = connect_client(engine, commands, 7);
         for _ in 0..50 {
             assert_eq!(mine("sort s by w* limit 0 1 get # get w*"), "*2|$3|199|$1|1");
         }
@@ -316,7 +316,7 @@ fn sort_by_other_keys_does_not_deadlock() {
 }
 
 /// Connects another client to the same server; the closure executes one line and returns the reply.
-fn client_of<'e>(engine: &'e Engine, commands: &'e Commands, id: u64) -> impl FnMut(&str) -> String {
+fn connect_client<'e>(engine: &'e Engine, commands: &'e CommandSet, id: u64) -> impl FnMut(&str) -> String {
     let session = Session::new(id + 10, CommandOrigin::Client, true);
     let mut connection = Connection::new(engine, commands, session, Millis(1_700_000_000_000));
     move |line| connection.run(&format!("{line}\n")).2.trim_end().replace("\r\n", "|")

@@ -26,7 +26,7 @@ bitflags! {
 }
 
 impl ZaddOptions {
-    pub(crate) fn parse_word(word: &[u8]) -> Option<Self> {
+    pub(crate) fn parse_option_word(word: &[u8]) -> Option<Self> {
         let words: [(&[u8], Self); 6] = [
             (b"nx", Self::NX),
             (b"xx", Self::XX),
@@ -41,7 +41,7 @@ impl ZaddOptions {
     /// Parses options from argument 2 on. Returns the index of the first argument that is not an option.
     fn parse(context: &Context<'_>) -> Result<(Self, usize), CommandError> {
         let (mut options, mut index) = (Self::empty(), 2);
-        while let Some(option) = context.args.get(index).and_then(Self::parse_word) {
+        while let Some(option) = context.args.get(index).and_then(Self::parse_option_word) {
             options |= option;
             index += 1;
         }
@@ -74,20 +74,20 @@ enum ScoreUpdate {
     /// The member already has this score.
     Unchanged(f64),
     Added(f64),
-    Moved(f64),
+    Updated(f64),
     NotANumber,
 }
 
 impl ZaddOptions {
     /// Decides on the new score of a member. `current` is its present score, or `None` for a new member.
-    fn decide_update(self, before: Option<f64>, given: f64) -> ScoreUpdate {
-        let Some(before) = before else {
-            return if self.contains(Self::XX) { ScoreUpdate::Skipped } else { ScoreUpdate::Added(given) };
+    fn decide_update(self, current: Option<f64>, score: f64) -> ScoreUpdate {
+        let Some(before) = current else {
+            return if self.contains(Self::XX) { ScoreUpdate::Skipped } else { ScoreUpdate::Added(score) };
         };
         if self.contains(Self::NX) {
             return ScoreUpdate::Skipped;
         }
-        let score = if self.contains(Self::INCR) { before + given } else { given };
+        let score = if self.contains(Self::INCR) { before + score } else { score };
         if score.is_nan() {
             return ScoreUpdate::NotANumber;
         }
@@ -96,7 +96,7 @@ impl ZaddOptions {
         match () {
             () if refused => ScoreUpdate::Skipped,
             () if score == before => ScoreUpdate::Unchanged(score),
-            () => ScoreUpdate::Moved(score),
+            () => ScoreUpdate::Updated(score),
         }
     }
 }
@@ -120,7 +120,7 @@ fn add_members(context: &mut Context<'_>, options: ZaddOptions, first: usize) ->
     let pairs = (first..context.args.len()).step_by(2);
     let scores: SmallVec<[f64; 8]> = pairs
         .clone()
-        .map(|index| context.double(index).ok_or(CommandError::NotFloat))
+        .map(|index| context.double_arg(index).ok_or(CommandError::NotFloat))
         .collect::<Result<_, _>>()?;
     add_scored(context, options, pairs.map(|index| index + 1).zip(scores))
 }
@@ -143,7 +143,7 @@ pub(crate) fn add_scored(
         place = Some(context.update_member(&key, place, name, |before| {
             changed = options.decide_update(before, given);
             match changed {
-                ScoreUpdate::Added(score) | ScoreUpdate::Moved(score) => Some(score),
+                ScoreUpdate::Added(score) | ScoreUpdate::Updated(score) => Some(score),
                 ScoreUpdate::Skipped | ScoreUpdate::Unchanged(_) | ScoreUpdate::NotANumber => None,
             }
         }));
@@ -154,7 +154,7 @@ pub(crate) fn add_scored(
                 added += 1;
                 result = Some(score);
             }
-            ScoreUpdate::Moved(score) => {
+            ScoreUpdate::Updated(score) => {
                 moved += 1;
                 result = Some(score);
             }

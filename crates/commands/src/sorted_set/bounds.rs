@@ -7,14 +7,14 @@ use keyspace::{OrderBoundary, SortedSetRef};
 
 /// One end of a score range.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ScoreEnd {
+pub(super) struct ScoreBound {
     score: f64,
-    excluded: bool,
+    is_excluded: bool,
 }
 
 /// One end of a lexicographical range.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum LexEnd<'a> {
+pub(super) enum LexBound<'a> {
     /// The end before all names (`-`).
     Lowest,
     Included(&'a [u8]),
@@ -25,11 +25,11 @@ pub(super) enum LexEnd<'a> {
 
 /// The bounds of a range.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Bounds<'a> {
+pub(super) enum RangeBounds<'a> {
     /// Inclusive ranks. Negative ranks count from the end.
     Ranks(i64, i64),
-    Scores(ScoreEnd, ScoreEnd),
-    LexRange(LexEnd<'a>, LexEnd<'a>),
+    Scores(ScoreBound, ScoreBound),
+    LexRange(LexBound<'a>, LexBound<'a>),
 }
 
 /// What the bounds of a range refer to: ranks, scores or names.
@@ -40,17 +40,17 @@ pub(super) enum RangeBy {
     Name,
 }
 
-impl ScoreEnd {
-    fn parse(text: &[u8], double: impl Fn(&[u8]) -> Option<f64>) -> Option<Self> {
+impl ScoreBound {
+    fn parse(text: &[u8], parse_double: impl Fn(&[u8]) -> Option<f64>) -> Option<Self> {
         let (text, excluded) = text.strip_prefix(b"(").map_or((text, false), |rest| (rest, true));
         // As in Redis, an empty text is zero and a number out of range is infinite.
         let lenient = || std::str::from_utf8(text).ok()?.parse().ok();
-        let score = if text.is_empty() { 0.0 } else { double(text).or_else(lenient)? };
-        (!score.is_nan()).then_some(Self { score, excluded })
+        let score = if text.is_empty() { 0.0 } else { parse_double(text).or_else(lenient)? };
+        (!score.is_nan()).then_some(Self { score, is_excluded: excluded })
     }
 
     fn boundary(self, is_start: bool) -> OrderBoundary<'static> {
-        if self.excluded == is_start {
+        if self.is_excluded == is_start {
             OrderBoundary::AfterScore(self.score)
         } else {
             OrderBoundary::BeforeScore(self.score)
@@ -58,7 +58,7 @@ impl ScoreEnd {
     }
 }
 
-impl<'a> LexEnd<'a> {
+impl<'a> LexBound<'a> {
     fn parse(text: &'a [u8]) -> Option<Self> {
         match text {
             b"-" => Some(Self::Lowest),
@@ -83,7 +83,7 @@ impl<'a> LexEnd<'a> {
     }
 }
 
-impl<'a> Bounds<'a> {
+impl<'a> RangeBounds<'a> {
     /// Parses the bounds at the arguments `min` and `max`.
     pub(super) fn parse(
         context: &Context<'a>,
@@ -98,21 +98,21 @@ impl<'a> Bounds<'a> {
     pub(super) fn parse_values(
         by: RangeBy,
         (low, high): (&'a [u8], &'a [u8]),
-        double: impl Fn(&[u8]) -> Option<f64>,
+        parse_double: impl Fn(&[u8]) -> Option<f64>,
     ) -> Result<Self, CommandError> {
         let integer = |text| resp::parse_i64(text).ok_or(CommandError::NotInteger);
         match by {
             RangeBy::Rank => Ok(Self::Ranks(integer(low)?, integer(high)?)),
             RangeBy::Score => {
                 match (
-                    ScoreEnd::parse(truncate_at_nul(low), &double),
-                    ScoreEnd::parse(truncate_at_nul(high), &double),
+                    ScoreBound::parse(truncate_at_nul(low), &parse_double),
+                    ScoreBound::parse(truncate_at_nul(high), &parse_double),
                 ) {
                     (Some(low), Some(high)) => Ok(Self::Scores(low, high)),
                     _ => Err(CommandError::text("ERR min or max is not a float")),
                 }
             }
-            RangeBy::Name => match (LexEnd::parse(low), LexEnd::parse(high)) {
+            RangeBy::Name => match (LexBound::parse(low), LexBound::parse(high)) {
                 (Some(low), Some(high)) => Ok(Self::LexRange(low, high)),
                 _ => Err(CommandError::text("ERR min or max not valid string range item")),
             },

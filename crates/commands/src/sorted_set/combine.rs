@@ -74,16 +74,16 @@ struct SourceKey<'k> {
 struct CombineQuery<'k> {
     inputs: Vec<SourceKey<'k>>,
     aggregate: Aggregate,
-    scores: bool,
+    with_scores: bool,
     /// The cardinality at which ZINTERCARD stops; 0 means unlimited.
     limit: usize,
 }
 
 /// The members of the result, as scores and names.
-type Members<'c> = Vec<(f64, ElementName<'c>)>;
+type ScoredNames<'c> = Vec<(f64, ElementName<'c>)>;
 
 /// The scores of one member, each with the index of the source that has this score.
-type Scores = SmallVec<[(usize, f64); 2]>;
+type MemberScores = SmallVec<[(usize, f64); 2]>;
 
 /// Number of members whose lookups are prefetched together.
 const PREFETCH_BATCH: usize = 64;
@@ -96,9 +96,9 @@ struct SourceSet<'c> {
 }
 
 impl<'k> CombineQuery<'k> {
-    fn parse(context: &mut Context<'k>, plan: CommandLayout) -> Result<Self, CommandError> {
-        let CommandLayout { operation, name, numkeys_index: numkeys_at, only_counts: counts } = plan;
-        let numkeys = context.integer(numkeys_at)?;
+    fn parse(context: &mut Context<'k>, layout: CommandLayout) -> Result<Self, CommandError> {
+        let CommandLayout { operation, name, numkeys_index: numkeys_at, only_counts: counts } = layout;
+        let numkeys = context.integer_arg(numkeys_at)?;
         if numkeys < 1 {
             return Err(CommandError::Text(
                 format!("ERR at least 1 input key is needed for '{name}' command").into(),
@@ -120,7 +120,7 @@ impl<'k> CombineQuery<'k> {
             }
             inputs.push(SourceKey { key, entry: place, weight: 1.0 });
         }
-        let mut query = Self { inputs, aggregate: Aggregate::Sum, scores: false, limit: 0 };
+        let mut query = Self { inputs, aggregate: Aggregate::Sum, with_scores: false, limit: 0 };
         let mut index = first + count;
         while let Some(word) = context.args.get(index) {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
@@ -132,12 +132,13 @@ impl<'k> CombineQuery<'k> {
                     index += count;
                 }
                 () if weighed && left >= 2 && is("aggregate") => {
-                    query.aggregate = aggregate(context.arg(index + 1))?;
+                    query.aggregate = parse_aggregate(context.arg(index + 1))?;
                     index += 1;
                 }
-                () if numkeys_at == 1 && !counts && is("withscores") => query.scores = true,
+                () if numkeys_at == 1 && !counts && is("withscores") => query.with_scores = true,
                 () if counts && left >= 2 && is("limit") => {
-                    let limit = context.integer(index + 1).ok().and_then(|limit| usize::try_from(limit).ok());
+                    let limit =
+                        context.integer_arg(index + 1).ok().and_then(|limit| usize::try_from(limit).ok());
                     query.limit = limit.ok_or(CommandError::text("ERR LIMIT can't be negative"))?;
                     index += 1;
                 }
@@ -150,19 +151,19 @@ impl<'k> CombineQuery<'k> {
 
     fn read_weights(&mut self, context: &Context<'_>, from: usize) -> Result<(), CommandError> {
         for (index, input) in self.inputs.iter_mut().enumerate() {
-            let weight = context.double(from + index);
+            let weight = context.double_arg(from + index);
             input.weight = weight.ok_or(CommandError::text("ERR weight value is not a float"))?;
         }
         Ok(())
     }
 
     /// The source sets in argument order, or in ascending order of size.
-    fn sources<'c>(&self, slots: &'c LockedSlots<'_>, db: u16, fewest_first: bool) -> Vec<SourceSet<'c>> {
+    fn sources<'c>(&self, slots: &'c LockedSlots<'_>, db: u16, smallest_first: bool) -> Vec<SourceSet<'c>> {
         let view = |key: &Key<'_>| slots.slot(key.slot()).table_ref(db);
         let value = |input: &SourceKey<'_>| input.entry.map(|place| view(&input.key).value(place));
         let source = |input| SourceSet { value: value(input), weight: input.weight };
         let mut sources: Vec<_> = self.inputs.iter().map(source).collect();
-        if fewest_first {
+        if smallest_first {
             sources.sort_by_key(SourceSet::len);
         }
         sources
@@ -175,12 +176,12 @@ impl<'k> CombineQuery<'k> {
         slots: &'c LockedSlots<'_>,
         db: u16,
         operation: SetOperation,
-    ) -> Members<'c> {
+    ) -> ScoredNames<'c> {
         let sources = self.sources(slots, db, operation != SetOperation::Difference);
         let members = match operation {
             SetOperation::Union => self.union(&sources),
             SetOperation::Intersection => {
-                let mut members = Members::new();
+                let mut members = ScoredNames::new();
                 self.intersect(keyspace, &sources, &mut |name, score| {
                     members.push((score, name));
                     true
@@ -192,7 +193,7 @@ impl<'k> CombineQuery<'k> {
         sort_members(members)
     }
 
-    fn union<'c>(&self, sources: &[SourceSet<'c>]) -> Members<'c> {
+    fn union<'c>(&self, sources: &[SourceSet<'c>]) -> ScoredNames<'c> {
         let mut members = HashMap::<ElementName<'c>, f64>::new();
         for source in sources {
             source.visit(&mut |name, score| {
@@ -211,11 +212,11 @@ impl<'k> CombineQuery<'k> {
 
     /// Computes a union without blocking other clients: pins the memory of the large sources and unlocks their slots
     /// meanwhile. Returns `None` if the memory cannot be pinned.
-    fn pinned_union(&self, context: &mut Context<'_>) -> Option<Members<'static>> {
+    fn pinned_union(&self, context: &mut Context<'_>) -> Option<ScoredNames<'static>> {
         if !context.may_release_slots() {
             return None;
         }
-        let (mut found, mut large) = (HashMap::<Vec<u8>, Scores>::new(), Vec::new());
+        let (mut found, mut large) = (HashMap::<Vec<u8>, MemberScores>::new(), Vec::new());
         let mut add = |name: &[u8], score: f64, from: usize| match found.get_mut(name) {
             Some(scores) => scores.push((from, score)),
             None => drop(found.insert(name.to_vec(), smallvec![(from, score)])),
@@ -234,7 +235,7 @@ impl<'k> CombineQuery<'k> {
                 true
             });
         }
-        context.pin(&large)?.visit(|key, elements| {
+        context.pin_values(&large)?.visit_elements(|key, elements| {
             let of_key = |input: &(usize, &&SourceKey<'_>)| input.1.key.bytes() == key;
             for (index, _) in inputs.iter().enumerate().filter(of_key) {
                 match elements {
@@ -250,8 +251,12 @@ impl<'k> CombineQuery<'k> {
     }
 
     /// Combines the scores of each member in the order of `inputs`.
-    fn aggregate_all(&self, found: HashMap<Vec<u8>, Scores>, inputs: &[&SourceKey<'_>]) -> Members<'static> {
-        let one = |(name, mut scores): (Vec<u8>, Scores)| {
+    fn aggregate_all(
+        &self,
+        found: HashMap<Vec<u8>, MemberScores>,
+        inputs: &[&SourceKey<'_>],
+    ) -> ScoredNames<'static> {
+        let one = |(name, mut scores): (Vec<u8>, MemberScores)| {
             scores.sort_unstable_by_key(|(input, _)| *input);
             let weighed = scores.iter().map(|(input, score)| nan_to_zero(score * inputs[*input].weight));
             (
@@ -281,15 +286,15 @@ impl<'k> CombineQuery<'k> {
     }
 }
 
-fn sort_members(mut members: Members<'_>) -> Members<'_> {
+fn sort_members(mut members: ScoredNames<'_>) -> ScoredNames<'_> {
     members.sort_unstable_by(|one, other| {
         one.0.partial_cmp(&other.0).expect("no score is NaN").then_with(|| one.1.cmp(&other.1))
     });
     members
 }
 
-fn difference<'c>(keyspace: &Keyspace, sources: &[SourceSet<'c>]) -> Members<'c> {
-    let mut members = Members::new();
+fn difference<'c>(keyspace: &Keyspace, sources: &[SourceSet<'c>]) -> ScoredNames<'c> {
+    let mut members = ScoredNames::new();
     let [first, others @ ..] = sources else { return members };
     visit_prefetched(keyspace, first, others, &mut |name, hash, score| {
         if others.iter().all(|other| other.score(&name, hash).is_none()) {
@@ -353,7 +358,7 @@ impl<'c> SourceSet<'c> {
     }
 }
 
-fn aggregate(word: &[u8]) -> Result<Aggregate, CommandError> {
+fn parse_aggregate(word: &[u8]) -> Result<Aggregate, CommandError> {
     match () {
         () if word.eq_ignore_ascii_case(b"sum") => Ok(Aggregate::Sum),
         () if word.eq_ignore_ascii_case(b"min") => Ok(Aggregate::Min),
@@ -364,32 +369,32 @@ fn aggregate(word: &[u8]) -> Result<Aggregate, CommandError> {
 
 /// Handles `ZUNION numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]`.
 pub(super) fn zunion(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, SetOperation::Union, "zunion")
+    reply_result(context, SetOperation::Union, "zunion")
 }
 
 /// Handles `ZINTER numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]`.
 pub(super) fn zinter(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, SetOperation::Intersection, "zinter")
+    reply_result(context, SetOperation::Intersection, "zinter")
 }
 
 /// Handles `ZDIFF numkeys key [key ...] [WITHSCORES]`.
 pub(super) fn zdiff(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, SetOperation::Difference, "zdiff")
+    reply_result(context, SetOperation::Difference, "zdiff")
 }
 
 /// Handles `ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX]`.
 pub(super) fn zunionstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, SetOperation::Union, "zunionstore")
+    store_result(context, SetOperation::Union, "zunionstore")
 }
 
 /// Handles `ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX]`.
 pub(super) fn zinterstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, SetOperation::Intersection, "zinterstore")
+    store_result(context, SetOperation::Intersection, "zinterstore")
 }
 
 /// Handles `ZDIFFSTORE destination numkeys key [key ...]`.
 pub(super) fn zdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, SetOperation::Difference, "zdiffstore")
+    store_result(context, SetOperation::Difference, "zdiffstore")
 }
 
 /// Handles `ZINTERCARD numkeys key [key ...] [LIMIT limit]`.
@@ -407,12 +412,16 @@ pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
     Ok(())
 }
 
-fn reply(context: &mut Context<'_>, operation: SetOperation, name: &'static str) -> Result<(), CommandError> {
+fn reply_result(
+    context: &mut Context<'_>,
+    operation: SetOperation,
+    name: &'static str,
+) -> Result<(), CommandError> {
     let query = CombineQuery::parse(
         context,
         CommandLayout { operation, name, numkeys_index: 1, only_counts: false },
     )?;
-    let form = MemberLayout::for_range_reply(&context.reply, query.scores);
+    let form = MemberLayout::for_range_reply(&context.reply, query.with_scores);
     let is_union = operation == SetOperation::Union;
     let members = match is_union.then(|| query.pinned_union(context)).flatten() {
         Some(members) => members,
@@ -428,7 +437,11 @@ fn reply(context: &mut Context<'_>, operation: SetOperation, name: &'static str)
     Ok(())
 }
 
-fn store(context: &mut Context<'_>, operation: SetOperation, name: &'static str) -> Result<(), CommandError> {
+fn store_result(
+    context: &mut Context<'_>,
+    operation: SetOperation,
+    name: &'static str,
+) -> Result<(), CommandError> {
     let query = CombineQuery::parse(
         context,
         CommandLayout { operation, name, numkeys_index: 2, only_counts: false },
@@ -437,7 +450,7 @@ fn store(context: &mut Context<'_>, operation: SetOperation, name: &'static str)
     let count = members.len();
     let built =
         context.build_members(members.iter().map(|(score, name)| ScoredMember { name, score: *score }));
-    context.put_members(&context.key(1)?, &built, count, operation.event());
+    context.store_built_members(&context.key(1)?, &built, count, operation.event());
     Ok(())
 }
 
@@ -452,7 +465,7 @@ mod tests {
     type ReferenceSets = BTreeMap<String, i64>;
 
     /// Parses a reply with scores into pairs of score and member.
-    fn scored(reply: &Value) -> Vec<(i64, String)> {
+    fn parse_scored_reply(reply: &Value) -> Vec<(i64, String)> {
         let text = |value: &Value| String::from_utf8(value.as_bytes().expect("text").to_vec()).unwrap();
         let all = reply.as_array().expect("a list");
         all.chunks(2).map(|pair| (text(&pair[1]).parse().unwrap(), text(&pair[0]))).collect()
@@ -494,11 +507,11 @@ mod tests {
                 let mut expected: Vec<_> = twin.iter().map(|(name, score)| (*score, name.clone())).collect();
                 expected.sort_unstable();
                 let reply = client.call(&[name, "2", &keys[0], &keys[1], "withscores"]);
-                assert_eq!(scored(&reply), expected, "{name} {keys:?}");
+                assert_eq!(parse_scored_reply(&reply), expected, "{name} {keys:?}");
                 let stored = client.call(&[&format!("{name}store"), "d", "2", &keys[0], &keys[1]]);
                 assert_eq!(stored, Value::Integer(expected.len() as i64));
                 let reply = client.call(&["zrange", "d", "0", "-1", "withscores"]);
-                assert_eq!(scored(&reply), expected, "{name}store {keys:?}");
+                assert_eq!(parse_scored_reply(&reply), expected, "{name}store {keys:?}");
                 for (_, name) in &expected {
                     assert_eq!(client.call(&["zrem", "d", name]), Value::Integer(1));
                 }

@@ -2,13 +2,13 @@
 
 use engine::{CommandError, Context};
 
-use super::bounds::{Bounds, RangeBy};
+use super::bounds::{RangeBounds, RangeBy};
 use super::members::SortedSetAccess;
 
 pub(super) fn zcard(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
-    let len = found.map_or(0, |place| context.sorted_set(&key, place).len());
+    let len = found.map_or(0, |place| context.sorted_set_at(&key, place).len());
     context.reply.integer(len as i64);
     Ok(())
 }
@@ -16,7 +16,7 @@ pub(super) fn zcard(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn zscore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name) = (context.key(1)?, context.arg(2));
     let found = context.read_sorted_set(&key)?;
-    match found.and_then(|place| context.sorted_set(&key, place).score(name)) {
+    match found.and_then(|place| context.sorted_set_at(&key, place).score(name)) {
         Some(score) => context.reply.double(score),
         None => context.reply.null(),
     }
@@ -41,10 +41,10 @@ pub(super) fn zlexcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn reply_count(context: &mut Context<'_>, by: RangeBy) -> Result<(), CommandError> {
-    let bounds = Bounds::parse(context, by, 2, 3)?;
+    let bounds = RangeBounds::parse(context, by, 2, 3)?;
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
-    let count = found.map_or(0, |place| bounds.ranks(&context.sorted_set(&key, place), false).len());
+    let count = found.map_or(0, |place| bounds.ranks(&context.sorted_set_at(&key, place), false).len());
     context.reply.integer(count as i64);
     Ok(())
 }
@@ -69,7 +69,7 @@ fn reply_rank(context: &mut Context<'_>, name: &str, reversed: bool) -> Result<(
     let (key, name) = (context.key(1)?, context.arg(2));
     let found = context.read_sorted_set(&key)?;
     let ranked = found.and_then(|place| {
-        let set = context.sorted_set(&key, place);
+        let set = context.sorted_set_at(&key, place);
         let (rank, score) = set.rank(name)?;
         Some((if reversed { set.len() - 1 - rank } else { rank }, score))
     });
@@ -94,7 +94,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn cardinalities_scores_and_ranks() {
+    fn lookups_reply_with_cardinalities_scores_and_ranks() {
         let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value";
         let mut client = Client::new();
         client.check_replies(&[

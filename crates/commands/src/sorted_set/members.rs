@@ -13,11 +13,14 @@ pub(crate) trait SortedSetAccess {
     fn read_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// The sorted set at `place`, as returned by [`Context::find_sorted_set`] or [`Context::read_sorted_set`].
-    fn sorted_set(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_>;
+    fn sorted_set_at(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_>;
 
     /// Handles commands of the form `key [member ...]`. Replies with an array in which `write_entry` writes one entry
     /// per member from the member's score.
-    fn reply_each_score(&mut self, tell: impl Fn(&mut Writer<'_>, Option<f64>)) -> Result<(), CommandError>;
+    fn reply_each_score(
+        &mut self,
+        write_entry: impl Fn(&mut Writer<'_>, Option<f64>),
+    ) -> Result<(), CommandError>;
 
     /// Sets the score of a member to the one that `decide` returns. Creates the sorted set if `found` is `None`.
     fn update_member(
@@ -47,7 +50,7 @@ pub(crate) trait SortedSetAccess {
     ) -> PackedBuilder;
 
     /// Does the same as [`Context::store_members`] for a sorted set that is already built.
-    fn put_members(&mut self, key: &Key<'_>, built: &PackedBuilder, count: usize, event: &str);
+    fn store_built_members(&mut self, key: &Key<'_>, built: &PackedBuilder, count: usize, event: &str);
 }
 
 impl SortedSetAccess for Context<'_> {
@@ -59,18 +62,21 @@ impl SortedSetAccess for Context<'_> {
         self.read_typed::<SortedSetRef<'_>>(key)
     }
 
-    fn sorted_set(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_> {
+    fn sorted_set_at(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_> {
         self.table_ref(key).sorted_set(place).expect("a sorted set was found there")
     }
 
-    fn reply_each_score(&mut self, tell: impl Fn(&mut Writer<'_>, Option<f64>)) -> Result<(), CommandError> {
+    fn reply_each_score(
+        &mut self,
+        write_entry: impl Fn(&mut Writer<'_>, Option<f64>),
+    ) -> Result<(), CommandError> {
         let (key, args) = (self.key(1)?, self.args);
         let found = self.read_sorted_set(&key)?;
-        let (table, reply) = self.view_and_reply(&key);
+        let (table, reply) = self.table_and_reply(&key);
         let set = found.and_then(|place| table.sorted_set(place));
         reply.array(args.len() - 2);
         for name in (2..args.len()).filter_map(|index| args.get(index)) {
-            tell(reply, set.and_then(|set| set.score(name)));
+            write_entry(reply, set.and_then(|set| set.score(name)));
         }
         Ok(())
     }
@@ -82,14 +88,14 @@ impl SortedSetAccess for Context<'_> {
         name: &[u8],
         decide: impl FnOnce(Option<f64>) -> Option<f64>,
     ) -> EntryRef {
-        let bounds = self.engine.settings.sorted_set_bounds.load();
+        let bounds = self.engine.settings.listpack_bounds_of_sorted_sets.load();
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::SortedSet), None));
         table.sorted_set_update(place, key, name, bounds, decide)
     }
 
     fn report_removed_members(&mut self, key: &Key<'_>, place: EntryRef, event: &str) {
-        let emptied = self.sorted_set(key, place).is_empty();
+        let emptied = self.sorted_set_at(key, place).is_empty();
         if emptied {
             let dropped = self.table(key).remove(place, key);
             self.discard(dropped);
@@ -108,7 +114,7 @@ impl SortedSetAccess for Context<'_> {
         event: &str,
     ) {
         let (count, built) = (members.len(), self.build_members(members));
-        self.put_members(key, &built, count, event);
+        self.store_built_members(key, &built, count, event);
     }
 
     fn build_members<'m>(
@@ -118,7 +124,8 @@ impl SortedSetAccess for Context<'_> {
         let mut builder = PackedBuilder::new(Kind::SortedSet);
         let limits = self.engine.settings.encoding_limits();
         let longest = members.clone().map(|member| member.name.len()).max().unwrap_or(0);
-        let is_small = members.len() <= limits.sorted_set.entries && longest <= limits.sorted_set.value;
+        let is_small =
+            members.len() <= limits.sorted_set.max_entries && longest <= limits.sorted_set.max_value_len;
         // A listpack cannot represent negative zero.
         let kept = |score| if is_small { score + 0.0 } else { score };
         members.for_each(|member| builder.push_scored(member.name, kept(member.score)));
@@ -126,7 +133,7 @@ impl SortedSetAccess for Context<'_> {
         builder
     }
 
-    fn put_members(&mut self, key: &Key<'_>, built: &PackedBuilder, count: usize, event: &str) {
+    fn store_built_members(&mut self, key: &Key<'_>, built: &PackedBuilder, count: usize, event: &str) {
         let found = self.find(key);
         if count > 0 {
             self.put(key, found, built.packed(), None);
@@ -150,13 +157,13 @@ pub(crate) struct MemberLayout {
 
 impl MemberLayout {
     /// The layout of range replies: nested pairs in RESP3.
-    pub(crate) fn for_range_reply(reply: &Writer<'_>, scores: bool) -> Self {
-        Self { with_scores: scores, is_nested: scores && reply.protocol() == Protocol::Resp3 }
+    pub(crate) fn for_range_reply(reply: &Writer<'_>, with_scores: bool) -> Self {
+        Self { with_scores, is_nested: with_scores && reply.protocol() == Protocol::Resp3 }
     }
 
     /// A layout with scores. Each pair of member and score is a nested array if `is_nested` is set.
-    pub(super) fn with_pairs(nested: bool) -> Self {
-        Self { with_scores: true, is_nested: nested }
+    pub(super) fn with_pairs(is_nested: bool) -> Self {
+        Self { with_scores: true, is_nested }
     }
 
     /// Writes the array header of a reply with `members` members.

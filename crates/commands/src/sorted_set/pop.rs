@@ -51,7 +51,7 @@ fn pop(context: &mut Context<'_>, end: PopEnd) -> Result<(), CommandError> {
         2 => None,
         3 => {
             let out_of_range = CommandError::text("ERR value is out of range, must be positive");
-            Some(usize::try_from(context.integer(2).unwrap_or(-1)).map_err(|_| out_of_range)?)
+            Some(usize::try_from(context.integer_arg(2).unwrap_or(-1)).map_err(|_| out_of_range)?)
         }
         _ => return Err(CommandError::Syntax),
     };
@@ -73,15 +73,15 @@ fn pop_members(
     place: EntryRef,
     end: PopEnd,
     count: usize,
-    form: MemberLayout,
+    layout: MemberLayout,
 ) -> usize {
-    let len = context.sorted_set(key, place).len();
+    let len = context.sorted_set_at(key, place).len();
     let count = count.min(len);
-    form.write_header(&mut context.reply, count);
+    layout.write_header(&mut context.reply, count);
     let ranks = if end == PopEnd::Min { 0..count } else { len - count..len };
     let (protocol, mut taken) = (context.reply.protocol(), Vec::new());
     let mut tell =
-        |member: ScoredMember<'_>| form.write_member(&mut resp::Writer::new(&mut taken, protocol), &member);
+        |member: ScoredMember<'_>| layout.write_member(&mut resp::Writer::new(&mut taken, protocol), &member);
     // Popping yields members in ascending order, but ZPOPMAX replies in descending order.
     let are_told_first = end == PopEnd::Max && count > 1;
     if are_told_first {
@@ -183,9 +183,9 @@ fn pop_or_block(context: &mut Context<'_>, end: PopEnd) -> Result<CommandOutcome
     for index in keys.clone() {
         let key = context.key(index)?;
         let Some(place) = context.find_sorted_set(&key)? else { continue };
-        let set = context.sorted_set(&key, place);
+        let set = context.sorted_set_at(&key, place);
         let rank = if end == PopEnd::Min { 0 } else { set.len() - 1 };
-        let (table, reply) = context.view_and_reply(&key);
+        let (table, reply) = context.table_and_reply(&key);
         let member =
             table.sorted_set(place).and_then(|set| set.member_at_rank(rank)).expect("no sorted set is empty");
         reply.array(3);
@@ -206,7 +206,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn zpop_takes_from_either_end() {
+    fn zpop_pops_from_requested_end() {
         let mut client = Client::with_recording_log();
         client.check_replies(&[
             ("zadd z 1 a 2 b 3 c 4 d 5 e 6 f 7 g 8 h 9 i 10 j", ":10"),

@@ -19,7 +19,7 @@ const MIN_PROBE_RATIO: usize = 3;
 /// Minimum size in bytes of a member in a reply.
 const MIN_MEMBER_BYTES: usize = b"$0\r\n\r\n".len();
 
-const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");
+const OUT_OF_RANGE_ERROR: CommandError = CommandError::text("ERR value is out of range");
 
 /// Handles `ZRANDMEMBER key [count [WITHSCORES]]`.
 pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -32,7 +32,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     let mut random = Random::new(context.random_u64());
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let form = MemberLayout::for_range_reply(reply, scores);
     let Some(set) = found.and_then(|place| table.sorted_set(place)).filter(|_| count != 0) else {
         form.write_header(reply, 0);
@@ -40,7 +40,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     };
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     if count < 0 {
-        return reply_repeated(&set, wanted, &mut random, form, reply, most);
+        return reply_with_repeats(&set, wanted, &mut random, form, reply, most);
     }
     reply_distinct(&set, wanted.min(set.len()), &mut random, form, reply);
     Ok(())
@@ -48,7 +48,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError>
 
 /// Parses the count and WITHSCORES. A negative count allows repeats.
 fn parse_options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
-    let count = context.integer(2)?;
+    let count = context.integer_arg(2)?;
     if count == i64::MIN {
         return Err(CommandError::text(
             "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
@@ -60,7 +60,7 @@ fn parse_options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
         Some(_) => return Err(CommandError::Syntax),
     };
     if scores && !(-i64::MAX / 2..=i64::MAX / 2).contains(&count) {
-        return Err(OUT_OF_RANGE);
+        return Err(OUT_OF_RANGE_ERROR);
     }
     Ok((count, scores))
 }
@@ -73,7 +73,7 @@ fn reply_one_member(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
     let mut random = Random::new(context.random_u64());
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     let set = found.and_then(|place| table.sorted_set(place));
     match set.and_then(|set| set.member_at_rank(random_rank(&set, &mut random))) {
         Some(member) => reply.bulk(member.name),
@@ -83,28 +83,28 @@ fn reply_one_member(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Replies with `count` independently selected members, which may repeat.
-fn reply_repeated(
+fn reply_with_repeats(
     set: &SortedSetRef<'_>,
-    wanted: usize,
+    count: usize,
     random: &mut Random,
-    form: MemberLayout,
+    layout: MemberLayout,
     reply: &mut Writer<'_>,
-    most: usize,
+    max_bytes: usize,
 ) -> Result<(), CommandError> {
-    if wanted.saturating_mul(MIN_MEMBER_BYTES) > most {
-        return Err(OUT_OF_RANGE);
+    if count.saturating_mul(MIN_MEMBER_BYTES) > max_bytes {
+        return Err(OUT_OF_RANGE_ERROR);
     }
     let start = reply.len();
-    form.write_header(reply, wanted);
-    for _ in 0..wanted {
+    layout.write_header(reply, count);
+    for _ in 0..count {
         if let Some(member) = set.member_at_rank(random_rank(set, random)) {
-            form.write_member(reply, &member);
+            layout.write_member(reply, &member);
         }
         if reply.is_over_limit() {
             break;
         }
-        if reply.len() - start > most {
-            return Err(OUT_OF_RANGE);
+        if reply.len() - start > max_bytes {
+            return Err(OUT_OF_RANGE_ERROR);
         }
     }
     Ok(())
@@ -113,29 +113,29 @@ fn reply_repeated(
 /// Replies with `count` distinct members.
 fn reply_distinct(
     set: &SortedSetRef<'_>,
-    wanted: usize,
+    count: usize,
     random: &mut Random,
-    form: MemberLayout,
+    layout: MemberLayout,
     reply: &mut Writer<'_>,
 ) {
-    form.write_header(reply, wanted);
-    if wanted.saturating_mul(MIN_PROBE_RATIO) < set.len() {
+    layout.write_header(reply, count);
+    if count.saturating_mul(MIN_PROBE_RATIO) < set.len() {
         let mut chosen = BTreeSet::new();
-        while chosen.len() < wanted {
+        while chosen.len() < count {
             let rank = random_rank(set, random);
             if chosen.insert(rank)
                 && let Some(member) = set.member_at_rank(rank)
             {
-                form.write_member(reply, &member);
+                layout.write_member(reply, &member);
             }
         }
         return;
     }
     // Selection sampling: choose each member with probability (still wanted) / (still to come).
-    let (mut left, mut missing) = (set.len() as u64, wanted as u64);
+    let (mut left, mut missing) = (set.len() as u64, count as u64);
     set.visit(0..set.len(), false, &mut |member| {
         if random.next_u64() % left < missing {
-            form.write_member(reply, &member);
+            layout.write_member(reply, &member);
             missing -= 1;
         }
         left -= 1;
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_shapes_and_errors() {
+    fn zrandmember_reply_depends_on_count_and_withscores() {
         let range = "-ERR value is out of range";
         let mut client = Client::new();
         client.check_replies(&[

@@ -6,7 +6,7 @@ use engine::{CommandError, Context, EstimateInput};
 use keyspace::{ScoredMember, SortedSetRef, Value};
 use resp::{Args, Writer};
 
-use super::bounds::{Bounds, RangeBy};
+use super::bounds::{RangeBounds, RangeBy};
 use super::members::MemberLayout;
 use super::members::SortedSetAccess;
 
@@ -14,45 +14,51 @@ use super::members::SortedSetAccess;
 #[derive(Clone, Copy)]
 pub(super) struct RangeCommandForm {
     /// Argument index of the key, which the bounds follow.
-    key: usize,
-    by: Option<RangeBy>,
-    reversed: Option<bool>,
-    is_store: bool,
+    key_index: usize,
+    range_by: Option<RangeBy>,
+    is_reversed: Option<bool>,
+    is_zrangestore: bool,
 }
 
 pub(super) const ANY_RANGE: RangeCommandForm =
-    RangeCommandForm { key: 1, by: None, reversed: None, is_store: false };
+    RangeCommandForm { key_index: 1, range_by: None, is_reversed: None, is_zrangestore: false };
 pub(super) const REVERSE_RANKS: RangeCommandForm =
-    RangeCommandForm { by: Some(RangeBy::Rank), reversed: Some(true), ..ANY_RANGE };
+    RangeCommandForm { range_by: Some(RangeBy::Rank), is_reversed: Some(true), ..ANY_RANGE };
 pub(super) const BY_SCORE: RangeCommandForm =
-    RangeCommandForm { by: Some(RangeBy::Score), reversed: Some(false), ..ANY_RANGE };
-pub(super) const REVERSE_SCORES: RangeCommandForm = RangeCommandForm { reversed: Some(true), ..BY_SCORE };
-pub(super) const LEX: RangeCommandForm =
-    RangeCommandForm { by: Some(RangeBy::Name), reversed: Some(false), ..ANY_RANGE };
-pub(super) const REVERSE_LEX: RangeCommandForm = RangeCommandForm { reversed: Some(true), ..LEX };
-pub(super) const STORE: RangeCommandForm = RangeCommandForm { key: 2, is_store: true, ..ANY_RANGE };
+    RangeCommandForm { range_by: Some(RangeBy::Score), is_reversed: Some(false), ..ANY_RANGE };
+pub(super) const REVERSE_SCORES: RangeCommandForm = RangeCommandForm { is_reversed: Some(true), ..BY_SCORE };
+pub(super) const BY_LEX: RangeCommandForm =
+    RangeCommandForm { range_by: Some(RangeBy::Name), is_reversed: Some(false), ..ANY_RANGE };
+pub(super) const REVERSE_LEX: RangeCommandForm = RangeCommandForm { is_reversed: Some(true), ..BY_LEX };
+pub(super) const ZRANGESTORE: RangeCommandForm =
+    RangeCommandForm { key_index: 2, is_zrangestore: true, ..ANY_RANGE };
 /// The form of ZREMRANGEBYRANK.
-pub(super) const BY_RANK: RangeCommandForm =
-    RangeCommandForm { by: Some(RangeBy::Rank), reversed: Some(false), ..ANY_RANGE };
+pub(super) const BY_RANKS: RangeCommandForm =
+    RangeCommandForm { range_by: Some(RangeBy::Rank), is_reversed: Some(false), ..ANY_RANGE };
 
 /// A parsed range query.
 struct RangeQuery<'a> {
-    bounds: Bounds<'a>,
-    reversed: bool,
-    scores: bool,
+    bounds: RangeBounds<'a>,
+    is_reversed: bool,
+    with_scores: bool,
     /// Offset and maximum count of LIMIT; a negative count means all.
-    limit: (i64, i64),
+    offset_and_count: (i64, i64),
 }
 
 impl<'a> RangeQuery<'a> {
     /// Parses the arguments of the query. `parse_double` parses scores.
     fn parse(
         args: Args<'a>,
-        fixed: RangeCommandForm,
-        double: impl Fn(&[u8]) -> Option<f64>,
+        command_form: RangeCommandForm,
+        parse_double: impl Fn(&[u8]) -> Option<f64>,
     ) -> Result<Self, CommandError> {
         let integer = |index: usize| resp::parse_i64(&args[index]).ok_or(CommandError::NotInteger);
-        let RangeCommandForm { key, mut by, mut reversed, is_store: stores } = fixed;
+        let RangeCommandForm {
+            key_index: key,
+            range_by: mut by,
+            is_reversed: mut reversed,
+            is_zrangestore: stores,
+        } = command_form;
         let (mut scores, mut limit, mut index) = (false, (0, -1), key + 3);
         while let Some(word) = args.get(index) {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
@@ -82,22 +88,23 @@ impl<'a> RangeQuery<'a> {
         }
         let swapped = reversed && by != RangeBy::Rank;
         let (min, max) = if swapped { (key + 2, key + 1) } else { (key + 1, key + 2) };
-        let bounds = Bounds::parse_values(
+        let bounds = RangeBounds::parse_values(
             by,
             (args.get(min).unwrap_or_default(), args.get(max).unwrap_or_default()),
-            double,
+            parse_double,
         )?;
-        Ok(Self { bounds, reversed, scores, limit })
+        Ok(Self { bounds, is_reversed: reversed, with_scores: scores, offset_and_count: limit })
     }
 
     /// The ranks of the selected members.
     fn ranks(&self, set: &SortedSetRef<'_>) -> Range<usize> {
-        let ranks = self.bounds.ranks(set, self.reversed);
+        let ranks = self.bounds.ranks(set, self.is_reversed);
         // LIMIT has no effect on ranges by rank.
-        let (passed, wanted) = if matches!(self.bounds, Bounds::Ranks(..)) { (0, -1) } else { self.limit };
+        let (passed, wanted) =
+            if matches!(self.bounds, RangeBounds::Ranks(..)) { (0, -1) } else { self.offset_and_count };
         let passed = usize::try_from(passed).unwrap_or(usize::MAX).min(ranks.len());
         let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(ranks.len() - passed);
-        if self.reversed {
+        if self.is_reversed {
             ranks.end - passed - wanted..ranks.end - passed
         } else {
             ranks.start + passed..ranks.start + passed + wanted
@@ -107,56 +114,59 @@ impl<'a> RangeQuery<'a> {
 
 /// Handles `ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`.
 pub(super) fn zrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, ANY_RANGE)
+    reply_range(context, ANY_RANGE)
 }
 
 /// Handles `ZREVRANGE key start stop [WITHSCORES]`.
 pub(super) fn zrevrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, REVERSE_RANKS)
+    reply_range(context, REVERSE_RANKS)
 }
 
 /// Handles `ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]`.
 pub(super) fn zrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, BY_SCORE)
+    reply_range(context, BY_SCORE)
 }
 
 /// Handles `ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]`.
 pub(super) fn zrevrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, REVERSE_SCORES)
+    reply_range(context, REVERSE_SCORES)
 }
 
 /// Handles `ZRANGEBYLEX key min max [LIMIT offset count]`.
 pub(super) fn zrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, LEX)
+    reply_range(context, BY_LEX)
 }
 
 /// Handles `ZREVRANGEBYLEX key max min [LIMIT offset count]`.
 pub(super) fn zrevrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, REVERSE_LEX)
+    reply_range(context, REVERSE_LEX)
 }
 
 /// Estimated run time: NANOS nanoseconds for each member in the range.
-pub(super) fn estimated_cost<const NANOS: u64>(request: &EstimateInput<'_>, fixed: RangeCommandForm) -> u64 {
+pub(super) fn estimated_cost<const NANOS: u64>(
+    request: &EstimateInput<'_>,
+    command_form: RangeCommandForm,
+) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };
-        let query = RangeQuery::parse(request.args, fixed, resp::parse_double);
+        let query = RangeQuery::parse(request.args, command_form, resp::parse_double);
         query.map_or(0, |query| query.ranks(&set).len() as u64 * NANOS)
     };
-    request.with_value(fixed.key, of_value).unwrap_or(0)
+    request.with_value(command_form.key_index, of_value).unwrap_or(0)
 }
 
-fn reply(context: &mut Context<'_>, fixed: RangeCommandForm) -> Result<(), CommandError> {
-    let query = RangeQuery::parse(context.args, fixed, |text| context.parse_double(text))?;
-    let key = context.key(fixed.key)?;
+fn reply_range(context: &mut Context<'_>, command_form: RangeCommandForm) -> Result<(), CommandError> {
+    let query = RangeQuery::parse(context.args, command_form, |text| context.parse_double(text))?;
+    let key = context.key(command_form.key_index)?;
     let found = context.read_sorted_set(&key)?;
-    let form = MemberLayout::for_range_reply(&context.reply, query.scores);
+    let form = MemberLayout::for_range_reply(&context.reply, query.with_scores);
     let Some(place) = found else {
         form.write_header(&mut context.reply, 0);
         return Ok(());
     };
-    let ranks = query.ranks(&context.sorted_set(&key, place));
+    let ranks = query.ranks(&context.sorted_set_at(&key, place));
     form.write_header(&mut context.reply, ranks.len());
-    let pinned = context.pin_members(&key, place, ranks.clone(), query.reversed);
+    let pinned = context.pin_members(&key, place, ranks.clone(), query.is_reversed);
     let push = |reply: &mut Writer<'_>, member: ScoredMember<'_>| {
         form.write_member(reply, &member);
         !reply.is_over_limit()
@@ -165,20 +175,20 @@ fn reply(context: &mut Context<'_>, fixed: RangeCommandForm) -> Result<(), Comma
         pinned.visit(&mut |member| push(&mut context.reply, member));
         return Ok(());
     }
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     if let Some(set) = table.sorted_set(place) {
-        set.visit(ranks, query.reversed, &mut |member| push(reply, member));
+        set.visit(ranks, query.is_reversed, &mut |member| push(reply, member));
     }
     Ok(())
 }
 
 /// Handles `ZRANGESTORE destination source min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]`.
 pub(super) fn zrangestore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let query = RangeQuery::parse(context.args, STORE, |text| context.parse_double(text))?;
+    let query = RangeQuery::parse(context.args, ZRANGESTORE, |text| context.parse_double(text))?;
     let (target, source) = (context.key(1)?, context.key(2)?);
     let mut members = Vec::new();
     if let Some(place) = context.read_sorted_set(&source)? {
-        let set = context.sorted_set(&source, place);
+        let set = context.sorted_set_at(&source, place);
         set.visit(query.ranks(&set), false, &mut |member| {
             members.push((member.name.to_vec(), member.score));
             true
@@ -194,7 +204,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn ranges_by_rank_score_and_name() {
+    fn zrange_selects_by_rank_score_and_name() {
         let mut client = Client::new();
         client.check_replies(&[
             ("zadd z 1 a 2 b 2 c 3.5 d", ":4"),

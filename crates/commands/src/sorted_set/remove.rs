@@ -2,7 +2,7 @@
 
 use engine::{CommandError, Context};
 
-use super::bounds::{Bounds, RangeBy};
+use super::bounds::{RangeBounds, RangeBy};
 use super::members::SortedSetAccess;
 
 /// Handles `ZREM key member [member ...]`.
@@ -18,7 +18,7 @@ pub(super) fn zrem(context: &mut Context<'_>) -> Result<(), CommandError> {
         let score;
         (place, score) = context.table(&key).sorted_set_remove(place, &key, name);
         removed += i64::from(score.is_some());
-        if context.sorted_set(&key, place).is_empty() {
+        if context.sorted_set_at(&key, place).is_empty() {
             break;
         }
     }
@@ -46,11 +46,11 @@ pub(super) fn zremrangebylex(context: &mut Context<'_>) -> Result<(), CommandErr
 }
 
 fn remove_range(context: &mut Context<'_>, by: RangeBy, event: &str) -> Result<(), CommandError> {
-    let bounds = Bounds::parse(context, by, 2, 3)?;
+    let bounds = RangeBounds::parse(context, by, 2, 3)?;
     let key = context.key(1)?;
     let mut removed = 0;
     if let Some(place) = context.find_sorted_set(&key)? {
-        let ranks = bounds.ranks(&context.sorted_set(&key, place), false);
+        let ranks = bounds.ranks(&context.sorted_set_at(&key, place), false);
         removed = ranks.len();
         if removed > 0 {
             let place = context.table(&key).sorted_set_remove_ranks(place, &key, ranks, &mut |_| ());

@@ -12,7 +12,7 @@ pub(super) fn zscan(context: &mut Context<'_>) -> Result<(), CommandError> {
         set.scan(cursor, options.count, &mut |member| {
             if options.matches(member.name) {
                 page.push(member.name);
-                if options.values {
+                if options.includes_values {
                     page.push(Double(member.score).to_string().as_bytes());
                 }
             }
@@ -25,7 +25,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn scan_options_and_errors() {
+    fn zscan_applies_options_and_reports_errors() {
         Client::new().check_replies(&[
             ("zadd z 1 a 2.5 b", ":2"),
             ("zscan z 0", "*2|$1|0|*4|$1|a|$1|1|$1|b|$3|2.5"),

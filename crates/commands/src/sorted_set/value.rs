@@ -67,7 +67,7 @@ impl<'a> ScoredMembers<'a> for SortedSetRef<'a> {
     }
 
     fn score(&self, name: &[u8], hash: u64) -> Option<f64> {
-        self.score_hashed(name, hash)
+        self.score_with_hash(name, hash)
     }
 
     fn visit_members(&self, visit: &mut dyn FnMut(ElementName<'a>, f64) -> bool) {

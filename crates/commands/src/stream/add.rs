@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::common::StreamAccess;
 use super::id::{self, RequestedId};
-use super::idempotence::{Idempotence, Iid};
+use super::idempotence::{Idempotence, IdempotenceId};
 use super::trim::{TrimOptions, TrimRequest, TrimResult};
 
 /// Entries of at least this size in bytes are refused, as in Redis.
@@ -15,13 +15,13 @@ const ENTRY_SIZE_LIMIT: usize = 1 << 30;
 /// The arguments of XADD except the fields.
 struct AddArguments<'a> {
     requested_id: RequestedId,
-    trimming: Option<TrimRequest>,
+    trim: Option<TrimRequest>,
     idempotence: Option<Idempotence<'a>>,
     creates_stream: bool,
     /// Whether KEEPREF, DELREF or ACKED, which only Redis has, were given.
     has_reference_options: bool,
     /// Argument index of the first field.
-    fields: usize,
+    first_field_index: usize,
 }
 
 impl<'a> AddArguments<'a> {
@@ -42,12 +42,12 @@ impl<'a> AddArguments<'a> {
             } else if let Some(next) = Idempotence::parse_option(&mut idempotence, context, index)? {
                 index = next;
             } else {
-                break id::parse_requested(word)?;
+                break id::parse_requested_id(word)?;
             }
         };
         let (trimming, fields) = (words.finish(context)?, index + 1);
         if idempotence.is_some()
-            && wanted != RequestedId::Next
+            && wanted != RequestedId::Generated
             && context.session.origin() == CommandOrigin::Client
         {
             return Err(CommandError::text(
@@ -64,20 +64,20 @@ impl<'a> AddArguments<'a> {
         let has_reference_options = words.has_reference_options();
         Ok(Self {
             requested_id: wanted,
-            trimming,
+            trim: trimming,
             idempotence,
             creates_stream,
             has_reference_options,
-            fields,
+            first_field_index: fields,
         })
     }
 
     /// Whether the options before the id can be replicated verbatim, because they have the same effect on any server
     /// with the same stream.
-    fn is_portable(&self) -> bool {
+    fn has_portable_options(&self) -> bool {
         self.idempotence.is_none()
             && !self.has_reference_options
-            && self.trimming.is_none_or(|trimming| trimming.is_exact())
+            && self.trim.is_none_or(|trimming| trimming.is_exact())
     }
 
     /// Determines the id of the new entry.
@@ -89,17 +89,17 @@ impl<'a> AddArguments<'a> {
         );
         let next = last.next().ok_or(ID_SPACE_EXHAUSTED)?;
         let id = match self.requested_id {
-            RequestedId::Next => {
+            RequestedId::Generated => {
                 let by_clock = StreamId { millis: u64::try_from(now.0).unwrap_or(0), sequence: 0 };
                 if by_clock.millis > last.millis { by_clock } else { next }
             }
-            RequestedId::NextIn(millis) if millis == last.millis => {
+            RequestedId::GeneratedSequence(millis) if millis == last.millis => {
                 if next.millis != millis {
                     return Err(ID_NOT_GREATER);
                 }
                 next
             }
-            RequestedId::NextIn(millis) => StreamId { millis, sequence: 0 },
+            RequestedId::GeneratedSequence(millis) => StreamId { millis, sequence: 0 },
             RequestedId::Explicit(id) => id,
         };
         if id <= last { Err(ID_NOT_GREATER) } else { Ok(id) }
@@ -113,7 +113,7 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.null();
         return Ok(());
     }
-    let words: SmallVec<[&[u8]; 16]> = context.args.from(adding.fields).iter().collect();
+    let words: SmallVec<[&[u8]; 16]> = context.args.skip(adding.first_field_index).iter().collect();
     let iid = adding.idempotence.map(|idempotence| idempotence.resolve_iid(&words));
     if let Some((iid, place)) = iid.as_ref().zip(found)
         && let Some(id) = iid.find_duplicate(context, &key, place)
@@ -121,20 +121,20 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.bulk(&id::format_id(id));
         return Ok(());
     }
-    let last = found.map_or(StreamId::MIN, |place| stream_head(context, &key, place).last);
+    let last = found.map_or(StreamId::MIN, |place| stream_head(context, &key, place).last_id);
     let id = adding.resolve_id(last, context.now)?;
     if words.iter().map(|word| word.len()).sum::<usize>() > ENTRY_SIZE_LIMIT {
         return Err(CommandError::text("ERR Elements are too large to be stored"));
     }
     let settings = &context.engine.settings;
-    let (bounds, idempotence) = (settings.node_bounds(), settings.idempotence_bounds());
+    let (bounds, idempotence) = (settings.stream_node_bounds(), settings.idempotence_bounds());
     let place = found.unwrap_or_else(|| context.create_stream(&key));
     let (_, trimmed) = context.edit_stream(&key, place, |stream| {
         stream.append(id, &words, bounds);
         if let Some(iid) = &iid {
-            stream.add_iid(iid.producer, iid.format_iid(), id, idempotence);
+            stream.add_iid(iid.producer, iid.as_bytes(), id, idempotence);
         }
-        adding.trimming.map(|trimming| trimming.apply(stream))
+        adding.trim.map(|trimming| trimming.apply(stream))
     });
     context.report_modified(&key);
     context.notify(EventClass::STREAM, "xadd", &key);
@@ -146,7 +146,7 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.notify(EventClass::STREAM, "xtrim", &key);
     }
     let text = id::format_id(id);
-    if !matches!(adding.requested_id, RequestedId::Explicit(_)) || !adding.is_portable() {
+    if !matches!(adding.requested_id, RequestedId::Explicit(_)) || !adding.has_portable_options() {
         log_xadd(context, &key, &adding, &AddedEntry { id: &text, iid, trim_result: trimmed });
     }
     context.reply.bulk(&text);
@@ -160,45 +160,45 @@ fn stream_head(context: &Context<'_>, key: &Key<'_>, place: keyspace::EntryRef) 
 /// The added entry and the result of the trim.
 struct AddedEntry<'a> {
     id: &'a [u8],
-    iid: Option<Iid<'a>>,
+    iid: Option<IdempotenceId<'a>>,
     trim_result: Option<TrimResult>,
 }
 
 /// Replicates the entry with its actual id and the exact trim.
-fn log_xadd(context: &mut Context<'_>, key: &Key<'_>, adding: &AddArguments<'_>, added: &AddedEntry<'_>) {
+fn log_xadd(context: &mut Context<'_>, key: &Key<'_>, arguments: &AddArguments<'_>, entry: &AddedEntry<'_>) {
     let args = context.args;
     let mut words: SmallVec<[&[u8]; 24]> = smallvec::smallvec![&b"XADD"[..], key.bytes()];
-    if adding.is_portable() {
+    if arguments.has_portable_options() {
         // The trim options are already exact, so they are replicated verbatim. The id is the last argument before the
         // fields.
-        words.extend(args.from(2).iter().take(adding.fields - 3));
+        words.extend(args.skip(2).iter().take(arguments.first_field_index - 3));
     } else {
-        if let Some(iid) = &added.iid {
-            words.extend([b"IDMP", iid.producer, iid.format_iid()]);
+        if let Some(iid) = &entry.iid {
+            words.extend([b"IDMP", iid.producer, iid.as_bytes()]);
         }
-        if let Some((word, value)) = added.trim_result.as_ref().and_then(TrimResult::exact_form) {
+        if let Some((word, value)) = entry.trim_result.as_ref().and_then(TrimResult::exact_form) {
             words.extend([word, b"=", value]);
         }
     }
-    words.push(added.id);
-    words.extend(args.from(adding.fields).iter());
+    words.push(entry.id);
+    words.extend(args.skip(arguments.first_field_index).iter());
     context.log_effect(&words);
-    if let Some(trimmed) = &added.trim_result {
+    if let Some(trimmed) = &entry.trim_result {
         trimmed.log_removed(context, key);
     }
 }
 
 pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, last) = (context.key(1)?, id::parse_exact(context.arg(2))?);
+    let (key, last) = (context.key(1)?, id::parse_id(context.arg(2))?);
     let (mut added, mut max_deleted, mut index) = (None, StreamId::MIN, 3);
     while index < context.args.len() {
         let word = context.arg(index);
         let has_value = index + 1 < context.args.len();
         if word.eq_ignore_ascii_case(b"entriesadded") && has_value {
-            let number = u64::try_from(context.integer(index + 1)?);
+            let number = u64::try_from(context.integer_arg(index + 1)?);
             added = Some(number.map_err(|_| CommandError::text("ERR entries_added must be positive"))?);
         } else if word.eq_ignore_ascii_case(b"maxdeletedid") && has_value {
-            max_deleted = id::parse_exact(context.arg(index + 1))?;
+            max_deleted = id::parse_id(context.arg(index + 1))?;
             if last < max_deleted {
                 return Err(CommandError::text(
                     "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
@@ -213,7 +213,7 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
     let before = stream_head(context, &key, place);
     let refusal = match () {
         // Reply with an error only to clients, because a Redis 7.0 master may replicate a command with this id.
-        () if last < before.max_deleted && context.session.origin() == CommandOrigin::Client => {
+        () if last < before.max_deleted_id && context.session.origin() == CommandOrigin::Client => {
             Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
         }
         () if before.len > 0 && last < context.stream_at(&key, place).last_entry_id() => {
@@ -227,9 +227,10 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
     if let Some(text) = refusal {
         return Err(CommandError::text(text));
     }
-    let max_deleted = if max_deleted == StreamId::MIN { before.max_deleted } else { max_deleted };
-    context
-        .edit_stream(&key, place, |stream| stream.set_head(last, added.unwrap_or(before.added), max_deleted));
+    let max_deleted = if max_deleted == StreamId::MIN { before.max_deleted_id } else { max_deleted };
+    context.edit_stream(&key, place, |stream| {
+        stream.set_head(last, added.unwrap_or(before.entries_added), max_deleted);
+    });
     context.report_modified(&key);
     context.notify(EventClass::STREAM, "xsetid", &key);
     context.reply.ok();

@@ -9,27 +9,31 @@ use resp::Writer;
 use smallvec::SmallVec;
 
 use super::common::StreamAccess;
-use super::common::{consumer_name, no_group, reply_entry, reply_id};
+use super::common::{consumer_name, no_group_error, reply_entry, reply_id};
 use super::id;
 
 /// Finds the stream and checks that the group exists.
-fn find(context: &mut Context<'_>, key: &Key<'_>, group: &[u8]) -> Result<EntryRef, CommandError> {
+fn find_stream_with_group(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    group: &[u8],
+) -> Result<EntryRef, CommandError> {
     let found = context.read_stream(key)?;
     let place = found.filter(|place| context.stream_at(key, *place).group(group).is_some());
-    place.ok_or_else(|| no_group(key.bytes(), group, ""))
+    place.ok_or_else(|| no_group_error(key.bytes(), group, ""))
 }
 
 /// Parses an integer with the given error message.
 fn parse_number(context: &Context<'_>, index: usize, error: &'static str) -> Result<i64, CommandError> {
-    context.integer(index).map_err(|_| CommandError::text(error))
+    context.integer_arg(index).map_err(|_| CommandError::text(error))
 }
 
 /// The result of a claim.
 #[derive(Default)]
 pub(super) struct ClaimResult {
-    pub(super) claimed: Vec<(StreamId, PendingEntry)>,
+    pub(super) claimed_entries: Vec<(StreamId, PendingEntry)>,
     /// Ids that were pending although their entries are no longer in the stream.
-    pub(super) deleted: Vec<StreamId>,
+    pub(super) deleted_ids: Vec<StreamId>,
     /// The group's last delivered id after the claim.
     pub(super) last_delivered: StreamId,
     /// Whether the claim created the consumer.
@@ -39,7 +43,8 @@ pub(super) struct ClaimResult {
 impl ClaimResult {
     /// Reports the modification of the key and replicates the claims.
     pub(super) fn log_claims(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
-        let changes = usize::from(self.creates_consumer) + self.claimed.len() + self.deleted.len();
+        let changes =
+            usize::from(self.creates_consumer) + self.claimed_entries.len() + self.deleted_ids.len();
         if changes > 0 {
             context.report_changes(key, changes);
         }
@@ -47,17 +52,17 @@ impl ClaimResult {
             context.notify(EventClass::STREAM, "xgroup-createconsumer", key);
             context.log_effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
         }
-        for id in &self.deleted {
+        for id in &self.deleted_ids {
             context.log_effect(&[b"XACK", key.bytes(), group, &id::format_id(*id)]);
         }
-        for (id, pending) in &self.claimed {
+        for (id, pending) in &self.claimed_entries {
             context.log_pending(key, (group, self.last_delivered), *id, pending);
         }
     }
 
     fn reply(&self, reply: &mut Writer<'_>, stream: &Stream, only_ids: bool) {
-        reply.array(self.claimed.len());
-        for (id, _) in &self.claimed {
+        reply.array(self.claimed_entries.len());
+        for (id, _) in &self.claimed_entries {
             match stream.entry(*id).filter(|_| !only_ids) {
                 Some(entry) => reply_entry(reply, &entry),
                 None => reply_id(reply, *id),
@@ -73,7 +78,7 @@ struct ClaimArguments {
     delivery_time: Millis,
     count: Option<u64>,
     is_forced: bool,
-    is_just_id: bool,
+    returns_only_ids: bool,
     last_delivered: StreamId,
 }
 
@@ -81,7 +86,7 @@ impl ClaimArguments {
     fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
         let idle = parse_number(context, 4, "ERR Invalid min-idle-time argument for XCLAIM")?.max(0);
         let ids: SmallVec<[StreamId; 8]> =
-            context.args.from(5).iter().map_while(|word| id::parse_exact(word).ok()).collect();
+            context.args.skip(5).iter().map_while(|word| id::parse_id(word).ok()).collect();
         let (now, mut delivered, mut index) = (context.now, None, 5 + ids.len());
         let mut claiming = Self {
             min_idle: idle,
@@ -89,7 +94,7 @@ impl ClaimArguments {
             delivery_time: now,
             count: None,
             is_forced: false,
-            is_just_id: false,
+            returns_only_ids: false,
             last_delivered: StreamId::MIN,
         };
         while let Some(word) = context.args.get(index) {
@@ -101,7 +106,7 @@ impl ClaimArguments {
                 continue;
             }
             if is(b"justid", 0) {
-                claiming.is_just_id = true;
+                claiming.returns_only_ids = true;
                 continue;
             }
             if is(b"idle", 1) {
@@ -115,7 +120,7 @@ impl ClaimArguments {
                     parse_number(context, index, "ERR Invalid RETRYCOUNT option argument for XCLAIM")?;
                 claiming.count = u64::try_from(count).ok();
             } else if is(b"lastid", 1) {
-                claiming.last_delivered = id::parse_exact(context.arg(index))?;
+                claiming.last_delivered = id::parse_id(context.arg(index))?;
             } else {
                 let word = engine::quote(word, usize::MAX);
                 return Err(CommandError::Text(format!("ERR Unrecognized XCLAIM option '{word}'").into()));
@@ -128,7 +133,7 @@ impl ClaimArguments {
         Ok(claiming)
     }
 
-    fn run(&self, stream: &mut Stream, group: &[u8], consumer: &[u8], now: Millis) -> ClaimResult {
+    fn claim_entries(&self, stream: &mut Stream, group: &[u8], consumer: &[u8], now: Millis) -> ClaimResult {
         let mut claimed = ClaimResult::default();
         let there: SmallVec<[bool; 8]> = self.ids.iter().map(|id| stream.entry(*id).is_some()).collect();
         let Some(group) = stream.group_mut(group) else { return claimed };
@@ -142,7 +147,7 @@ impl ClaimArguments {
             if !there {
                 if pending.is_some() {
                     group.acknowledge(*id);
-                    claimed.deleted.push(*id);
+                    claimed.deleted_ids.push(*id);
                 }
                 continue;
             }
@@ -152,18 +157,20 @@ impl ClaimArguments {
                 None if self.is_forced => 1,
                 None => continue,
             };
-            let count = self.count.unwrap_or_else(|| before.saturating_add(u64::from(!self.is_just_id)));
+            let count =
+                self.count.unwrap_or_else(|| before.saturating_add(u64::from(!self.returns_only_ids)));
             group.assign(*id, &consumer, self.delivery_time, count);
             let pending = PendingEntry {
                 consumer: consumer.clone(),
                 delivery_time: self.delivery_time,
                 delivery_count: count,
             };
-            claimed.claimed.push((*id, pending));
+            claimed.claimed_entries.push((*id, pending));
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
             consumer.last_seen = now;
-            consumer.last_active = if claimed.claimed.is_empty() { consumer.last_active } else { Some(now) };
+            consumer.last_active =
+                if claimed.claimed_entries.is_empty() { consumer.last_active } else { Some(now) };
         }
         claimed
     }
@@ -171,20 +178,20 @@ impl ClaimArguments {
 
 pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, group, consumer, now) = (context.key(1)?, context.arg(2), context.arg(3), context.now);
-    let place = find(context, &key, group)?;
+    let place = find_stream_with_group(context, &key, group)?;
     let claiming = ClaimArguments::parse(context)?;
     let before =
         context.stream_at(&key, place).group(group).map_or(StreamId::MIN, |group| group.last_delivered);
     let (place, claimed) =
-        context.edit_stream(&key, place, |stream| claiming.run(stream, group, consumer, now));
+        context.edit_stream(&key, place, |stream| claiming.claim_entries(stream, group, consumer, now));
     claimed.log_claims(context, &key, group, consumer);
-    if claimed.claimed.is_empty() && claimed.last_delivered > before {
+    if claimed.claimed_entries.is_empty() && claimed.last_delivered > before {
         context.report_modified(&key);
         let stream = context.stream_at(&key, place).into_owned();
         stream.group(group).into_iter().for_each(|found| context.log_group(&key, group, found));
     }
     let (stream, reply) = context.stream_and_reply(&key, place);
-    claimed.reply(reply, &stream, claiming.is_just_id);
+    claimed.reply(reply, &stream, claiming.returns_only_ids);
     Ok(())
 }
 
@@ -199,19 +206,20 @@ struct AutoClaimArguments {
     min_idle: i64,
     start_id: StreamId,
     count: usize,
-    is_just_id: bool,
+    returns_only_ids: bool,
 }
 
 impl AutoClaimArguments {
     fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
-        const TOO_FEW: CommandError = CommandError::text("ERR COUNT must be > 0");
+        const INVALID_COUNT_ERROR: CommandError = CommandError::text("ERR COUNT must be > 0");
         let idle = parse_number(context, 4, "ERR Invalid min-idle-time argument for XAUTOCLAIM")?.max(0);
         let from = id::parse_range_start(context.arg(5))?;
         let (mut count, mut only_ids, mut index) = (DEFAULT_COUNT, false, 6);
         while let Some(word) = context.args.get(index) {
             if word.eq_ignore_ascii_case(b"count") && index + 1 < context.args.len() {
-                let number = context.integer(index + 1).ok().filter(|count| (1..=MAX_COUNT).contains(count));
-                count = number.ok_or(TOO_FEW)?;
+                let number =
+                    context.integer_arg(index + 1).ok().filter(|count| (1..=MAX_COUNT).contains(count));
+                count = number.ok_or(INVALID_COUNT_ERROR)?;
                 index += 2;
             } else if word.eq_ignore_ascii_case(b"justid") {
                 only_ids = true;
@@ -224,12 +232,12 @@ impl AutoClaimArguments {
             min_idle: idle,
             start_id: from,
             count: usize::try_from(count).unwrap_or(usize::MAX),
-            is_just_id: only_ids,
+            returns_only_ids: only_ids,
         })
     }
 
     /// Claims idle entries. Returns the result and the cursor for the next call.
-    fn run(
+    fn claim_idle_entries(
         &self,
         stream: &mut Stream,
         group: &[u8],
@@ -247,9 +255,10 @@ impl AutoClaimArguments {
                 }
                 tries -= 1;
                 if stream.entry(id).is_none() {
-                    claimed.deleted.push(id);
+                    claimed.deleted_ids.push(id);
                 } else if now.0.saturating_sub(pending.delivery_time.0) >= self.min_idle {
-                    found.push((id, pending.delivery_count.saturating_add(u64::from(!self.is_just_id))));
+                    found
+                        .push((id, pending.delivery_count.saturating_add(u64::from(!self.returns_only_ids))));
                 } else {
                     continue;
                 }
@@ -260,19 +269,20 @@ impl AutoClaimArguments {
         claimed.creates_consumer = group.create_consumer(consumer, now);
         let consumer: Arc<[u8]> = consumer_name(group, consumer);
         claimed.last_delivered = group.last_delivered;
-        for id in &claimed.deleted {
+        for id in &claimed.deleted_ids {
             group.acknowledge(*id);
         }
         for (id, count) in found {
             group.assign(id, &consumer, now, count);
-            claimed.claimed.push((
+            claimed.claimed_entries.push((
                 id,
                 PendingEntry { consumer: consumer.clone(), delivery_time: now, delivery_count: count },
             ));
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
             consumer.last_seen = now;
-            consumer.last_active = if claimed.claimed.is_empty() { consumer.last_active } else { Some(now) };
+            consumer.last_active =
+                if claimed.claimed_entries.is_empty() { consumer.last_active } else { Some(now) };
         }
         (claimed, next)
     }
@@ -281,15 +291,15 @@ impl AutoClaimArguments {
 pub(super) fn xautoclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, group, consumer, now) = (context.key(1)?, context.arg(2), context.arg(3), context.now);
     let searching = AutoClaimArguments::parse(context)?;
-    let place = find(context, &key, group)?;
+    let place = find_stream_with_group(context, &key, group)?;
     let (place, (claimed, next)) =
-        context.edit_stream(&key, place, |stream| searching.run(stream, group, consumer, now));
+        context.edit_stream(&key, place, |stream| searching.claim_idle_entries(stream, group, consumer, now));
     claimed.log_claims(context, &key, group, consumer);
     let (stream, reply) = context.stream_and_reply(&key, place);
     reply.array(3);
     reply_id(reply, next);
-    claimed.reply(reply, &stream, searching.is_just_id);
-    reply.array(claimed.deleted.len());
-    claimed.deleted.iter().for_each(|id| reply_id(reply, *id));
+    claimed.reply(reply, &stream, searching.returns_only_ids);
+    reply.array(claimed.deleted_ids.len());
+    claimed.deleted_ids.iter().for_each(|id| reply_id(reply, *id));
     Ok(())
 }

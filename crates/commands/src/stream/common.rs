@@ -37,7 +37,7 @@ pub(crate) trait StreamAccess<'a> {
     fn create_stream(&mut self, key: &Key<'_>) -> EntryRef;
 
     /// Drops the removed parts of a stream, in the background if they are large.
-    fn free_stream_parts(&self, gone: Stream);
+    fn free_stream_parts(&self, removed: Stream);
 
     /// Creates a consumer in an existing group if it is missing, and replicates the creation. Returns whether the
     /// consumer was created.
@@ -72,12 +72,12 @@ impl<'a> StreamAccess<'a> for Context<'a> {
     }
 
     fn stream_at(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream> {
-        self.table_ref(key).stream(place).expect("a stream was found there").read()
+        self.table_ref(key).stream(place).expect("a stream was found there").to_stream()
     }
 
     fn stream_and_reply(&mut self, key: &Key<'_>, place: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>) {
-        let (table, reply) = self.view_and_reply(key);
-        (table.stream(place).expect("a stream was found there").read(), reply)
+        let (table, reply) = self.table_and_reply(key);
+        (table.stream(place).expect("a stream was found there").to_stream(), reply)
     }
 
     fn edit_stream<R>(
@@ -93,8 +93,8 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         self.table(key).insert(key, PackedValue::empty(Kind::Stream), None)
     }
 
-    fn free_stream_parts(&self, gone: Stream) {
-        self.discard(gone.into_dropped());
+    fn free_stream_parts(&self, removed: Stream) {
+        self.discard(removed.into_dropped());
     }
 
     fn create_consumer(
@@ -165,18 +165,18 @@ impl<'a> StreamAccess<'a> for Context<'a> {
 
 /// The consumer's name as shared by the group, so that the name is stored only once.
 pub(super) fn consumer_name(group: &Group, consumer: &[u8]) -> Arc<[u8]> {
-    group.name_of(consumer).unwrap_or_else(|| consumer.into())
+    group.consumer_name(consumer).unwrap_or_else(|| consumer.into())
 }
 
 /// The NOGROUP error for a missing key or group.
-pub(super) fn no_group(key: &[u8], group: &[u8], more: &str) -> CommandError {
+pub(super) fn no_group_error(key: &[u8], group: &[u8], suffix: &str) -> CommandError {
     let (key, group) =
         (String::from_utf8_lossy(truncate_at_nul(key)), String::from_utf8_lossy(truncate_at_nul(group)));
-    CommandError::Text(format!("NOGROUP No such key '{key}' or consumer group '{group}'{more}").into())
+    CommandError::Text(format!("NOGROUP No such key '{key}' or consumer group '{group}'{suffix}").into())
 }
 
 /// The NOGROUP error for a missing group of an existing key.
-pub(super) fn no_such_group(key: &[u8], group: &[u8]) -> CommandError {
+pub(super) fn no_such_group_error(key: &[u8], group: &[u8]) -> CommandError {
     let (key, group) =
         (String::from_utf8_lossy(truncate_at_nul(key)), String::from_utf8_lossy(truncate_at_nul(group)));
     CommandError::Text(format!("NOGROUP No such consumer group '{group}' for key name '{key}'").into())

@@ -3,11 +3,11 @@
 use engine::{CommandError, Context, EventClass, wrong_subcommand_arguments};
 use keyspace::{EntryRef, Group, Key, StreamId};
 
-use super::common::{StreamAccess, no_such_group};
+use super::common::{StreamAccess, no_such_group_error};
 use super::id;
 use crate::help::reply_help;
 
-const NO_SUCH_KEY: CommandError = CommandError::text(
+const NO_SUCH_KEY_ERROR: CommandError = CommandError::text(
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM \
      option to create an empty stream automatically.",
 );
@@ -20,14 +20,14 @@ struct GroupOptions {
 }
 
 impl GroupOptions {
-    fn parse(context: &Context<'_>, may_make: bool) -> Result<Self, CommandError> {
+    fn parse(context: &Context<'_>, may_create_stream: bool) -> Result<Self, CommandError> {
         let (mut words, mut index) = (Self::default(), 5);
         while let Some(word) = context.args.get(index) {
-            if may_make && word.eq_ignore_ascii_case(b"mkstream") {
+            if may_create_stream && word.eq_ignore_ascii_case(b"mkstream") {
                 words.creates_stream = true;
                 index += 1;
             } else if word.eq_ignore_ascii_case(b"entriesread") && index + 1 < context.args.len() {
-                words.entries_read = match context.integer(index + 1)? {
+                words.entries_read = match context.integer_arg(index + 1)? {
                     -1 => None,
                     read => Some(u64::try_from(read).map_err(|_| {
                         CommandError::text("ERR value for ENTRIESREAD must be positive or -1")
@@ -47,12 +47,12 @@ fn parse_last_id(
     context: &Context<'_>,
     key: &Key<'_>,
     found: Option<EntryRef>,
-    read: fn(&[u8]) -> Result<StreamId, CommandError>,
+    parse_id: fn(&[u8]) -> Result<StreamId, CommandError>,
 ) -> Result<StreamId, CommandError> {
     match (context.arg(4), found) {
         (b"$", None) => Ok(StreamId::MIN),
-        (b"$", Some(place)) => Ok(context.stream_at(key, place).head().last),
-        (word, _) => read(word),
+        (b"$", Some(place)) => Ok(context.stream_at(key, place).head().last_id),
+        (word, _) => parse_id(word),
     }
 }
 
@@ -62,9 +62,9 @@ fn find_stream_or_group(
     key: &Key<'_>,
     needs_group: bool,
 ) -> Result<EntryRef, CommandError> {
-    let place = context.find_stream(key)?.ok_or(NO_SUCH_KEY)?;
+    let place = context.find_stream(key)?.ok_or(NO_SUCH_KEY_ERROR)?;
     if needs_group && context.stream_at(key, place).group(context.arg(3)).is_none() {
-        return Err(no_such_group(key.bytes(), context.arg(3)));
+        return Err(no_such_group_error(key.bytes(), context.arg(3)));
     }
     Ok(place)
 }
@@ -73,12 +73,12 @@ pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name, words) = (context.key(2)?, context.arg(3), GroupOptions::parse(context, true)?);
     let found = context.find_stream(&key)?;
     if found.is_none() && !words.creates_stream {
-        return Err(NO_SUCH_KEY);
+        return Err(NO_SUCH_KEY_ERROR);
     }
     if context.args.len() > 8 {
         return Err(wrong_subcommand_arguments("XGROUP", context.arg(1)));
     }
-    let last = parse_last_id(context, &key, found, id::parse_exact)?;
+    let last = parse_last_id(context, &key, found, id::parse_id)?;
     if found.is_some_and(|place| context.stream_at(&key, place).group(name).is_some()) {
         return Err(CommandError::text("BUSYGROUP Consumer Group name already exists"));
     }
@@ -97,7 +97,7 @@ pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 7 {
         return Err(wrong_subcommand_arguments("XGROUP", context.arg(1)));
     }
-    let last = parse_last_id(context, &key, Some(place), id::parse_any)?;
+    let last = parse_last_id(context, &key, Some(place), id::parse_id_or_extreme)?;
     context.edit_stream(&key, place, |stream| {
         if let Some(group) = stream.group_mut(name) {
             (group.last_delivered, group.entries_read) = (last, words.entries_read);

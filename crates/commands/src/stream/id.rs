@@ -4,7 +4,7 @@ use engine::CommandError;
 use keyspace::StreamId;
 use smallvec::SmallVec;
 
-const INVALID_ID: CommandError =
+const INVALID_ID_ERROR: CommandError =
     CommandError::text("ERR Invalid stream ID specified as stream command argument");
 /// Maximum length of an id's text.
 const MAX_TEXT_LEN: usize = 127;
@@ -29,27 +29,27 @@ fn parse_number(text: &[u8]) -> Option<u64> {
 }
 
 /// Parses `milliseconds-sequence`. If the sequence is absent, `default_sequence` is used.
-fn parse(word: &[u8], missing: u64) -> Option<StreamId> {
+fn parse_with_default_sequence(word: &[u8], default_sequence: u64) -> Option<StreamId> {
     if word.len() > MAX_TEXT_LEN {
         return None;
     }
     let mut parts = word.splitn(2, |byte| *byte == b'-');
     let millis = parse_number(parts.next()?)?;
-    let sequence = parts.next().map_or(Some(missing), parse_number)?;
+    let sequence = parts.next().map_or(Some(default_sequence), parse_number)?;
     Some(StreamId { millis, sequence })
 }
 
 /// Parses an id. If the sequence is absent, it is 0.
-pub(super) fn parse_exact(word: &[u8]) -> Result<StreamId, CommandError> {
-    parse(word, 0).ok_or(INVALID_ID)
+pub(super) fn parse_id(word: &[u8]) -> Result<StreamId, CommandError> {
+    parse_with_default_sequence(word, 0).ok_or(INVALID_ID_ERROR)
 }
 
 /// Parses an id, or `-` for the lowest and `+` for the highest id.
-pub(super) fn parse_any(word: &[u8]) -> Result<StreamId, CommandError> {
+pub(super) fn parse_id_or_extreme(word: &[u8]) -> Result<StreamId, CommandError> {
     match word {
         b"-" => Ok(StreamId::MIN),
         b"+" => Ok(StreamId::MAX),
-        _ => parse_exact(word),
+        _ => parse_id(word),
     }
 }
 
@@ -57,30 +57,32 @@ pub(super) fn parse_any(word: &[u8]) -> Result<StreamId, CommandError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestedId {
     /// `*`: generate the id from the clock.
-    Next,
+    Generated,
     /// `ms-*`: generate the sequence within this millisecond.
-    NextIn(u64),
+    GeneratedSequence(u64),
     /// The id is given in full.
     Explicit(StreamId),
 }
 
-pub(super) fn parse_requested(word: &[u8]) -> Result<RequestedId, CommandError> {
+pub(super) fn parse_requested_id(word: &[u8]) -> Result<RequestedId, CommandError> {
     match word.strip_suffix(b"-*") {
-        _ if word == b"*" => Ok(RequestedId::Next),
+        _ if word == b"*" => Ok(RequestedId::Generated),
         Some(millis) if word.len() <= MAX_TEXT_LEN => {
-            parse_number(millis).map(RequestedId::NextIn).ok_or(INVALID_ID)
+            parse_number(millis).map(RequestedId::GeneratedSequence).ok_or(INVALID_ID_ERROR)
         }
-        _ => parse_exact(word).map(RequestedId::Explicit),
+        _ => parse_id(word).map(RequestedId::Explicit),
     }
 }
 
 /// Parses one end of an id range. `-` and `+` are the extremes, and a leading `(` excludes the id.
-fn parse_range_end_id(word: &[u8], missing: u64) -> Result<(StreamId, bool), CommandError> {
+fn parse_range_end_id(word: &[u8], default_sequence: u64) -> Result<(StreamId, bool), CommandError> {
     match word {
         b"-" => Ok((StreamId::MIN, false)),
         b"+" => Ok((StreamId::MAX, false)),
-        [b'(', rest @ ..] if !rest.is_empty() => Ok((parse(rest, missing).ok_or(INVALID_ID)?, true)),
-        _ => Ok((parse(word, missing).ok_or(INVALID_ID)?, false)),
+        [b'(', rest @ ..] if !rest.is_empty() => {
+            Ok((parse_with_default_sequence(rest, default_sequence).ok_or(INVALID_ID_ERROR)?, true))
+        }
+        _ => Ok((parse_with_default_sequence(word, default_sequence).ok_or(INVALID_ID_ERROR)?, false)),
     }
 }
 
@@ -120,11 +122,11 @@ mod tests {
             ("", None),
             ("a", None),
         ] {
-            assert_eq!(parse_exact(word.as_bytes()).ok(), expected, "{word}");
+            assert_eq!(parse_id(word.as_bytes()).ok(), expected, "{word}");
         }
-        assert_eq!(parse_requested(b"5-*"), Ok(RequestedId::NextIn(5)));
-        assert_eq!(parse_requested(b"*"), Ok(RequestedId::Next));
-        assert!(parse_requested(b"-*").is_err() && parse_requested(b"*-1").is_err());
+        assert_eq!(parse_requested_id(b"5-*"), Ok(RequestedId::GeneratedSequence(5)));
+        assert_eq!(parse_requested_id(b"*"), Ok(RequestedId::Generated));
+        assert!(parse_requested_id(b"-*").is_err() && parse_requested_id(b"*-1").is_err());
         assert_eq!(parse_range_start(b"(1-18446744073709551615").ok(), id(2, 0));
         assert_eq!(parse_range_end(b"(1").ok(), id(1, u64::MAX - 1));
         assert_eq!(parse_range_end(b"(1-0").ok(), id(0, u64::MAX));

@@ -13,14 +13,14 @@ use super::id;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Idempotence<'a> {
     /// IDMP: the producer supplies the idempotence id.
-    Explicit { producer: &'a [u8], resolve_iid: &'a [u8] },
+    Explicit { producer: &'a [u8], iid: &'a [u8] },
     /// IDMPAUTO: the idempotence id is computed from the message's fields.
     Computed { producer: &'a [u8] },
 }
 
 /// An idempotence id together with its producer.
 #[derive(Debug)]
-pub(super) struct Iid<'a> {
+pub(super) struct IdempotenceId<'a> {
     pub(super) producer: &'a [u8],
     text: SmallVec<[u8; 16]>,
 }
@@ -29,11 +29,11 @@ impl<'a> Idempotence<'a> {
     /// Parses IDMP or IDMPAUTO at argument `index`. Returns the index of the next argument, or `None` if argument
     /// `index` is another word.
     pub(super) fn parse_option(
-        read: &mut Option<Self>,
+        parsed: &mut Option<Self>,
         context: &Context<'a>,
         index: usize,
     ) -> Result<Option<usize>, CommandError> {
-        const GIVEN_TWICE: CommandError =
+        const GIVEN_TWICE_ERROR: CommandError =
             CommandError::text("ERR syntax error, IDMP/IDMPAUTO specified multiple times");
         let (word, behind) = (context.arg(index), context.args.len() - 1 - index);
         let argument = |offset: usize, empty: &'static str| match context.arg(index + offset) {
@@ -41,30 +41,32 @@ impl<'a> Idempotence<'a> {
             argument => Ok(argument),
         };
         let (idempotence, next) = if word.eq_ignore_ascii_case(b"idmp") && behind >= 2 {
-            if read.is_some() {
-                return Err(GIVEN_TWICE);
+            if parsed.is_some() {
+                return Err(GIVEN_TWICE_ERROR);
             }
             let producer = argument(1, "ERR syntax error, IDMP requires a non-empty producer ID")?;
             let iid = argument(2, "ERR syntax error, IDMP requires a non-empty idempotent ID")?;
-            (Self::Explicit { producer, resolve_iid: iid }, index + 3)
+            (Self::Explicit { producer, iid }, index + 3)
         } else if word.eq_ignore_ascii_case(b"idmpauto") && behind >= 1 {
-            if read.is_some() {
-                return Err(GIVEN_TWICE);
+            if parsed.is_some() {
+                return Err(GIVEN_TWICE_ERROR);
             }
             let producer = argument(1, "ERR syntax error, IDMPAUTO requires a non-empty producer ID")?;
             (Self::Computed { producer }, index + 2)
         } else {
             return Ok(None);
         };
-        *read = Some(idempotence);
+        *parsed = Some(idempotence);
         Ok(Some(next))
     }
 
     /// The idempotence id of a message with these field names and values.
-    pub(super) fn resolve_iid(self, words: &[&[u8]]) -> Iid<'a> {
+    pub(super) fn resolve_iid(self, words: &[&[u8]]) -> IdempotenceId<'a> {
         match self {
-            Self::Explicit { producer, resolve_iid: iid } => Iid { producer, text: iid.into() },
-            Self::Computed { producer } => Iid { producer, text: hash_message(words).to_be_bytes().into() },
+            Self::Explicit { producer, iid } => IdempotenceId { producer, text: iid.into() },
+            Self::Computed { producer } => {
+                IdempotenceId { producer, text: hash_message(words).to_be_bytes().into() }
+            }
         }
     }
 }
@@ -82,8 +84,8 @@ fn hash_message(words: &[&[u8]]) -> u128 {
     words.chunks(2).map(of_field).fold(0, u128::wrapping_add)
 }
 
-impl Iid<'_> {
-    pub(super) fn format_iid(&self) -> &[u8] {
+impl IdempotenceId<'_> {
+    pub(super) fn as_bytes(&self) -> &[u8] {
         &self.text
     }
 
@@ -104,13 +106,13 @@ impl Iid<'_> {
 fn parse_bound(
     context: &Context<'_>,
     index: usize,
-    before: Option<u64>,
+    previous: Option<u64>,
     (twice, most, outside): (&'static str, i64, &'static str),
 ) -> Result<Option<u64>, CommandError> {
-    if before.is_some() {
+    if previous.is_some() {
         return Err(CommandError::text(twice));
     }
-    let value = context.integer(index)?;
+    let value = context.integer_arg(index)?;
     match u64::try_from(value) {
         Ok(bound) if (1..=most).contains(&value) => Ok(Some(bound)),
         _ => Err(CommandError::text(outside)),
@@ -119,12 +121,12 @@ fn parse_bound(
 
 /// Handles `XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE iids]`.
 pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    const DURATION: (&str, i64, &str) = (
+    const DURATION_PARAMETER: (&str, i64, &str) = (
         "ERR IDMP-DURATION specified multiple times",
         86400,
         "ERR IDMP-DURATION must be between 1 and 86400 seconds",
     );
-    const MAXSIZE: (&str, i64, &str) = (
+    const MAXSIZE_PARAMETER: (&str, i64, &str) = (
         "ERR IDMP-MAXSIZE specified multiple times",
         10000,
         "ERR IDMP-MAXSIZE must be between 1 and 10000 entries",
@@ -135,9 +137,9 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
     while let Some(word) = context.args.get(index) {
         let has_value = index + 1 < context.args.len();
         if word.eq_ignore_ascii_case(b"idmp-duration") && has_value {
-            duration = parse_bound(context, index + 1, duration, DURATION)?;
+            duration = parse_bound(context, index + 1, duration, DURATION_PARAMETER)?;
         } else if word.eq_ignore_ascii_case(b"idmp-maxsize") && has_value {
-            most = parse_bound(context, index + 1, most, MAXSIZE)?;
+            most = parse_bound(context, index + 1, most, MAXSIZE_PARAMETER)?;
         } else {
             return Err(CommandError::Syntax);
         }
@@ -150,7 +152,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.edit_stream(&key, place, |stream| {
         let before = stream.producers().map(keyspace::Producers::bounds);
         let mut bounds = before.unwrap_or(default);
-        bounds.duration = duration.unwrap_or(bounds.duration);
+        bounds.duration_secs = duration.unwrap_or(bounds.duration_secs);
         bounds.max_iids = most.unwrap_or(bounds.max_iids);
         // Any change of the parameters clears the known idempotence ids.
         if before != Some(bounds) {
@@ -165,7 +167,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Handles `XIDMPRECORD key producer iid id`, with which a rewritten AOF restores the idempotence ids of a stream.
 pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, producer, iid) = (context.key(1)?, context.arg(2), context.arg(3));
-    let id = id::parse_exact(context.arg(4))?;
+    let id = id::parse_id(context.arg(4))?;
     if producer.is_empty() {
         return Err(CommandError::text("ERR producer ID must be non-empty"));
     }

@@ -5,7 +5,7 @@ use engine::{CommandError, Context, wrong_subcommand_arguments};
 use keyspace::{Consumer, Group, Producers, Stream, StreamEntry, StreamId};
 use resp::Writer;
 
-use super::common::{StreamAccess, no_such_group, reply_entries, reply_entry, reply_id};
+use super::common::{StreamAccess, no_such_group_error, reply_entries, reply_entry, reply_id};
 use super::progress;
 use crate::help::reply_help;
 
@@ -17,7 +17,7 @@ fn count_to_limit(count: usize) -> usize {
     if count == 0 { usize::MAX } else { count }
 }
 
-pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn reply_stream_info(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let args = context.args;
@@ -26,7 +26,7 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
         3 => None,
         4 if is(3, b"full") => Some(DEFAULT_COUNT),
         6 if is(3, b"full") && is(4, b"count") => {
-            Some(usize::try_from(context.integer(5)?).unwrap_or(DEFAULT_COUNT))
+            Some(usize::try_from(context.integer_arg(5)?).unwrap_or(DEFAULT_COUNT))
         }
         _ => return Err(wrong_subcommand_arguments("XINFO", context.arg(1))),
     };
@@ -37,11 +37,11 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply_number(reply, "length", head.len);
     reply_number(reply, "radix-tree-keys", stream.node_count() as u64);
     reply_number(reply, "radix-tree-nodes", stream.node_count() as u64 + 1);
-    for (name, id) in [("last-generated-id", head.last), ("max-deleted-entry-id", head.max_deleted)] {
+    for (name, id) in [("last-generated-id", head.last_id), ("max-deleted-entry-id", head.max_deleted_id)] {
         reply.bulk(name.as_bytes());
         reply_id(reply, id);
     }
-    reply_number(reply, "entries-added", head.added);
+    reply_number(reply, "entries-added", head.entries_added);
     reply.bulk(b"recorded-first-entry-id");
     reply_id(reply, stream.first_id());
     // Redis 8.6 shows these fields for every stream. Older releases of go-redis 9 refuse a reply with unknown fields,
@@ -51,7 +51,7 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     match full {
         None => reply_first_and_last(reply, &stream),
-        Some(count) => reply_all(reply, &stream, count),
+        Some(count) => reply_full(reply, &stream, count),
     }
     Ok(())
 }
@@ -63,7 +63,7 @@ fn reply_number(reply: &mut Writer<'_>, name: &str, value: u64) {
 
 fn reply_producers(reply: &mut Writer<'_>, producers: &Producers) {
     let (bounds, totals) = (producers.bounds(), producers.lifetime_totals());
-    reply_number(reply, "idmp-duration", bounds.duration);
+    reply_number(reply, "idmp-duration", bounds.duration_secs);
     reply_number(reply, "idmp-maxsize", bounds.max_iids);
     reply_number(reply, "pids-tracked", producers.producer_count() as u64);
     reply_number(reply, "iids-tracked", producers.iid_count() as u64);
@@ -81,10 +81,10 @@ fn reply_first_and_last(reply: &mut Writer<'_>, stream: &Stream) {
         }
     };
     end("first-entry", stream.range(StreamId::MIN, StreamId::MAX).next());
-    end("last-entry", stream.backward(StreamId::MIN, StreamId::MAX).next());
+    end("last-entry", stream.range_backward(StreamId::MIN, StreamId::MAX).next());
 }
 
-fn reply_all(reply: &mut Writer<'_>, stream: &Stream, count: usize) {
+fn reply_full(reply: &mut Writer<'_>, stream: &Stream, count: usize) {
     reply.bulk(b"entries");
     reply_entries(reply, stream.range(StreamId::MIN, StreamId::MAX), count);
     reply.bulk(b"groups");
@@ -147,7 +147,7 @@ fn reply_group_progress(reply: &mut Writer<'_>, stream: &Stream, group: &Group) 
     known("lag", progress::lag(stream, group));
 }
 
-pub(super) fn groups(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn reply_groups(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let (stream, reply) = context.stream_and_reply(&key, place);
@@ -163,11 +163,11 @@ pub(super) fn groups(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-pub(super) fn consumers(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn reply_consumers(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name, now) = (context.key(2)?, context.arg(3), context.now);
     let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let (stream, reply) = context.stream_and_reply(&key, place);
-    let Some(group) = stream.group(name) else { return Err(no_such_group(key.bytes(), name)) };
+    let Some(group) = stream.group(name) else { return Err(no_such_group_error(key.bytes(), name)) };
     reply.array(group.consumer_count());
     let since = |time: Millis| now.0.saturating_sub(time.0).max(0);
     for (name, consumer) in group.consumers() {

@@ -14,22 +14,22 @@ use super::common::StreamAccess;
 use super::common::{consumer_name, reply_fields, reply_id};
 
 /// Polling interval in milliseconds of a blocked reader when the next due time is unknown.
-const POLL_MILLIS: i64 = 100;
+const POLL_INTERVAL_MILLIS: i64 = 100;
 
 /// A claimed entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClaimedEntry {
     id: StreamId,
     /// Idle time of the entry before the claim, in milliseconds.
-    idle: i64,
+    idle_millis: i64,
     /// Number of deliveries of the entry before the claim.
-    count: u64,
+    delivery_count: u64,
 }
 
 impl ClaimedEntry {
     pub(super) fn reply(&self, reply: &mut Writer<'_>, stream: &Stream) {
         if let Some(entry) = stream.entry(self.id) {
-            reply_with_times(reply, &entry, self.idle, self.count);
+            reply_with_times(reply, &entry, self.idle_millis, self.delivery_count);
         }
     }
 }
@@ -49,14 +49,14 @@ pub(super) fn parse_min_idle(context: &Context<'_>, index: usize) -> Result<i64,
         CommandError::text("ERR min-idle-time is not an integer or out of range");
     const NEGATIVE_MIN_IDLE: CommandError =
         CommandError::text("ERR min-idle-time must be a positive integer");
-    let min_idle = context.integer(index).map_err(|_| INVALID_MIN_IDLE)?;
+    let min_idle = context.integer_arg(index).map_err(|_| INVALID_MIN_IDLE)?;
     if min_idle < 0 { Err(NEGATIVE_MIN_IDLE) } else { Ok(min_idle) }
 }
 
 /// The time at which the next entry of the group may become claimable.
 pub(super) fn next_claimable_at(group: &Group, min_idle: i64, now: Millis) -> Millis {
     // An entry that is delivered from now on becomes claimable no earlier than `latest`.
-    let latest = now.0.saturating_add(min_idle.max(POLL_MILLIS));
+    let latest = now.0.saturating_add(min_idle.max(POLL_INTERVAL_MILLIS));
     let longest = group.pending_by_time().next();
     let due = longest.map_or(latest, |(delivered, _)| delivered.0.saturating_add(min_idle));
     Millis(due.clamp(now.0.saturating_add(1), latest))
@@ -74,11 +74,11 @@ pub(super) fn claim_idle_entries(
     key: &Key<'_>,
     place: EntryRef,
     (name, consumer): (&[u8], &[u8]),
-    wanted: (i64, usize),
+    limits: (i64, usize),
 ) -> (EntryRef, Vec<ClaimedEntry>) {
     let now = context.now;
     let stream = context.stream_at(key, place);
-    let found = stream.group(name).map_or_else(Vec::new, |group| claimable_entries(group, now, wanted));
+    let found = stream.group(name).map_or_else(Vec::new, |group| claimable_entries(group, now, limits));
     let (there, gone): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, id)| stream.entry(*id).is_some());
     drop(stream);
     if there.is_empty() && gone.is_empty() {
@@ -88,17 +88,22 @@ pub(super) fn claim_idle_entries(
         let (mut claimed, mut overdue) = (ClaimResult::default(), Vec::new());
         let Some(group) = stream.group_mut(name) else { return (claimed, overdue) };
         claimed.last_delivered = group.last_delivered;
-        claimed.deleted = gone.into_iter().map(|(_, id)| id).filter(|id| group.acknowledge(*id)).collect();
+        claimed.deleted_ids =
+            gone.into_iter().map(|(_, id)| id).filter(|id| group.acknowledge(*id)).collect();
         let consumer = consumer_name(group, consumer);
         for (delivered, id) in there {
             let Some(before) = group.pending(id).map(|pending| pending.delivery_count) else { continue };
             let count = before.saturating_add(1);
             group.assign(id, &consumer, now, count);
-            claimed.claimed.push((
+            claimed.claimed_entries.push((
                 id,
                 PendingEntry { consumer: consumer.clone(), delivery_time: now, delivery_count: count },
             ));
-            overdue.push(ClaimedEntry { id, idle: now.0.saturating_sub(delivered.0), count: before });
+            overdue.push(ClaimedEntry {
+                id,
+                idle_millis: now.0.saturating_sub(delivered.0),
+                delivery_count: before,
+            });
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
             consumer.last_seen = now;

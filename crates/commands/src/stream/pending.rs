@@ -7,7 +7,7 @@ use keyspace::{Group, PendingEntry, StreamId};
 use resp::Writer;
 
 use super::common::StreamAccess;
-use super::common::{no_group, reply_id};
+use super::common::{no_group_error, reply_id};
 use super::{id, range};
 
 pub(super) fn xack(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -43,13 +43,13 @@ impl<'a> PendingQuery<'a> {
     fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
         let (mut idle, mut at) = (0, 3);
         if context.arg(3).eq_ignore_ascii_case(b"idle") {
-            idle = context.integer(4)?;
+            idle = context.integer_arg(4)?;
             if context.args.len() < 8 {
                 return Err(CommandError::Syntax);
             }
             at = 5;
         }
-        let count = usize::try_from(context.integer(at + 2)?).unwrap_or(0);
+        let count = usize::try_from(context.integer_arg(at + 2)?).unwrap_or(0);
         let (from, to) = (id::parse_range_start(context.arg(at))?, id::parse_range_end(context.arg(at + 1))?);
         Ok(Self { min_idle: idle, start_id: from, end_id: to, count, consumer: context.args.get(at + 3) })
     }
@@ -62,11 +62,11 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
         6..=9 => Some(PendingQuery::parse(context)?),
         _ => return Err(CommandError::Syntax),
     };
-    let Some(place) = context.read_stream(&key)? else { return Err(no_group(key.bytes(), name, "")) };
+    let Some(place) = context.read_stream(&key)? else { return Err(no_group_error(key.bytes(), name, "")) };
     let (stream, reply) = context.stream_and_reply(&key, place);
-    let Some(group) = stream.group(name) else { return Err(no_group(key.bytes(), name, "")) };
+    let Some(group) = stream.group(name) else { return Err(no_group_error(key.bytes(), name, "")) };
     let Some(PendingQuery { min_idle: idle, start_id: from, end_id: to, count, consumer }) = asked else {
-        summarize(reply, group);
+        reply_summary(reply, group);
         return Ok(());
     };
     let mut rows: Vec<(StreamId, &PendingEntry)> = Vec::new();
@@ -96,7 +96,7 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Replies with the summary form: the number of pending entries, the lowest and the highest id, and the number per
 /// consumer.
-fn summarize(reply: &mut Writer<'_>, group: &Group) {
+fn reply_summary(reply: &mut Writer<'_>, group: &Group) {
     reply.array(4);
     reply.integer(group.pending_len() as i64);
     let first = group.pending_from(StreamId::MIN).next().map(|(id, _)| id);

@@ -40,7 +40,7 @@ fn reply_range(
         if !context.arg(index).eq_ignore_ascii_case(b"count") || index + 1 == context.args.len() {
             return Err(CommandError::Syntax);
         }
-        count = Some(usize::try_from(context.integer(index + 1)?).unwrap_or(0));
+        count = Some(usize::try_from(context.integer_arg(index + 1)?).unwrap_or(0));
         index += 2;
     }
     let Some(place) = context.read_stream(&key)? else {
@@ -54,7 +54,7 @@ fn reply_range(
     let count = count.unwrap_or(0);
     let reply_range = |stream: &Stream, reply: &mut Writer<'_>| {
         if backward {
-            reply_entries(reply, stream.backward(from, to), count);
+            reply_entries(reply, stream.range_backward(from, to), count);
         } else {
             reply_entries(reply, stream.range(from, to), count);
         }
@@ -72,7 +72,7 @@ fn reply_range(
 
 /// Parses all arguments from index `from` on as ids.
 pub(super) fn parse_ids(context: &Context<'_>, from: usize) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
-    context.args.from(from).iter().map(id::parse_exact).collect()
+    context.args.skip(from).iter().map(id::parse_id).collect()
 }
 
 pub(super) fn xdel(context: &mut Context<'_>) -> Result<(), CommandError> {

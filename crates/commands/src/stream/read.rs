@@ -13,7 +13,7 @@ use resp::{Args, Protocol, Request, Writer};
 use smallvec::SmallVec;
 
 use super::common::StreamAccess;
-use super::common::{no_group, reply_entry, reply_id};
+use super::common::{no_group_error, reply_entry, reply_id};
 use super::id;
 use super::overdue::{self, ClaimedEntry};
 use super::progress::GroupProgress;
@@ -27,7 +27,7 @@ struct GroupReader<'a> {
     /// Whether delivered entries do not become pending (NOACK).
     no_ack: bool,
     /// The minimum idle time in milliseconds that CLAIM requires; `None` without CLAIM.
-    claims: Option<i64>,
+    claim_min_idle: Option<i64>,
 }
 
 /// The arguments of XREAD or XREADGROUP.
@@ -36,18 +36,18 @@ struct ReadArguments<'a> {
     /// Maximum number of entries per stream; 0 means all.
     count: usize,
     /// The deadline of BLOCK: the outer `None` means no BLOCK, the inner `None` means to wait without a limit.
-    blocks_until: Option<Option<Millis>>,
+    deadline: Option<Option<Millis>>,
     /// Argument index of the BLOCK timeout.
-    block: usize,
+    timeout_index: usize,
     keys: Range<usize>,
 }
 
 /// The position from which a stream is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StartPosition {
-    After(StreamId),
+    AfterId(StreamId),
     /// Only entries that the group has not delivered yet (`>`).
-    New,
+    NewEntries,
 }
 
 /// An option of XREAD or XREADGROUP. Numbers are argument indexes.
@@ -95,7 +95,7 @@ pub(super) fn parse_xread_keys(args: Args<'_>) -> RequestKeys {
 }
 
 impl<'a> ReadArguments<'a> {
-    fn parse(context: &Context<'a>, of_group: bool) -> Result<Self, CommandError> {
+    fn parse(context: &Context<'a>, is_group_read: bool) -> Result<Self, CommandError> {
         let args = context.args;
         let (mut group, mut no_ack, mut claims) = (None, false, None);
         let (mut count, mut waits, mut block, mut index) = (0, None, 0, 1);
@@ -104,25 +104,30 @@ impl<'a> ReadArguments<'a> {
             index = next;
             match option {
                 ReadOption::Block(place) => {
-                    waits = Some(block_millis(context, place)?);
+                    waits = Some(parse_block_deadline(context, place)?);
                     block = place;
                 }
-                ReadOption::Count(place) => count = usize::try_from(context.integer(place)?).unwrap_or(0),
+                ReadOption::Count(place) => count = usize::try_from(context.integer_arg(place)?).unwrap_or(0),
                 ReadOption::Streams(keys) => {
-                    let reader =
-                        group.map(|(group, consumer)| GroupReader { group, consumer, no_ack, claims });
-                    return Self { reader, count, blocks_until: waits, block, keys }.check_ids(of_group);
+                    let reader = group.map(|(group, consumer)| GroupReader {
+                        group,
+                        consumer,
+                        no_ack,
+                        claim_min_idle: claims,
+                    });
+                    return Self { reader, count, deadline: waits, timeout_index: block, keys }
+                        .check_ids(is_group_read);
                 }
-                ReadOption::Claim(place) if of_group => {
+                ReadOption::Claim(place) if is_group_read => {
                     claims = Some(overdue::parse_min_idle(context, place)?);
                 }
-                ReadOption::Group(_) if !of_group => {
+                ReadOption::Group(_) if !is_group_read => {
                     return Err(CommandError::text(
                         "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.",
                     ));
                 }
                 ReadOption::Group(place) => group = Some((context.arg(place), context.arg(place + 1))),
-                ReadOption::NoAck if !of_group => {
+                ReadOption::NoAck if !is_group_read => {
                     return Err(CommandError::text(
                         "ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.",
                     ));
@@ -135,15 +140,15 @@ impl<'a> ReadArguments<'a> {
     }
 
     /// Checks that STREAMS is followed by one id for each key.
-    fn check_ids(mut self, of_group: bool) -> Result<Self, CommandError> {
+    fn check_ids(mut self, is_group_read: bool) -> Result<Self, CommandError> {
         if !self.keys.len().is_multiple_of(2) {
-            return Err(CommandError::text(if of_group {
+            return Err(CommandError::text(if is_group_read {
                 "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified."
             } else {
                 "ERR Unbalanced 'xread' list of streams: for each stream key an ID or '$' must be specified."
             }));
         }
-        if of_group && self.reader.is_none() {
+        if is_group_read && self.reader.is_none() {
             return Err(CommandError::text("ERR Missing GROUP option for XREADGROUP"));
         }
         self.keys.end -= self.keys.len() / 2;
@@ -151,7 +156,7 @@ impl<'a> ReadArguments<'a> {
     }
 
     /// Resolves the keys to their entries and start positions.
-    fn resolve(&self, context: &mut Context<'a>) -> Result<ResolvedStreams<'a>, CommandError> {
+    fn resolve_streams(&self, context: &mut Context<'a>) -> Result<ResolvedStreams<'a>, CommandError> {
         let mut found = ResolvedStreams::new();
         for index in self.keys.clone() {
             let (key, word) = (context.key(index)?, context.arg(index + self.keys.len()));
@@ -160,7 +165,11 @@ impl<'a> ReadArguments<'a> {
                 let there =
                     place.is_some_and(|place| context.stream_at(&key, place).group(reader.group).is_some());
                 if !there {
-                    return Err(no_group(key.bytes(), reader.group, " in XREADGROUP with GROUP option"));
+                    return Err(no_group_error(
+                        key.bytes(),
+                        reader.group,
+                        " in XREADGROUP with GROUP option",
+                    ));
                 }
             }
             let from = match (word, self.reader) {
@@ -171,8 +180,8 @@ impl<'a> ReadArguments<'a> {
                          just return an empty result set.",
                     ));
                 }
-                (b"$", None) => StartPosition::After(
-                    place.map_or(StreamId::MIN, |place| context.stream_at(&key, place).head().last),
+                (b"$", None) => StartPosition::AfterId(
+                    place.map_or(StreamId::MIN, |place| context.stream_at(&key, place).head().last_id),
                 ),
                 (b"+", Some(_)) => {
                     return Err(CommandError::text(
@@ -182,11 +191,11 @@ impl<'a> ReadArguments<'a> {
                     ));
                 }
                 // `+` means the last existing entry, or the next entry if the stream is empty.
-                (b"+", None) => StartPosition::After(place.map_or(StreamId::MIN, |place| {
+                (b"+", None) => StartPosition::AfterId(place.map_or(StreamId::MIN, |place| {
                     let stream = context.stream_at(&key, place);
                     match stream.last_entry_id().previous() {
                         Some(before) if stream.head().len > 0 => before,
-                        _ => stream.head().last,
+                        _ => stream.head().last_id,
                     }
                 })),
                 (b">", None) => {
@@ -195,11 +204,11 @@ impl<'a> ReadArguments<'a> {
                          option.",
                     ));
                 }
-                (b">", Some(_)) => StartPosition::New,
-                (word, reader) => match id::parse_exact(word)? {
+                (b">", Some(_)) => StartPosition::NewEntries,
+                (word, reader) => match id::parse_id(word)? {
                     // Redis represents `>` by this id as well.
-                    StreamId::MAX if reader.is_some() => StartPosition::New,
-                    id => StartPosition::After(id),
+                    StreamId::MAX if reader.is_some() => StartPosition::NewEntries,
+                    id => StartPosition::AfterId(id),
                 },
             };
             found.push((key, place, from));
@@ -212,14 +221,14 @@ impl<'a> ReadArguments<'a> {
         &self,
         context: &mut Context<'a>,
         start: usize,
-        streams: usize,
+        stream_count: usize,
         found: &ResolvedStreams<'a>,
     ) -> CommandOutcome {
-        if streams > 0 {
-            finish_reply(&mut context.reply, start, streams);
+        if stream_count > 0 {
+            insert_reply_header(&mut context.reply, start, stream_count);
             return CommandOutcome::Done;
         }
-        let Some(until) = self.blocks_until else {
+        let Some(until) = self.deadline else {
             context.reply.null_array();
             return CommandOutcome::Done;
         };
@@ -230,29 +239,30 @@ impl<'a> ReadArguments<'a> {
         // remaining time.
         let resolved =
             |index: usize| match index.checked_sub(self.keys.end).and_then(|place| found.get(place)) {
-                Some((_, _, StartPosition::After(id))) => id::format_id(*id),
+                Some((_, _, StartPosition::AfterId(id))) => id::format_id(*id),
                 _ => match &left {
-                    Some(left) if index == self.block => left.as_bytes().into(),
+                    Some(left) if index == self.timeout_index => left.as_bytes().into(),
                     _ => context.arg(index).into(),
                 },
             };
         let request: Request = (0..context.args.len()).map(resolved).collect();
         CommandOutcome::Block(KeyWait {
-            keys: self.keys.clone(),
-            kind: Kind::Stream,
+            key_arguments: self.keys.clone(),
+            value_type: Kind::Stream,
             deadline: early.or(until),
             retries_at_deadline: early.is_some(),
             timeout_reply: |reply| reply.null_array(),
             resolved_request: Some(request),
-            wakes_on_removal: self.reader.is_some(),
+            retries_on_removal: self.reader.is_some(),
         })
     }
 }
 
 /// The deadline for the timeout at argument `index`; 0 means no limit.
-fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
-    const NO_NUMBER: CommandError = CommandError::text("ERR timeout is not an integer or out of range");
-    let timeout = context.integer(index).map_err(|_| NO_NUMBER)?;
+fn parse_block_deadline(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
+    const NOT_AN_INTEGER_ERROR: CommandError =
+        CommandError::text("ERR timeout is not an integer or out of range");
+    let timeout = context.integer_arg(index).map_err(|_| NOT_AN_INTEGER_ERROR)?;
     match timeout {
         ..0 => Err(CommandError::text("ERR timeout is negative")),
         0 => Ok(None),
@@ -266,8 +276,8 @@ fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, C
 impl GroupReader<'_> {
     /// The time at which the next pending entry may become claimable. `None` without CLAIM or without an existing group.
     fn next_claimable_at(&self, context: &Context<'_>, found: &ResolvedStreams<'_>) -> Option<Millis> {
-        let min_idle = self.claims?;
-        let new = found.iter().filter(|(_, _, from)| *from == StartPosition::New);
+        let min_idle = self.claim_min_idle?;
+        let new = found.iter().filter(|(_, _, from)| *from == StartPosition::NewEntries);
         let streams = new.filter_map(|(key, place, _)| Some(context.stream_at(key, (*place)?)));
         let due = streams.filter_map(|stream| {
             Some(overdue::next_claimable_at(stream.group(self.group)?, min_idle, context.now))
@@ -280,17 +290,17 @@ impl GroupReader<'_> {
 type ResolvedStreams<'a> = SmallVec<[(Key<'a>, Option<EntryRef>, StartPosition); 2]>;
 
 /// Inserts the header of the reply at byte `start`, before the streams that were already written.
-fn finish_reply(reply: &mut Writer<'_>, start: usize, streams: usize) {
+fn insert_reply_header(reply: &mut Writer<'_>, start: usize, stream_count: usize) {
     let body = reply.buffer().split_off(start);
     match reply.protocol() {
-        Protocol::Resp2 => reply.array(streams),
-        Protocol::Resp3 => reply.map(streams),
+        Protocol::Resp2 => reply.array(stream_count),
+        Protocol::Resp3 => reply.map(stream_count),
     }
     reply.raw(&body);
 }
 
 /// Writes the header of one stream's entries.
-fn begin_stream(reply: &mut Writer<'_>, key: &Key<'_>) {
+fn write_stream_header(reply: &mut Writer<'_>, key: &Key<'_>) {
     if reply.protocol() == Protocol::Resp2 {
         reply.array(2);
     }
@@ -299,18 +309,18 @@ fn begin_stream(reply: &mut Writer<'_>, key: &Key<'_>) {
 
 pub(super) fn xread(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let reading = ReadArguments::parse(context, false)?;
-    let found = reading.resolve(context)?;
+    let found = reading.resolve_streams(context)?;
     let (start, mut streams) = (context.reply.len(), 0);
     for (key, place, from) in &found {
-        let (Some(place), StartPosition::After(last)) = (place, from) else { continue };
+        let (Some(place), StartPosition::AfterId(last)) = (place, from) else { continue };
         let head = context.table_ref(key).stream(*place).map(|stream| stream.head()).unwrap_or_default();
-        let (true, Some(first)) = (head.len > 0 && head.last > *last, last.next()) else { continue };
+        let (true, Some(first)) = (head.len > 0 && head.last_id > *last, last.next()) else { continue };
         let (stream, reply) = context.stream_and_reply(key, *place);
         let most = if reading.count == 0 { usize::MAX } else { reading.count };
         let entries: SmallVec<[StreamEntry<'_>; 16]> =
             stream.range(first, StreamId::MAX).take(most).collect();
         if !entries.is_empty() {
-            begin_stream(reply, key);
+            write_stream_header(reply, key);
             reply.array(entries.len());
             entries.iter().for_each(|entry| reply_entry(reply, entry));
             streams += 1;
@@ -321,7 +331,7 @@ pub(super) fn xread(context: &mut Context<'_>) -> Result<CommandOutcome, Command
 
 pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let reading = ReadArguments::parse(context, true)?;
-    let found = reading.resolve(context)?;
+    let found = reading.resolve_streams(context)?;
     let Some(reader) = reading.reader else { return Err(CommandError::Syntax) };
     let (start, mut streams) = (context.reply.len(), 0);
     for (key, place, from) in &found {
@@ -329,8 +339,8 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<CommandOutcome, Co
         // Create the consumer even if it receives no entry, as Redis does.
         let place = context.touch_consumer(key, place, reader.group, reader.consumer);
         let given = match from {
-            StartPosition::New => deliver_new(context, key, place, &reader, reading.count),
-            StartPosition::After(last) => {
+            StartPosition::NewEntries => deliver_new_entries(context, key, place, &reader, reading.count),
+            StartPosition::AfterId(last) => {
                 redeliver(context, key, place, &reader, (*last, reading.count));
                 true
             }
@@ -341,7 +351,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<CommandOutcome, Co
 }
 
 /// Delivers overdue and new entries. Returns whether any entry was delivered.
-fn deliver_new(
+fn deliver_new_entries(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
@@ -350,7 +360,7 @@ fn deliver_new(
 ) -> bool {
     let now = context.now;
     let most = if count == 0 { usize::MAX } else { count };
-    let (place, overdue) = match reader.claims {
+    let (place, overdue) = match reader.claim_min_idle {
         Some(min_idle) => overdue::claim_idle_entries(
             context,
             key,
@@ -360,11 +370,13 @@ fn deliver_new(
         ),
         None => (place, Vec::new()),
     };
-    let Some((ids, read)) = reply_new(context, key, place, reader, most, &overdue) else { return false };
+    let Some((ids, read)) = reply_new_entries(context, key, place, reader, most, &overdue) else {
+        return false;
+    };
     let Some(last) = ids.last().copied() else { return !overdue.is_empty() };
     let (_, name) = context.edit_stream(key, place, |stream| {
         let group = stream.group_mut(reader.group)?;
-        let name = group.name_of(reader.consumer)?;
+        let name = group.consumer_name(reader.consumer)?;
         if let Some(consumer) = group.consumer_mut(reader.consumer) {
             // With NOACK, entries are not assigned to the consumer, so the delivery does not make the consumer active.
             consumer.last_active = if reader.no_ack { consumer.last_active } else { Some(now) };
@@ -387,28 +399,28 @@ fn deliver_new(
 
 /// Replies with overdue and new entries, if there are any. Returns the ids of the new entries and the read counter that
 /// the group has after them.
-fn reply_new(
+fn reply_new_entries(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
     reader: &GroupReader<'_>,
-    most: usize,
+    max_entries: usize,
     overdue: &[ClaimedEntry],
 ) -> Option<(SmallVec<[StreamId; 16]>, Option<u64>)> {
     let (stream, reply) = context.stream_and_reply(key, place);
     let group = stream.group(reader.group)?;
-    let most = most.saturating_sub(overdue.len());
+    let most = max_entries.saturating_sub(overdue.len());
     let entries: SmallVec<[StreamEntry<'_>; 16]> = match group.last_delivered.next() {
         Some(first) if stream.head().len > 0 => stream.range(first, StreamId::MAX).take(most).collect(),
         _ => SmallVec::new(),
     };
     if !entries.is_empty() || !overdue.is_empty() {
-        begin_stream(reply, key);
+        write_stream_header(reply, key);
         reply.array(overdue.len() + entries.len());
         overdue.iter().for_each(|claimed| claimed.reply(reply, &stream));
     }
     for entry in &entries {
-        match reader.claims {
+        match reader.claim_min_idle {
             Some(_) => overdue::reply_with_times(reply, entry, 0, 0),
             None => reply_entry(reply, entry),
         }
@@ -429,14 +441,14 @@ fn redeliver(
 ) {
     let now = context.now;
     let most = if count == 0 { usize::MAX } else { count };
-    let (table, reply) = context.view_and_reply(key);
-    let stream = table.stream(place).expect("a stream was found there").read();
+    let (table, reply) = context.table_and_reply(key);
+    let stream = table.stream(place).expect("a stream was found there").to_stream();
     let own = stream.group(reader.group).and_then(|group| group.consumer(reader.consumer));
     let ids: Vec<StreamId> = match (own, last.next()) {
         (Some(consumer), Some(first)) => consumer.pending_from(first).take(most).collect(),
         _ => Vec::new(),
     };
-    begin_stream(reply, key);
+    write_stream_header(reply, key);
     reply.array(ids.len());
     let mut there = Vec::new();
     for id in ids {

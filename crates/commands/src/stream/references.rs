@@ -27,7 +27,7 @@ pub(super) enum ReferencePolicy {
 }
 
 impl ReferencePolicy {
-    pub(super) fn parse_word(word: &[u8]) -> Option<Self> {
+    pub(super) fn parse_option_word(word: &[u8]) -> Option<Self> {
         match () {
             () if word.eq_ignore_ascii_case(b"keepref") => Some(Self::Keep),
             () if word.eq_ignore_ascii_case(b"delref") => Some(Self::Delete),
@@ -38,26 +38,26 @@ impl ReferencePolicy {
 }
 
 /// Reply of XDELEX and XACKDEL for an entry that does not exist.
-const MISSING: i64 = -1;
-const DELETED: i64 = 1;
-const REFERENCED: i64 = 2;
+const MISSING_REPLY: i64 = -1;
+const DELETED_REPLY: i64 = 1;
+const REFERENCED_REPLY: i64 = 2;
 
 /// Entries deleted from the stream, and entries removed from the groups' pending lists.
 #[derive(Debug, Default)]
 pub(super) struct RemovedEntries {
-    pub(super) deleted: Vec<StreamId>,
-    acknowledged: BTreeMap<Arc<[u8]>, Vec<StreamId>>,
+    pub(super) deleted_ids: Vec<StreamId>,
+    acknowledged_ids: BTreeMap<Arc<[u8]>, Vec<StreamId>>,
 }
 
 impl RemovedEntries {
     fn is_empty(&self) -> bool {
-        self.deleted.is_empty() && self.acknowledged.is_empty()
+        self.deleted_ids.is_empty() && self.acknowledged_ids.is_empty()
     }
 
     /// Removes an entry from the pending lists of all groups.
     pub(super) fn remove_from_pending(&mut self, stream: &mut Stream, id: StreamId) {
         for name in stream.remove_pending_references(id) {
-            self.acknowledged.entry(name).or_default().push(id);
+            self.acknowledged_ids.entry(name).or_default().push(id);
         }
     }
 
@@ -65,7 +65,7 @@ impl RemovedEntries {
     fn acknowledge(&mut self, stream: &mut Stream, name: &[u8], id: StreamId) -> bool {
         let was_pending = stream.group_mut(name).is_some_and(|group| group.acknowledge(id));
         if was_pending {
-            self.acknowledged.entry(name.into()).or_default().push(id);
+            self.acknowledged_ids.entry(name.into()).or_default().push(id);
         }
         was_pending
     }
@@ -73,32 +73,32 @@ impl RemovedEntries {
     fn delete(&mut self, stream: &mut Stream, id: StreamId) -> bool {
         let was_there = stream.delete(id);
         if was_there {
-            self.deleted.push(id);
+            self.deleted_ids.push(id);
         }
         was_there
     }
 
     /// Replicates the removal from pending lists as XACK.
     pub(super) fn log_acknowledged(&self, context: &mut Context<'_>, key: &Key<'_>) {
-        for (name, ids) in &self.acknowledged {
+        for (name, ids) in &self.acknowledged_ids {
             log_ids(context, &[b"XACK", key.bytes(), name], ids);
         }
     }
 
     /// Replicates the deletion of stream entries as XDEL.
     pub(super) fn log_deleted(&self, context: &mut Context<'_>, key: &Key<'_>) {
-        if !self.deleted.is_empty() {
-            log_ids(context, &[b"XDEL", key.bytes()], &self.deleted);
+        if !self.deleted_ids.is_empty() {
+            log_ids(context, &[b"XDEL", key.bytes()], &self.deleted_ids);
         }
     }
 
     /// Replicates the changes and notifies subscribers.
-    fn finish(&self, context: &mut Context<'_>, key: &Key<'_>) {
+    fn report_and_replicate(&self, context: &mut Context<'_>, key: &Key<'_>) {
         if self.is_empty() {
             return;
         }
-        context.report_changes(key, self.deleted.len());
-        if !self.deleted.is_empty() {
+        context.report_changes(key, self.deleted_ids.len());
+        if !self.deleted_ids.is_empty() {
             context.notify(EventClass::STREAM, "xdel", key);
         }
         self.log_acknowledged(context, key);
@@ -115,7 +115,7 @@ fn log_ids(context: &mut Context<'_>, words: &[&[u8]], ids: &[StreamId]) {
 
 /// The arguments of XDELEX and XACKDEL: `[KEEPREF | DELREF | ACKED] IDS numids id [id ...]`.
 struct RemovalArguments<'a> {
-    references: ReferencePolicy,
+    reference_policy: ReferencePolicy,
     ids: Args<'a>,
 }
 
@@ -128,34 +128,34 @@ impl<'a> RemovalArguments<'a> {
         let args = context.args;
         let (mut references, mut ids, mut index) = (None, None, from);
         while let Some(word) = args.get(index) {
-            if let Some(said) = ReferencePolicy::parse_word(word) {
+            if let Some(said) = ReferencePolicy::parse_option_word(word) {
                 if references.replace(said).is_some() {
                     return Err(CommandError::Syntax);
                 }
                 index += 1;
             } else if word.eq_ignore_ascii_case(b"ids") && index + 1 < args.len() {
                 let count =
-                    context.integer(index + 1).ok().filter(|count| *count > 0).ok_or(INVALID_COUNT)?;
+                    context.integer_arg(index + 1).ok().filter(|count| *count > 0).ok_or(INVALID_COUNT)?;
                 let (first, count) = (index + 2, usize::try_from(count).unwrap_or(usize::MAX));
                 if count > args.len() - first {
                     return Err(COUNT_MISMATCH);
                 }
-                ids = Some(args.from(first).first(count));
+                ids = Some(args.skip(first).prefix(count));
                 index = first + count;
             } else {
                 return Err(CommandError::Syntax);
             }
         }
-        Ok(Self { references: references.unwrap_or_default(), ids: ids.ok_or(CommandError::Syntax)? })
+        Ok(Self { reference_policy: references.unwrap_or_default(), ids: ids.ok_or(CommandError::Syntax)? })
     }
 
     fn parse_ids(&self) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
-        self.ids.iter().map(id::parse_exact).collect()
+        self.ids.iter().map(id::parse_id).collect()
     }
 
     fn reply_all_missing(&self, context: &mut Context<'_>) {
         context.reply.array(self.ids.len());
-        (0..self.ids.len()).for_each(|_| context.reply.integer(MISSING));
+        (0..self.ids.len()).for_each(|_| context.reply.integer(MISSING_REPLY));
     }
 }
 
@@ -173,20 +173,20 @@ pub(super) fn xdelex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let mut removed = RemovedEntries::default();
         let delete = |id: &StreamId| {
             let id = *id;
-            if removal.references == ReferencePolicy::Delete {
+            if removal.reference_policy == ReferencePolicy::Delete {
                 // Remove the entry from the pending lists even if the stream entry was deleted earlier.
                 removed.remove_from_pending(stream, id);
             }
             // An id beyond a group's last delivered id counts as unacknowledged, even if no such entry exists.
-            if removal.references == ReferencePolicy::Acknowledged && !stream.is_acknowledged(id) {
-                return REFERENCED;
+            if removal.reference_policy == ReferencePolicy::Acknowledged && !stream.is_acknowledged(id) {
+                return REFERENCED_REPLY;
             }
-            if removed.delete(stream, id) { DELETED } else { MISSING }
+            if removed.delete(stream, id) { DELETED_REPLY } else { MISSING_REPLY }
         };
         let outcomes: SmallVec<[i64; 8]> = ids.iter().map(delete).collect();
         (outcomes, removed)
     });
-    removed.finish(context, &key);
+    removed.report_and_replicate(context, &key);
     context.reply.array(outcomes.len());
     outcomes.iter().for_each(|outcome| context.reply.integer(*outcome));
     Ok(())
@@ -208,21 +208,21 @@ pub(super) fn xackdel(context: &mut Context<'_>) -> Result<(), CommandError> {
         let remove = |id: &StreamId| {
             let id = *id;
             if !removed.acknowledge(stream, name, id) {
-                return MISSING;
+                return MISSING_REPLY;
             }
-            match removal.references {
+            match removal.reference_policy {
                 ReferencePolicy::Keep => {}
                 ReferencePolicy::Delete => removed.remove_from_pending(stream, id),
                 ReferencePolicy::Acknowledged if stream.is_acknowledged(id) => {}
-                ReferencePolicy::Acknowledged => return REFERENCED,
+                ReferencePolicy::Acknowledged => return REFERENCED_REPLY,
             }
             removed.delete(stream, id);
-            DELETED
+            DELETED_REPLY
         };
         let outcomes: SmallVec<[i64; 8]> = ids.iter().map(remove).collect();
         (outcomes, removed)
     });
-    removed.finish(context, &key);
+    removed.report_and_replicate(context, &key);
     context.reply.array(outcomes.len());
     outcomes.iter().for_each(|outcome| context.reply.integer(*outcome));
     Ok(())

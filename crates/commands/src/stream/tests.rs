@@ -55,7 +55,7 @@ fn entries_are_added_and_deleted() {
 #[test]
 fn approximate_trim_is_replicated_as_exact_trim() {
     let mut client = Client::with_recording_log();
-    let stream = keyspace::StreamNodeBounds { bytes: 4096, entries: 2 };
+    let stream = keyspace::StreamNodeBounds { max_bytes: 4096, max_entries: 2 };
     client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits { stream, ..Default::default() });
     for number in 1..=5 {
         client.run_to_text(&format!("xadd s {number} a 1"));
@@ -256,7 +256,7 @@ fn blocked_xread_receives_entries_after_last_id() {
         ("xread block 10 streams s 0", "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1"),
     ]);
     assert!(matches!(client.run_status("xread block 0 streams s $"), DispatchStatus::Blocked));
-    let waiter = client.detach_blocked();
+    let waiter = client.detach_blocked_client();
     assert_eq!(&waiter.request().args()[5], b"1-0", "what was the last is kept");
     client.check_replies(&[("xadd t 1 a 1", "$3|1-0")]);
     assert!(!waiter.is_served());
@@ -273,7 +273,7 @@ fn blocked_reader_fails_when_group_is_destroyed() {
             client.run_status("xreadgroup group g alice block 0 streams s >"),
             DispatchStatus::Blocked
         ));
-        let waiter = client.detach_blocked();
+        let waiter = client.detach_blocked_client();
         client.run_to_text(line);
         assert!(waiter.is_served(), "{line}");
     }
@@ -333,7 +333,7 @@ fn blocked_reader_retries_when_pending_entry_becomes_claimable() {
         client.run_status("xreadgroup group g bob block 5000 claim 300 streams s >"),
         DispatchStatus::Blocked
     ));
-    let waiter = client.detach_blocked();
+    let waiter = client.detach_blocked_client();
     assert_eq!(waiter.deadline(), Some(Millis(begin.0 + 300)));
     assert_eq!(waiter.deadline_reason(), engine::UnblockReason::Retry);
     assert_eq!(&waiter.request().args()[5], b"4700", "the time that is left then");
@@ -341,7 +341,7 @@ fn blocked_reader_retries_when_pending_entry_becomes_claimable() {
         client.run_status("xreadgroup group g bob block 200 claim 300 streams s >"),
         DispatchStatus::Blocked
     ));
-    let waiter = client.detach_blocked();
+    let waiter = client.detach_blocked_client();
     assert_eq!(
         (waiter.deadline(), waiter.deadline_reason()),
         (Some(Millis(begin.0 + 200)), engine::UnblockReason::Timeout)

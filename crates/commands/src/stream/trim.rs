@@ -18,12 +18,16 @@ pub(super) struct TrimOptions {
     trim: Option<StreamTrim>,
     is_approximate: bool,
     limit: Option<u64>,
-    references: Option<ReferencePolicy>,
+    reference_policy: Option<ReferencePolicy>,
 }
 
 /// Parses a number, which must not be negative. `negative_error` is the error message for a negative number.
-fn parse_amount(context: &Context<'_>, index: usize, negative: &'static str) -> Result<u64, CommandError> {
-    u64::try_from(context.integer(index)?).map_err(|_| CommandError::text(negative))
+fn parse_amount(
+    context: &Context<'_>,
+    index: usize,
+    negative_error: &'static str,
+) -> Result<u64, CommandError> {
+    u64::try_from(context.integer_arg(index)?).map_err(|_| CommandError::text(negative_error))
 }
 
 impl TrimOptions {
@@ -34,15 +38,15 @@ impl TrimOptions {
         context: &Context<'_>,
         index: usize,
     ) -> Result<Option<usize>, CommandError> {
-        const GIVEN_TWICE: CommandError = CommandError::text(
+        const GIVEN_TWICE_ERROR: CommandError = CommandError::text(
             "ERR syntax error, MAXLEN and MINID options at the same time are not compatible",
         );
         let (args, is) = (context.args, |word: &[u8]| context.arg(index).eq_ignore_ascii_case(word));
         let behind = args.len() - 1 - index;
-        if self.references.is_none()
-            && let Some(references) = ReferencePolicy::parse_word(context.arg(index))
+        if self.reference_policy.is_none()
+            && let Some(references) = ReferencePolicy::parse_option_word(context.arg(index))
         {
-            self.references = Some(references);
+            self.reference_policy = Some(references);
             return Ok(Some(index + 1));
         }
         if behind == 0 {
@@ -51,7 +55,7 @@ impl TrimOptions {
         let is_len = is(b"maxlen");
         if is_len || is(b"minid") {
             if self.trim.is_some() {
-                return Err(GIVEN_TWICE);
+                return Err(GIVEN_TWICE_ERROR);
             }
             let sign =
                 Some(context.arg(index + 1)).filter(|sign| behind >= 2 && matches!(*sign, b"~" | b"="));
@@ -60,7 +64,7 @@ impl TrimOptions {
             self.trim = Some(if is_len {
                 StreamTrim::MaxLen(parse_amount(context, at, "ERR The MAXLEN argument must be >= 0.")?)
             } else {
-                StreamTrim::MinId(id::parse_exact(context.arg(at))?)
+                StreamTrim::MinId(id::parse_id(context.arg(at))?)
             });
             return Ok(Some(at + 1));
         }
@@ -73,7 +77,7 @@ impl TrimOptions {
 
     /// Whether KEEPREF, DELREF or ACKED, which only Redis has, were given.
     pub(super) fn has_reference_options(&self) -> bool {
-        self.references.is_some()
+        self.reference_policy.is_some()
     }
 
     /// Combines the parsed options into a trim. Returns `None` if the command requests no trim.
@@ -102,12 +106,16 @@ impl TrimOptions {
             (false, None) => TrimPrecision::Exact,
             (true, Some(limit)) => TrimPrecision::Nodes(limit),
             (true, None) => {
-                let most = context.engine.settings.node_bounds().entries as u64;
+                let most = context.engine.settings.stream_node_bounds().max_entries as u64;
                 let most = most.saturating_mul(DEFAULT_LIMIT_NODES).min(MAX_DEFAULT_LIMIT);
                 TrimPrecision::Nodes(if most == 0 { MIN_DEFAULT_LIMIT } else { most })
             }
         };
-        Ok(Some(TrimRequest { trim, exactness, references: self.references.unwrap_or_default() }))
+        Ok(Some(TrimRequest {
+            trim,
+            precision: exactness,
+            reference_policy: self.reference_policy.unwrap_or_default(),
+        }))
     }
 }
 
@@ -115,8 +123,8 @@ impl TrimOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TrimRequest {
     trim: StreamTrim,
-    exactness: TrimPrecision,
-    references: ReferencePolicy,
+    precision: TrimPrecision,
+    reference_policy: ReferencePolicy,
 }
 
 /// The result of a trim.
@@ -134,15 +142,15 @@ pub(super) struct TrimResult {
 impl TrimRequest {
     /// Whether the trim has the same result on every server with the same stream.
     pub(super) fn is_exact(&self) -> bool {
-        self.exactness == TrimPrecision::Exact && self.references == ReferencePolicy::Keep
+        self.precision == TrimPrecision::Exact && self.reference_policy == ReferencePolicy::Keep
     }
 
     /// Deletes entries from the stream as the trim requests.
     pub(super) fn apply(&self, stream: &mut Stream) -> TrimResult {
-        if self.references != ReferencePolicy::Keep {
+        if self.reference_policy != ReferencePolicy::Keep {
             return self.run_with_references(stream);
         }
-        let (cut, gone) = stream.trim(self.trim, self.exactness);
+        let (cut, gone) = stream.trim(self.trim, self.precision);
         let exactly = Some(self.exact_equivalent(stream.head(), stream.first_id()));
         TrimResult {
             deleted_count: cut,
@@ -153,11 +161,11 @@ impl TrimRequest {
     }
 
     fn run_with_references(&self, stream: &mut Stream) -> TrimResult {
-        let limit = match self.exactness {
+        let limit = match self.precision {
             TrimPrecision::Exact => 0,
             TrimPrecision::Nodes(most) => most,
         };
-        let all = self.references == ReferencePolicy::Delete;
+        let all = self.reference_policy == ReferencePolicy::Delete;
         let ids = stream.trimmable_entries(self.trim, limit, |id| all || stream.is_acknowledged(id));
         let mut removed = RemovedEntries::default();
         if all {
@@ -165,7 +173,7 @@ impl TrimRequest {
         }
         let (cut, mut gone, mut exactly) = (ids.len() as u64, Stream::default(), None);
         match ids.last() {
-            Some(last) if stream.first_id_is(&ids) => {
+            Some(last) if stream.starts_with_ids(&ids) => {
                 gone = stream.trim_through(*last);
                 exactly = Some(self.exact_equivalent(stream.head(), stream.first_id()));
             }
@@ -175,7 +183,7 @@ impl TrimRequest {
                 for id in &ids {
                     stream.delete(*id);
                 }
-                removed.deleted = ids;
+                removed.deleted_ids = ids;
             }
         }
         TrimResult { deleted_count: cut, removed_nodes: gone, removed_entries: removed, exact_form: exactly }
@@ -215,13 +223,13 @@ impl TrimResult {
 }
 
 pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
-    const NO_STRATEGY: CommandError =
+    const MISSING_STRATEGY_ERROR: CommandError =
         CommandError::text("ERR syntax error, XTRIM must be called with a trimming strategy");
     let (key, mut words, mut index) = (context.key(1)?, TrimOptions::default(), 2);
     while index < context.args.len() {
         index = words.parse_option(context, index)?.ok_or(CommandError::Syntax)?;
     }
-    let trimming = words.finish(context)?.ok_or(NO_STRATEGY)?;
+    let trimming = words.finish(context)?.ok_or(MISSING_STRATEGY_ERROR)?;
     let Some(place) = context.find_stream(&key)? else {
         context.reply.integer(0);
         return Ok(());

@@ -11,7 +11,7 @@ impl AnyValue<'_> for StreamRef<'_> {
     }
 
     fn digest(&self, digest: &mut Digest) {
-        for entry in self.read().range(StreamId::MIN, StreamId::MAX) {
+        for entry in self.to_stream().range(StreamId::MIN, StreamId::MAX) {
             digest.add_ordered(format!("{}.{}", entry.id.millis, entry.id.sequence).as_bytes());
             entry.for_each(&mut |name, value| {
                 digest.add_ordered(name);

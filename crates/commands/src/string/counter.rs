@@ -14,12 +14,12 @@ pub(super) fn decr(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn incrby(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let amount = context.integer(2)?;
+    let amount = context.integer_arg(2)?;
     increment_by(context, amount)
 }
 
 pub(super) fn decrby(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let amount = context.integer(2)?;
+    let amount = context.integer_arg(2)?;
     let amount = amount.checked_neg().ok_or(CommandError::text("ERR decrement would overflow"))?;
     increment_by(context, amount)
 }
@@ -82,7 +82,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn integer_increments() {
+    fn incr_commands_add_integers() {
         let not_integer = "-ERR value is not an integer or out of range";
         Client::new().check_replies(&[
             ("incr n", ":1"),

@@ -3,7 +3,7 @@
 use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, Value};
 
-use super::options::{AcceptedOptions, Comparison, Expiry, SetOptions, digest};
+use super::options::{AcceptedOptions, Comparison, ExpiryOption, SetOptions, digest};
 
 /// Replies with the string under `key`, or with null if the key does not exist. Returns the location of the entry.
 #[inline(always)]
@@ -12,7 +12,7 @@ pub(super) fn reply_string(
     key: &Key<'_>,
 ) -> Result<Option<EntryRef>, CommandError> {
     let found = context.find_for_read(key);
-    let (table, reply) = context.view_and_reply(key);
+    let (table, reply) = context.table_and_reply(key);
     match found.map(|place| table.value(place)) {
         None => reply.null(),
         Some(Value::String(string)) => reply.bulk(string.bytes),
@@ -46,13 +46,13 @@ pub(super) fn getex(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     };
     context.string_value(&key, place)?;
-    let (table, reply) = context.view_and_reply(&key);
+    let (table, reply) = context.table_and_reply(&key);
     if let Value::String(string) = table.value(place) {
         reply.bulk(string.bytes);
     }
     match at {
         Some(at) => context.expire_at(&key, place, at),
-        None if options.expiry == Expiry::Persist => {
+        None if options.expiry == ExpiryOption::Persist => {
             context.persist(&key, place);
         }
         None => {}
@@ -138,7 +138,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn string_read_commands() {
+    fn get_getdel_and_strlen_read_strings() {
         Client::new().check_replies(&[
             ("get k", "$-1"),
             ("strlen k", ":0"),

@@ -6,19 +6,19 @@ use engine::{CommandError, Context, EventClass, LazyFreeReason};
 use keyspace::{EncodingHint, EntryRef, Key, PackedValue};
 use resp::Protocol;
 
-use super::options::Expiry;
+use super::options::ExpiryOption;
 use crate::long_double::LongDouble;
 use crate::time_arg::parse_time_option;
 
 /// The arguments of INCREX before numbers are parsed.
 #[derive(Default)]
 struct IncrexArguments<'a> {
-    by_int: Option<&'a [u8]>,
-    by_float: Option<&'a [u8]>,
-    lower: Option<&'a [u8]>,
-    upper: Option<&'a [u8]>,
+    int_increment: Option<&'a [u8]>,
+    float_increment: Option<&'a [u8]>,
+    lower_bound: Option<&'a [u8]>,
+    upper_bound: Option<&'a [u8]>,
     is_saturating: bool,
-    expiry: Expiry<'a>,
+    expiry: ExpiryOption<'a>,
     /// Whether the expiry is set only if the key has none (ENX).
     only_without_expiry: bool,
 }
@@ -38,7 +38,7 @@ impl<'a> IncrexArguments<'a> {
                     return Err(CommandError::Syntax);
                 }
             } else if is("persist") {
-                words.set_expiry(Expiry::Persist)?;
+                words.set_expiry(ExpiryOption::Persist)?;
             } else {
                 index += 1;
                 let value = args.get(index).ok_or(CommandError::Syntax)?;
@@ -46,12 +46,12 @@ impl<'a> IncrexArguments<'a> {
             }
             index += 1;
         }
-        if words.by_int.is_some() && words.by_float.is_some()
-            || words.only_without_expiry && words.expiry == Expiry::Persist
+        if words.int_increment.is_some() && words.float_increment.is_some()
+            || words.only_without_expiry && words.expiry == ExpiryOption::Persist
         {
             return Err(CommandError::Syntax);
         }
-        if words.only_without_expiry && words.expiry == Expiry::Unspecified {
+        if words.only_without_expiry && words.expiry == ExpiryOption::Unspecified {
             return Err(CommandError::text("ERR ENX flag requires an expiration"));
         }
         Ok(words)
@@ -60,21 +60,21 @@ impl<'a> IncrexArguments<'a> {
     /// Parses an option that is followed by a value.
     fn parse_value_option(&mut self, word: &[u8], value: &'a [u8]) -> Result<(), CommandError> {
         let slot = match () {
-            () if word.eq_ignore_ascii_case(b"byint") => &mut self.by_int,
-            () if word.eq_ignore_ascii_case(b"byfloat") => &mut self.by_float,
-            () if word.eq_ignore_ascii_case(b"lbound") => &mut self.lower,
-            () if word.eq_ignore_ascii_case(b"ubound") => &mut self.upper,
+            () if word.eq_ignore_ascii_case(b"byint") => &mut self.int_increment,
+            () if word.eq_ignore_ascii_case(b"byfloat") => &mut self.float_increment,
+            () if word.eq_ignore_ascii_case(b"lbound") => &mut self.lower_bound,
+            () if word.eq_ignore_ascii_case(b"ubound") => &mut self.upper_bound,
             () => {
                 let (unit, base) = parse_time_option(word).ok_or(CommandError::Syntax)?;
-                return self.set_expiry(Expiry::At { number: value, unit, base });
+                return self.set_expiry(ExpiryOption::At { number: value, unit, base });
             }
         };
         if slot.replace(value).is_some() { Err(CommandError::Syntax) } else { Ok(()) }
     }
 
-    fn set_expiry(&mut self, expiry: Expiry<'a>) -> Result<(), CommandError> {
+    fn set_expiry(&mut self, expiry: ExpiryOption<'a>) -> Result<(), CommandError> {
         let before = std::mem::replace(&mut self.expiry, expiry);
-        if before == Expiry::Unspecified { Ok(()) } else { Err(CommandError::Syntax) }
+        if before == ExpiryOption::Unspecified { Ok(()) } else { Err(CommandError::Syntax) }
     }
 }
 
@@ -92,7 +92,7 @@ trait BoundedNumber: Copy + PartialEq + Default {
     const EVENT: &'static str;
     const ENCODING_HINT: EncodingHint;
 
-    fn increment(word: &[u8]) -> Result<Self, CommandError>;
+    fn parse_increment(word: &[u8]) -> Result<Self, CommandError>;
     fn parse_bound(word: &[u8]) -> Result<Self, CommandError>;
     fn parse_stored(text: &[u8]) -> Result<Self, CommandError>;
     fn is_greater(self, other: Self) -> bool;
@@ -108,9 +108,10 @@ impl BoundedNumber for i64 {
     const EVENT: &'static str = "incrby";
     const ENCODING_HINT: EncodingHint = EncodingHint::ByContent;
 
-    fn increment(word: &[u8]) -> Result<Self, CommandError> {
-        const NO_NUMBER: CommandError = CommandError::text("ERR Increment is not an integer or out of range");
-        resp::parse_i64(word).ok_or(NO_NUMBER)
+    fn parse_increment(word: &[u8]) -> Result<Self, CommandError> {
+        const NOT_AN_INTEGER_ERROR: CommandError =
+            CommandError::text("ERR Increment is not an integer or out of range");
+        resp::parse_i64(word).ok_or(NOT_AN_INTEGER_ERROR)
     }
 
     fn parse_bound(word: &[u8]) -> Result<Self, CommandError> {
@@ -152,9 +153,9 @@ impl BoundedNumber for LongDouble {
     const EVENT: &'static str = "incrbyfloat";
     const ENCODING_HINT: EncodingHint = EncodingHint::NeverInt;
 
-    fn increment(word: &[u8]) -> Result<Self, CommandError> {
-        const NO_NUMBER: CommandError = CommandError::text("ERR Increment is not a valid float");
-        let increment = Self::parse(word).ok_or(NO_NUMBER)?;
+    fn parse_increment(word: &[u8]) -> Result<Self, CommandError> {
+        const NOT_A_FLOAT_ERROR: CommandError = CommandError::text("ERR Increment is not a valid float");
+        let increment = Self::parse(word).ok_or(NOT_A_FLOAT_ERROR)?;
         if increment.is_finite() {
             Ok(increment)
         } else {
@@ -205,10 +206,10 @@ impl BoundedNumber for LongDouble {
 /// EXAT s | PXAT ms | PERSIST] [ENX]`.
 pub(super) fn increx(context: &mut Context<'_>) -> Result<(), CommandError> {
     let words = IncrexArguments::parse(context)?;
-    match words.by_float {
-        Some(increment) => apply_increment(context, &words, LongDouble::increment(increment)?),
+    match words.float_increment {
+        Some(increment) => apply_increment(context, &words, LongDouble::parse_increment(increment)?),
         None => {
-            let increment = words.by_int.map_or(Ok(1), <i64 as BoundedNumber>::increment)?;
+            let increment = words.int_increment.map_or(Ok(1), <i64 as BoundedNumber>::parse_increment)?;
             apply_increment(context, &words, increment)
         }
     }
@@ -216,29 +217,29 @@ pub(super) fn increx(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn apply_increment<N: BoundedNumber>(
     context: &mut Context<'_>,
-    words: &IncrexArguments<'_>,
-    by: N,
+    arguments: &IncrexArguments<'_>,
+    increment: N,
 ) -> Result<(), CommandError> {
-    let lower = words.lower.map(N::parse_bound).transpose()?.unwrap_or(N::MIN_VALUE);
-    let upper = words.upper.map(N::parse_bound).transpose()?.unwrap_or(N::MAX_VALUE);
+    let lower = arguments.lower_bound.map(N::parse_bound).transpose()?.unwrap_or(N::MIN_VALUE);
+    let upper = arguments.upper_bound.map(N::parse_bound).transpose()?.unwrap_or(N::MAX_VALUE);
     if lower.is_greater(upper) {
         return Err(CommandError::text("ERR LBOUND can't be greater than UBOUND"));
     }
-    let at = words.expiry.resolve(context, "increx")?;
+    let at = arguments.expiry.resolve(context, "increx")?;
     let key = context.key(1)?;
     let found = context.find(&key);
     let before = match found {
         Some(place) => N::parse_stored(context.string_value(&key, place)?.bytes)?,
         None => N::default(),
     };
-    let (after, fits) = match before.add(by) {
+    let (after, fits) = match before.add(increment) {
         BoundedSum::Exact(sum) if sum.is_greater(upper) => (upper, false),
         BoundedSum::Exact(sum) if lower.is_greater(sum) => (lower, false),
         BoundedSum::Exact(sum) => (sum, true),
         BoundedSum::Above => (upper, false),
         BoundedSum::Below => (lower, false),
     };
-    if !fits && !words.is_saturating {
+    if !fits && !arguments.is_saturating {
         context.reply.array(2);
         before.reply(context);
         N::default().reply(context);
@@ -247,9 +248,9 @@ fn apply_increment<N: BoundedNumber>(
     let applied =
         after.checked_difference(before).ok_or(CommandError::text("ERR applied increment would overflow"))?;
     let change = CounterChange {
-        found,
-        new_expiry: at.filter(|_| !words.keeps_expiry(context, &key, found)),
-        arguments: words,
+        entry: found,
+        new_expiry: at.filter(|_| !arguments.keeps_expiry(context, &key, found)),
+        arguments,
     };
     change.store(context, &key, after.to_text().as_bytes(), (N::ENCODING_HINT, N::EVENT));
     context.reply.array(2);
@@ -267,7 +268,7 @@ impl IncrexArguments<'_> {
 
 /// The change that INCREX makes to a key.
 struct CounterChange<'c> {
-    found: Option<EntryRef>,
+    entry: Option<EntryRef>,
     /// The expiry after the change; `None` if the key will have none.
     new_expiry: Option<Millis>,
     arguments: &'c IncrexArguments<'c>,
@@ -282,7 +283,7 @@ impl CounterChange<'_> {
         (encoding_hint, event): (EncodingHint, &'static str),
     ) {
         if self.new_expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
-            if let Some(place) = self.found {
+            if let Some(place) = self.entry {
                 context.delete(key, place);
                 context.notify(EventClass::GENERIC, "del", key);
                 context.log_effect(&[
@@ -292,10 +293,10 @@ impl CounterChange<'_> {
             }
             return;
         }
-        let before = self.found.and_then(|place| context.table_ref(key).expiry(place));
-        let persists = self.arguments.expiry == Expiry::Persist;
+        let before = self.entry.and_then(|place| context.table_ref(key).expiry(place));
+        let persists = self.arguments.expiry == ExpiryOption::Persist;
         let expiry = if persists { None } else { self.new_expiry.or(before) };
-        context.put(key, self.found, PackedValue::string_with_hint(digits, encoding_hint), expiry);
+        context.put(key, self.entry, PackedValue::string_with_hint(digits, encoding_hint), expiry);
         context.notify(EventClass::STRING, event, key);
         if self.new_expiry.is_some() {
             context.notify(EventClass::GENERIC, "expire", key);

@@ -11,7 +11,7 @@ use engine::{CommandError, Context};
 struct LcsOptions {
     reports_indexes: bool,
     reports_length: bool,
-    with_match_len: bool,
+    reports_match_len: bool,
     min_match_len: i64,
 }
 
@@ -25,10 +25,10 @@ impl LcsOptions {
             } else if word.eq_ignore_ascii_case(b"len") {
                 options.reports_length = true;
             } else if word.eq_ignore_ascii_case(b"withmatchlen") {
-                options.with_match_len = true;
+                options.reports_match_len = true;
             } else if word.eq_ignore_ascii_case(b"minmatchlen") && index + 1 < context.args.len() {
                 index += 1;
-                options.min_match_len = context.integer(index)?.max(0);
+                options.min_match_len = context.integer_arg(index)?.max(0);
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -78,14 +78,14 @@ fn read_string(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, Comma
 /// A range of bytes that both strings have in common: its start in each string and its length.
 #[derive(Clone, Copy)]
 struct CommonRange {
-    first: usize,
-    second: usize,
+    first_start: usize,
+    second_start: usize,
     len: usize,
 }
 
 struct LcsTable<'a> {
-    first: &'a [u8],
-    second: &'a [u8],
+    first_string: &'a [u8],
+    second_string: &'a [u8],
     cells: Vec<u32>,
 }
 
@@ -102,22 +102,22 @@ impl<'a> LcsTable<'a> {
                 };
             }
         }
-        Self { first: a, second: b, cells }
+        Self { first_string: a, second_string: b, cells }
     }
 
     fn cell(&self, i: usize, j: usize) -> u32 {
-        self.cells[i * (self.second.len() + 1) + j]
+        self.cells[i * (self.second_string.len() + 1) + j]
     }
 
     fn lcs_len(&self) -> u32 {
-        self.cell(self.first.len(), self.second.len())
+        self.cell(self.first_string.len(), self.second_string.len())
     }
 
     /// Backtracks from the last cell and visits the matched index pairs, last first.
     fn backtrack(&self, mut visit: impl FnMut(usize, usize)) {
-        let (mut i, mut j) = (self.first.len(), self.second.len());
+        let (mut i, mut j) = (self.first_string.len(), self.second_string.len());
         while i > 0 && j > 0 {
-            if self.first[i - 1] == self.second[j - 1] {
+            if self.first_string[i - 1] == self.second_string[j - 1] {
                 i -= 1;
                 j -= 1;
                 visit(i, j);
@@ -131,39 +131,39 @@ impl<'a> LcsTable<'a> {
 
     fn common_sequence(&self) -> Vec<u8> {
         let mut sequence = Vec::with_capacity(self.lcs_len() as usize);
-        self.backtrack(|i, _| sequence.push(self.first[i]));
+        self.backtrack(|i, _| sequence.push(self.first_string[i]));
         sequence.reverse();
         sequence
     }
 
     /// Returns the ranges that both strings have in common, the last one first.
-    fn matches(&self) -> Vec<CommonRange> {
+    fn common_ranges(&self) -> Vec<CommonRange> {
         let mut matches: Vec<CommonRange> = Vec::new();
         self.backtrack(|i, j| match matches.last_mut() {
-            Some(last) if last.first == i + 1 && last.second == j + 1 => {
-                *last = CommonRange { first: i, second: j, len: last.len + 1 };
+            Some(last) if last.first_start == i + 1 && last.second_start == j + 1 => {
+                *last = CommonRange { first_start: i, second_start: j, len: last.len + 1 };
             }
-            _ => matches.push(CommonRange { first: i, second: j, len: 1 }),
+            _ => matches.push(CommonRange { first_start: i, second_start: j, len: 1 }),
         });
         matches
     }
 }
 
 fn reply_ranges(context: &mut Context<'_>, table: &LcsTable<'_>, options: &LcsOptions) {
-    let mut matches = table.matches();
+    let mut matches = table.common_ranges();
     matches.retain(|found| found.len as i64 >= options.min_match_len);
     let reply = &mut context.reply;
     reply.map(2);
     reply.bulk(b"matches");
     reply.array(matches.len());
     for found in matches {
-        reply.array(if options.with_match_len { 3 } else { 2 });
-        for start in [found.first, found.second] {
+        reply.array(if options.reports_match_len { 3 } else { 2 });
+        for start in [found.first_start, found.second_start] {
             reply.array(2);
             reply.integer(start as i64);
             reply.integer((start + found.len - 1) as i64);
         }
-        if options.with_match_len {
+        if options.reports_match_len {
             reply.integer(found.len as i64);
         }
     }

@@ -5,7 +5,7 @@ use engine::{CommandError, Context};
 use keyspace::{PackedValue, StringRef};
 use resp::Args;
 
-use super::options::{AcceptedOptions, Expiry, SetCondition, SetOptions};
+use super::options::{AcceptedOptions, ExpiryOption, SetCondition, SetOptions};
 use super::set::{notify_set, store_string};
 
 pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -13,8 +13,8 @@ pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in 1..context.args.len() {
         let key = context.key(index)?;
         let found = context.find_for_read(&key);
-        let (table, reply) = context.view_and_reply(&key);
-        match found.and_then(|place| table.typed::<StringRef<'_>>(place)) {
+        let (table, reply) = context.table_and_reply(&key);
+        match found.and_then(|place| table.typed_value::<StringRef<'_>>(place)) {
             Some(string) => reply.bulk(string.bytes),
             None => reply.null(),
         }
@@ -23,7 +23,10 @@ pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// The indexes of the keys in `key value [key value ...]`, which starts at argument 1.
-fn pair_indexes(args: Args<'_>, name: &str) -> Result<impl Iterator<Item = usize> + use<>, CommandError> {
+fn key_indexes_of_pairs(
+    args: Args<'_>,
+    name: &str,
+) -> Result<impl Iterator<Item = usize> + use<>, CommandError> {
     if args.len().is_multiple_of(2) {
         return Err(CommandError::WrongArity(name.to_owned()));
     }
@@ -31,7 +34,7 @@ fn pair_indexes(args: Args<'_>, name: &str) -> Result<impl Iterator<Item = usize
 }
 
 pub(super) fn mset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    for index in pair_indexes(context.args, "mset")? {
+    for index in key_indexes_of_pairs(context.args, "mset")? {
         let (key, value) = (context.key(index)?, context.arg(index + 1));
         store_string(context, &key, value, None);
     }
@@ -40,14 +43,14 @@ pub(super) fn mset(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn msetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
-    for index in pair_indexes(context.args, "msetnx")? {
+    for index in key_indexes_of_pairs(context.args, "msetnx")? {
         let key = context.key(index)?;
         if context.find(&key).is_some() {
             context.reply.integer(0);
             return Ok(());
         }
     }
-    for index in pair_indexes(context.args, "msetnx")? {
+    for index in key_indexes_of_pairs(context.args, "msetnx")? {
         // If the request names a key twice, the last value wins.
         let (key, value) = (context.key(index)?, context.arg(index + 1));
         store_string(context, &key, value, None);
@@ -69,8 +72,8 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in places() {
         let key = context.key(index)?;
         let there = context.find(&key).is_some();
-        if there && options.condition == SetCondition::Missing
-            || !there && options.condition == SetCondition::Present
+        if there && options.condition == SetCondition::KeyMissing
+            || !there && options.condition == SetCondition::KeyPresent
         {
             context.reply.integer(0);
             return Ok(());
@@ -79,7 +82,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in places() {
         let (key, value) = (context.key(index)?, context.arg(index + 1));
         let found = context.find(&key);
-        let kept = found.filter(|_| options.expiry == Expiry::Keep);
+        let kept = found.filter(|_| options.expiry == ExpiryOption::Keep);
         let expiry = at.or(kept.and_then(|place| context.table_ref(&key).expiry(place)));
         context.put(&key, found, PackedValue::string(value), expiry);
         if found.is_none() {
@@ -93,12 +96,17 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Replicates MSETEX without its condition and with an absolute expiry.
-fn log_msetex(context: &mut Context<'_>, options_at: usize, expiry: &Expiry<'_>, at: Option<Millis>) {
+fn log_msetex(
+    context: &mut Context<'_>,
+    options_index: usize,
+    expiry: &ExpiryOption<'_>,
+    expiry_time: Option<Millis>,
+) {
     let (args, mut digits) = (context.args, itoa::Buffer::new());
-    let mut effect: Vec<&[u8]> = args.iter().take(options_at).collect();
-    match at {
+    let mut effect: Vec<&[u8]> = args.iter().take(options_index).collect();
+    match expiry_time {
         Some(at) => effect.extend([&b"PXAT"[..], digits.format(at.0).as_bytes()]),
-        None if *expiry == Expiry::Keep => effect.push(b"KEEPTTL"),
+        None if *expiry == ExpiryOption::Keep => effect.push(b"KEEPTTL"),
         None => {}
     }
     context.log_effect(&effect);
@@ -109,7 +117,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn multi_key_string_commands() {
+    fn multi_key_commands_read_and_set_several_strings() {
         Client::new().check_replies(&[
             ("mset a 1 b 2", "+OK"),
             ("mget a nosuch b a", "*4|$1|1|$-1|$1|2|$1|1"),

@@ -5,7 +5,7 @@ use clock::Millis;
 use engine::{CommandError, Context};
 use resp::Args;
 
-use crate::time_arg::{TimeBase, TimeUnit, parse_expire, parse_time_option};
+use crate::time_arg::{TimeBase, TimeUnit, parse_expiry, parse_time_option};
 
 bitflags! {
     /// The options that a command accepts in addition to EX, PX, EXAT and PXAT.
@@ -30,9 +30,9 @@ pub(super) enum SetCondition<'a> {
     #[default]
     Always,
     /// NX: the key must not exist.
-    Missing,
+    KeyMissing,
     /// XX: the key must exist.
-    Present,
+    KeyPresent,
     /// IFEQ, IFNE, IFDEQ or IFDNE.
     Comparison(Comparison<'a>),
 }
@@ -81,8 +81,8 @@ impl<'a> Comparison<'a> {
     ///
     /// # Errors
     /// The digest to compare with has an invalid length.
-    pub(super) fn is_satisfied(self, found: Option<&[u8]>) -> Result<bool, CommandError> {
-        let is_that = match (found, self.operand) {
+    pub(super) fn is_satisfied(self, stored: Option<&[u8]>) -> Result<bool, CommandError> {
+        let is_that = match (stored, self.operand) {
             (None, _) => false,
             (Some(bytes), ComparisonValue::Value(value)) => bytes == value,
             (Some(_), ComparisonValue::Digest(digits)) if digits.len() != DIGEST_DIGITS => {
@@ -98,7 +98,7 @@ impl<'a> Comparison<'a> {
 
 /// The expiry that a command's options request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Expiry<'a> {
+pub(super) enum ExpiryOption<'a> {
     /// No option was given: a command that sets a key clears its expiry, and a command that reads a key keeps it.
     #[default]
     Unspecified,
@@ -112,7 +112,7 @@ pub(super) enum Expiry<'a> {
     },
 }
 
-impl Expiry<'_> {
+impl ExpiryOption<'_> {
     /// Returns the requested expiry time, or `None` if the options request none.
     pub(super) fn resolve(
         &self,
@@ -121,7 +121,7 @@ impl Expiry<'_> {
     ) -> Result<Option<Millis>, CommandError> {
         match *self {
             Self::At { number, unit, base } => {
-                parse_expire(number, unit, base, context.now, command).map(Some)
+                parse_expiry(number, unit, base, context.now, command).map(Some)
             }
             _ => Ok(None),
         }
@@ -131,9 +131,9 @@ impl Expiry<'_> {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SetOptions<'a> {
     pub(super) condition: SetCondition<'a>,
-    pub(super) expiry: Expiry<'a>,
+    pub(super) expiry: ExpiryOption<'a>,
     /// Whether the command replies with the old value (GET).
-    pub(super) get: bool,
+    pub(super) returns_old_value: bool,
 }
 
 impl<'a> SetOptions<'a> {
@@ -146,8 +146,8 @@ impl<'a> SetOptions<'a> {
                 allowed.contains(words) && word.eq_ignore_ascii_case(name.as_bytes())
             };
             let condition = match () {
-                () if is("nx", AcceptedOptions::NX_XX) => Some(SetCondition::Missing),
-                () if is("xx", AcceptedOptions::NX_XX) => Some(SetCondition::Present),
+                () if is("nx", AcceptedOptions::NX_XX) => Some(SetCondition::KeyMissing),
+                () if is("xx", AcceptedOptions::NX_XX) => Some(SetCondition::KeyPresent),
                 () if allowed.contains(AcceptedOptions::COMPARISONS)
                     && Comparison::is_comparison_option(word) =>
                 {
@@ -166,16 +166,16 @@ impl<'a> SetOptions<'a> {
                 }
                 options.condition = condition;
             } else if is("get", AcceptedOptions::GET) {
-                options.get = true;
+                options.returns_old_value = true;
             } else {
                 let expiry = if is("keepttl", AcceptedOptions::KEEPTTL) {
-                    Expiry::Keep
+                    ExpiryOption::Keep
                 } else if is("persist", AcceptedOptions::PERSIST) {
-                    Expiry::Persist
+                    ExpiryOption::Persist
                 } else {
                     let (unit, base) = parse_time_option(word).ok_or(CommandError::Syntax)?;
                     index += 1;
-                    Expiry::At { number: args.get(index).ok_or(CommandError::Syntax)?, unit, base }
+                    ExpiryOption::At { number: args.get(index).ok_or(CommandError::Syntax)?, unit, base }
                 };
                 options.expiry = merge_expiry(options.expiry, expiry)?;
             }
@@ -186,13 +186,16 @@ impl<'a> SetOptions<'a> {
 }
 
 /// Combines two expiry options. If the same option is repeated, its last value wins; different options conflict.
-fn merge_expiry<'a>(before: Expiry<'a>, now: Expiry<'a>) -> Result<Expiry<'a>, CommandError> {
-    let kind = |expiry: Expiry<'_>| match expiry {
-        Expiry::At { unit, base, .. } => Some((unit, base)),
+fn merge_expiry<'a>(
+    first: ExpiryOption<'a>,
+    second: ExpiryOption<'a>,
+) -> Result<ExpiryOption<'a>, CommandError> {
+    let kind = |expiry: ExpiryOption<'_>| match expiry {
+        ExpiryOption::At { unit, base, .. } => Some((unit, base)),
         _ => None,
     };
-    let alike = before == Expiry::Unspecified
-        || before == now
-        || (kind(before).is_some() && kind(before) == kind(now));
-    if alike { Ok(now) } else { Err(CommandError::Syntax) }
+    let alike = first == ExpiryOption::Unspecified
+        || first == second
+        || (kind(first).is_some() && kind(first) == kind(second));
+    if alike { Ok(second) } else { Err(CommandError::Syntax) }
 }

@@ -37,7 +37,7 @@ pub(super) fn append(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, part) = (context.key(1)?, context.arg(3));
-    let offset = context.integer(2)?;
+    let offset = context.integer_arg(2)?;
     let offset = usize::try_from(offset).map_err(|_| CommandError::text("ERR offset is out of range"))?;
     let found = context.find(&key);
     let len = match found {
@@ -64,14 +64,14 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn getrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let (start, end) = (context.integer(2)?, context.integer(3)?);
+    let (start, end) = (context.integer_arg(2)?, context.integer_arg(3)?);
     let Some(place) = context.find_for_read(&key) else {
         context.reply.bulk(b"");
         return Ok(());
     };
     context.string_value(&key, place)?;
-    let (table, reply) = context.view_and_reply(&key);
-    if let Some(string) = table.typed::<StringRef<'_>>(place) {
+    let (table, reply) = context.table_and_reply(&key);
+    if let Some(string) = table.typed_value::<StringRef<'_>>(place) {
         reply.bulk(inclusive_slice(string.bytes, start, end));
     }
     Ok(())
@@ -95,7 +95,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn getrange_and_setrange() {
+    fn getrange_and_setrange_access_substrings() {
         Client::new().check_replies(&[
             ("append k hello", ":5"),
             ("append k \" world\"", ":11"),

@@ -6,12 +6,12 @@ use keyspace::{Key, PackedValue};
 use resp::Args;
 
 use super::get::reply_string;
-use super::options::{AcceptedOptions, Expiry, SetCondition, SetOptions};
-use crate::time_arg::{TimeBase, TimeUnit, parse_expire};
+use super::options::{AcceptedOptions, ExpiryOption, SetCondition, SetOptions};
+use crate::time_arg::{TimeBase, TimeUnit, parse_expiry};
 
 /// Key flags of SET. With the option GET, the command also returns the old value.
-pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
-    if args.from(3).iter().any(|word| word.eq_ignore_ascii_case(b"get")) {
+pub(super) fn key_flags(args: Args<'_>) -> KeyFlags {
+    if args.skip(3).iter().any(|word| word.eq_ignore_ascii_case(b"get")) {
         KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE
     } else {
         KeyFlags::OW | KeyFlags::UPDATE
@@ -27,9 +27,11 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let options = SetOptions::parse(context.args, 3, AcceptedOptions::SET)?;
     let mut expiry = options.expiry.resolve(context, "set")?;
-    let found = if options.get { reply_string(context, &key)? } else { context.find(&key) };
+    let found = if options.returns_old_value { reply_string(context, &key)? } else { context.find(&key) };
     let wanted = match (options.condition, found) {
-        (SetCondition::Always, _) | (SetCondition::Missing, None) | (SetCondition::Present, Some(_)) => true,
+        (SetCondition::Always, _)
+        | (SetCondition::KeyMissing, None)
+        | (SetCondition::KeyPresent, Some(_)) => true,
         (SetCondition::Comparison(comparison), Some(place)) => {
             comparison.is_satisfied(Some(context.string_value(&key, place)?.bytes))?
         }
@@ -37,15 +39,15 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
         _ => false,
     };
     if !wanted {
-        if !options.get {
+        if !options.returns_old_value {
             context.reply.null();
         }
         return Ok(());
     }
-    if !options.get {
+    if !options.returns_old_value {
         context.reply.ok();
     }
-    let expires = matches!(options.expiry, Expiry::At { .. });
+    let expires = matches!(options.expiry, ExpiryOption::At { .. });
     if expires && expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
         // The expiry is in the past, so the old value is deleted and nothing is stored.
         if let Some(place) = found {
@@ -53,7 +55,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         return Ok(());
     }
-    if let (Expiry::Keep, Some(place)) = (options.expiry, found) {
+    if let (ExpiryOption::Keep, Some(place)) = (options.expiry, found) {
         expiry = context.table_ref(&key).expiry(place);
     }
     context.put(&key, found, PackedValue::string(value), expiry);
@@ -79,10 +81,10 @@ fn log_set(
     options: &SetOptions<'_>,
     expiry: Option<Millis>,
 ) {
-    let anew = options.get || matches!(options.condition, SetCondition::Comparison(_));
+    let anew = options.returns_old_value || matches!(options.condition, SetCondition::Comparison(_));
     match options.expiry {
-        Expiry::At { .. } => log_set_with_expiry(context, key, value, expiry),
-        Expiry::Keep if anew => context.log_effect(&[b"SET", key.bytes(), value, b"KEEPTTL"]),
+        ExpiryOption::At { .. } => log_set_with_expiry(context, key, value, expiry),
+        ExpiryOption::Keep if anew => context.log_effect(&[b"SET", key.bytes(), value, b"KEEPTTL"]),
         _ if anew => context.log_effect(&[b"SET", key.bytes(), value]),
         _ => {}
     }
@@ -119,7 +121,7 @@ pub(super) fn psetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn set_expiring(context: &mut Context<'_>, unit: TimeUnit, name: &'static str) -> Result<(), CommandError> {
     let (key, value) = (context.key(1)?, context.arg(3));
-    let expiry = Some(parse_expire(context.arg(2), unit, TimeBase::Now, context.now, name)?);
+    let expiry = Some(parse_expiry(context.arg(2), unit, TimeBase::Now, context.now, name)?);
     store_string(context, &key, value, expiry);
     log_set_with_expiry(context, &key, value, expiry);
     context.reply.ok();
@@ -147,7 +149,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn set_options() {
+    fn set_options_control_writes() {
         Client::new().check_replies(&[
             ("set k v", "+OK"),
             ("set k w nx", "$-1"),
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn older_set_commands() {
+    fn setnx_setex_psetex_and_getset_store_strings() {
         Client::new().check_replies(&[
             ("setnx k v", ":1"),
             ("setnx k w", ":0"),

@@ -13,21 +13,21 @@ fn command_denied(name: &str) -> String {
 }
 
 /// Creates a client that is authenticated as a user with these rules.
-fn create_user(rules: &str) -> Client {
+fn client_of_user_with_rules(rules: &str) -> Client {
     let mut client = Client::new();
     client.check_replies(&[(&format!("acl setuser u on nopass {rules}"), "+OK"), ("auth u x", "+OK")]);
     client
 }
 
 /// Changes the rules of a user, as if another client did.
-fn change_user(client: &Client, name: &str, rules: &str) {
+fn set_user_rules(client: &Client, name: &str, rules: &str) {
     let rules: Vec<&[u8]> = rules.split(' ').map(str::as_bytes).collect();
-    client.engine.change_users(|users| users.set(name.as_bytes(), &rules)).unwrap();
+    client.engine.change_users(|users| users.set_rules(name.as_bytes(), &rules)).unwrap();
 }
 
 #[test]
-fn acl_refuses_by_name_subcommand_and_first_argument() {
-    let mut client = create_user("~* &* +get +acl|whoami +config|get +select|1 +@hash -hdel");
+fn acl_rules_match_name_subcommand_and_first_argument() {
+    let mut client = client_of_user_with_rules("~* &* +get +acl|whoami +config|get +select|1 +@hash -hdel");
     client.check_replies(&[
         ("get k", "$-1"),
         ("set k v", &command_denied("set")),
@@ -53,7 +53,7 @@ fn acl_refuses_by_name_subcommand_and_first_argument() {
 
 #[test]
 fn key_permissions_distinguish_read_and_write() {
-    let mut client = create_user("+@all ~b:* %R~r:* %W~w:* (+get ~s:*)");
+    let mut client = client_of_user_with_rules("+@all ~b:* %R~r:* %W~w:* (+get ~s:*)");
     client.check_replies(&[
         ("mget b:1 r:1", "*2|$-1|$-1"),
         ("mget b:1 w:1", KEY_DENIED),
@@ -75,7 +75,7 @@ fn key_permissions_distinguish_read_and_write() {
 
 #[test]
 fn acl_restricts_channels() {
-    let mut client = create_user("+@all ~* resetchannels &news:* &exact");
+    let mut client = client_of_user_with_rules("+@all ~* resetchannels &news:* &exact");
     client.check_replies(&[
         ("publish news:a x", ":0"),
         ("publish other x", CHANNEL_DENIED),
@@ -92,7 +92,7 @@ fn acl_restricts_channels() {
 
 #[test]
 fn acl_restricts_databases() {
-    let mut client = create_user("+@all ~* &* db=1,2");
+    let mut client = client_of_user_with_rules("+@all ~* &* db=1,2");
     client.check_replies(&[
         ("get a", DATABASE_DENIED),
         ("ping", "+PONG"),
@@ -112,15 +112,15 @@ fn acl_restricts_databases() {
         ("flushall", DATABASE_DENIED),
     ]);
     let refused: Vec<_> =
-        client.engine.acl_log.lock().reset_refused().filter(|(_, count)| *count > 0).collect();
+        client.engine.acl_log.lock().denials_by_reason().filter(|(_, count)| *count > 0).collect();
     assert_eq!(refused, [("db", 8)]);
 }
 
 #[test]
 fn acl_is_checked_on_queueing_and_on_exec() {
-    let mut client = create_user("+@all ~* &*");
+    let mut client = client_of_user_with_rules("+@all ~* &*");
     client.check_replies(&[("multi\nset a 1\nget a\nping", "+OK|+QUEUED|+QUEUED|+QUEUED")]);
-    change_user(&client, "u", "-set");
+    set_user_rules(&client, "u", "-set");
     client.check_replies(&[(
         "exec",
         "*3|-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. \
@@ -135,21 +135,21 @@ fn acl_is_checked_on_queueing_and_on_exec() {
         ("exec", aborted),
         ("multi", "+OK"),
     ]);
-    change_user(&client, "u", "-exec");
+    set_user_rules(&client, "u", "-exec");
     client.check_replies(&[(
         "exec",
         "-EXECABORT Transaction discarded because of: NOPERM User u has no permissions to run the 'exec' \
          command",
     )]);
-    change_user(&client, "u", "+@all");
+    set_user_rules(&client, "u", "+@all");
     // A queued command may itself revoke permissions of the transaction's user.
     client.check_replies(&[(
         "multi\nacl setuser u -get\nget a\nexec",
-        &format!("+OK|+QUEUED|+QUEUED|*2|+OK|{EXEC_GET}"),
+        &format!("+OK|+QUEUED|+QUEUED|*2|+OK|{EXEC_DENIED}"),
     )]);
 }
 
-const EXEC_GET: &str = "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC \
+const EXEC_DENIED: &str = "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC \
                         call. This command is no longer allowed for the following reason: no permission to execute \
                         the command or subcommand";
 
@@ -166,11 +166,11 @@ fn acl_change_applies_from_next_command() {
         ("acl setuser v on nopass ~* +@all &*", "+OK"),
         ("auth v x\nset a 3", "+OK|+OK"),
     ]);
-    change_user(&client, "v", "-@write");
+    set_user_rules(&client, "v", "-@write");
     client
         .check_replies(&[("set a 4", &command_denied("set").replace("User u", "User v")), ("get a", "$1|3")]);
     // A disabled user stays authenticated; a deleted one is disconnected.
-    change_user(&client, "v", "off");
+    set_user_rules(&client, "v", "off");
     client.check_replies(&[
         ("get a", "$1|3"),
         ("auth v x", "-WRONGPASS invalid username-password pair or user is disabled."),
@@ -181,13 +181,13 @@ fn acl_change_applies_from_next_command() {
 
 #[test]
 fn acl_log_records_user_command_and_context() {
-    let mut client = create_user("+get +multi ~a");
+    let mut client = client_of_user_with_rules("+get +multi ~a");
     client.check_replies(&[
         ("get b", KEY_DENIED),
         ("get b", KEY_DENIED),
         ("multi\nset a 1", &format!("+OK|{}", command_denied("set"))),
     ]);
-    change_user(&client, "u", "+@all");
+    set_user_rules(&client, "u", "+@all");
     client.check_replies(&[
         ("discard", "+OK"),
         ("hello 2 auth u2 x", "-WRONGPASS invalid username-password pair or user is disabled."),
@@ -207,7 +207,7 @@ fn acl_log_records_user_command_and_context() {
 /// A script has only the permissions of the user whose client runs the script.
 #[test]
 fn script_has_permissions_of_its_client() {
-    let mut client = create_user("+@all -set ~x resetchannels");
+    let mut client = client_of_user_with_rules("+@all -set ~x resetchannels");
     let run = |client: &mut Client, body: &str| client.call(&["eval", body, "0"]);
     for (body, error) in [
         ("return redis.pcall('set', 'x', '1')", "User u has no permissions to run the 'set' command"),
@@ -217,7 +217,7 @@ fn script_has_permissions_of_its_client() {
         let reply = format!("{:?}", run(&mut client, body));
         assert!(reply.contains(&format!("ERR ACL failure in script: {error}")), "{body}: {reply}");
     }
-    change_user(&client, "u", "+@all");
+    set_user_rules(&client, "u", "+@all");
     let log = client.run_to_text("acl log").replace("\r\n", "|");
     assert!(log.contains("|$7|context|$3|lua|$6|object|$1|y|"), "{log}");
     assert_eq!(log.matches("|lua|").count(), 3, "{log}");
@@ -227,7 +227,7 @@ fn script_has_permissions_of_its_client() {
 #[test]
 fn unauthenticated_client_can_only_authenticate() {
     let mut client = Client::new();
-    change_user(&client, "u", "on >p ~* +@all");
+    set_user_rules(&client, "u", "on >p ~* +@all");
     client.require_password(b"secret");
     client.check_replies(&[
         ("get a", "-NOAUTH Authentication required."),
@@ -240,20 +240,20 @@ fn unauthenticated_client_can_only_authenticate() {
         ("reset", "+RESET"),
         ("acl whoami", "-NOAUTH Authentication required."),
     ]);
-    change_user(&client, "default", "nopass");
+    set_user_rules(&client, "default", "nopass");
     client.check_replies(&[("acl whoami", "$7|default")]);
 }
 
 #[test]
 fn subscriber_without_channel_permission_is_disconnected() {
     let mut client = Client::new();
-    change_user(&client, "u", "on nopass +@all ~* &a &b");
+    set_user_rules(&client, "u", "on nopass +@all ~* &a &b");
     let connect =
         || client.engine.clients.connect(engine::ConnectionInfo::default(), client.now, Box::new(|| {}));
     let (_, other) = (connect(), connect());
     *other.user.lock() = b"u".to_vec();
     client.engine.subscribe(
-        &mut Session::of(other.clone(), CommandOrigin::Client, true),
+        &mut Session::for_client(other.clone(), CommandOrigin::Client, true),
         ChannelKind::Channel,
         b"a",
     );
@@ -267,7 +267,7 @@ fn subscriber_without_channel_permission_is_disconnected() {
 #[test]
 fn acl_does_not_apply_to_master_stream() {
     let mut client = Client::new();
-    change_user(&client, "default", "off -@all resetkeys");
+    set_user_rules(&client, "default", "off -@all resetkeys");
     client.session = Session::new(1, CommandOrigin::Master, true);
     client.check_replies(&[("set k v", "+OK")]);
 }
@@ -293,7 +293,7 @@ fn replica_refuses_debug_from_master() {
 /// mistaken for SET's option.
 #[test]
 fn bitfield_get_requires_read_permission() {
-    let mut client = create_user("+bitfield ~nosuch %W~w %R~r");
+    let mut client = client_of_user_with_rules("+bitfield ~nosuch %W~w %R~r");
     client.check_replies(&[
         ("bitfield w get u8 0", KEY_DENIED),
         ("bitfield w set u8 0 1", KEY_DENIED),
@@ -307,7 +307,7 @@ fn bitfield_get_requires_read_permission() {
 /// A user with the category @read may not run scripts, since a script may call any command.
 #[test]
 fn read_category_does_not_allow_scripts() {
-    let mut client = create_user("+@read ~*");
+    let mut client = client_of_user_with_rules("+@read ~*");
     client.check_replies(&[
         ("get k", "$-1"),
         ("eval_ro \"return 1\" 0", &command_denied("eval_ro")),
@@ -319,7 +319,7 @@ fn read_category_does_not_allow_scripts() {
 /// the last one.
 #[test]
 fn georadius_checks_permissions_of_stored_key() {
-    let mut client = create_user("%R~{a}src %W~{a}ok %RW~g ~s +@all");
+    let mut client = client_of_user_with_rules("%R~{a}src %W~{a}ok %RW~g ~s +@all");
     client.check_replies(&[
         ("georadius {a}src 13 38 200 km store {a}ok store {a}no", KEY_DENIED),
         ("georadius {a}src 13 38 200 km store {a}no store {a}ok", ":0"),
@@ -340,7 +340,7 @@ fn georadius_checks_permissions_of_stored_key() {
 /// database of the last one.
 #[test]
 fn copy_checks_every_named_database() {
-    let mut client = create_user("~* +@all db=0,1");
+    let mut client = client_of_user_with_rules("~* +@all db=0,1");
     client.check_replies(&[
         ("copy a b db 1 db 2", DATABASE_DENIED),
         ("copy a b db 2 db 1", DATABASE_DENIED),
@@ -361,7 +361,7 @@ fn copy_checks_every_named_database() {
 
 #[test]
 fn queued_select_determines_checked_database() {
-    let mut client = create_user("(db=0,1 ~a +@all) (db=2,3 ~b +@all)");
+    let mut client = client_of_user_with_rules("(db=0,1 ~a +@all) (db=2,3 ~b +@all)");
     client.check_replies(&[
         ("multi\nselect 2\nget b", "+OK|+QUEUED|+QUEUED"),
         ("get a", KEY_DENIED),
@@ -385,14 +385,14 @@ fn acl_log_shows_refused_command() {
         client.run_to_text("acl log reset");
         command
     };
-    let mut client = create_user("~* &* +@all -get");
+    let mut client = client_of_user_with_rules("~* &* +@all -get");
     client.run_to_text("set a 1\nget a");
     assert_eq!(shown(&mut client), "get");
     client.call(&["set", "a", "1"]);
     client.call(&["eval", "return redis.pcall('get', 'a')", "0"]);
     assert_eq!(shown(&mut client), "eval");
     client.run_to_text("multi\nset a 1\nllen a");
-    change_user(&client, "u", "-llen");
+    set_user_rules(&client, "u", "-llen");
     client.run_to_text("exec");
     assert_eq!(shown(&mut client), "exec");
 }

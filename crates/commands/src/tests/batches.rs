@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use clock::Millis;
 use engine::{
-    CommandOrigin, Commands, DispatchStatus, Engine, NodeFlags, PauseMode, PausePurpose, PipelinedRequests,
+    CommandOrigin, CommandSet, DispatchStatus, Engine, NodeFlags, PauseMode, PausePurpose, PipelinedRequests,
     Session,
 };
 use keyspace::LockedSlots;
@@ -18,7 +18,7 @@ fn pipeline_continues_after_refused_command() {
     client.check_replies(&[
         ("set k v\nget k\nnosuch a b\nget\nping", "+OK|$1|v|-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' |-ERR wrong number of arguments for 'get' command|+PONG"),
     ]);
-    let stats = &client.worker.stats.commands[crate::for_server().find(b"get").unwrap().index];
+    let stats = &client.worker.stats.commands[crate::server_registry().find(b"get").unwrap().index];
     assert_eq!(stats.calls.load(Ordering::Relaxed), 1);
     assert_eq!(stats.rejected_calls.load(Ordering::Relaxed), 1);
 }
@@ -59,7 +59,7 @@ fn node_states_refuse_commands() {
 fn master_without_dataset_appears_down_only_to_sentinels() {
     let mut client = Client::new();
     client.engine.settings.set_node_flag(NodeFlags::EMPTY_MASTER, true);
-    client.engine.settings.sentinel.hides_from_sentinels.store(true, Ordering::Relaxed);
+    client.engine.settings.sentinel.rejects_sentinel_pings.store(true, Ordering::Relaxed);
     let down =
         "-EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
     client.check_replies(&[
@@ -71,7 +71,7 @@ fn master_without_dataset_appears_down_only_to_sentinels() {
     assert!(client.engine.settings.sentinel.hello_seen.load(Ordering::Relaxed));
     let greeting = client.engine.settings.sentinel.last_hello.swap(None);
     assert_eq!(greeting.as_deref().map(Vec::as_slice), Some(&b"a,b"[..]));
-    client.engine.settings.sentinel.hides_from_sentinels.store(false, Ordering::Relaxed);
+    client.engine.settings.sentinel.rejects_sentinel_pings.store(false, Ordering::Relaxed);
     client.check_replies(&[("ping", "+PONG")]);
 }
 
@@ -151,7 +151,7 @@ fn client_writes_on_replica_are_not_replicated() {
         ("set brief x px 5", "+OK"),
     ]);
     client.now.0 += 5;
-    client.engine.expire_cycle(&mut client.worker, client.now, std::time::Duration::from_secs(1));
+    client.engine.run_expiry_cycle(&mut client.worker, client.now, std::time::Duration::from_secs(1));
     client.check_replies(&[("get brief", "$-1"), ("flushall", "+OK"), ("dbsize", ":0")]);
     assert_eq!(client.logged_commands(), before);
 }
@@ -194,15 +194,15 @@ fn retained_slot_lock_is_released() {
         assert_eq!(said.lines().filter(|line| line.starts_with('-')).count(), 2, "{said}");
         assert!(said.ends_with("$1\r\n1\r\n"), "{said}");
         // This call blocks forever if a slot is still locked.
-        drop(LockedSlots::all(&client.engine.keyspace.acquire_global_lock()));
+        drop(LockedSlots::lock_all(&client.engine.keyspace.acquire_global_lock()));
     }
 }
 
 /// Runs four connections on separate threads, each with batches of about forty requests. `request` generates a request
 /// from the thread number, the batch number and a random number.
 fn write_from_threads(
-    (engine, commands): (&Engine, &Commands),
-    reads: u64,
+    (engine, commands): (&Engine, &CommandSet),
+    batches: u64,
     request: impl Fn(u64, u64, u64) -> String + Sync,
 ) {
     const THREADS: u64 = 4;
@@ -213,7 +213,7 @@ fn write_from_threads(
                 let session = Session::new(thread + 2, CommandOrigin::Client, true);
                 let mut connection = Connection::new(engine, commands, session, Millis(1));
                 let mut random = engine::Random::new(thread);
-                for read in 0..reads {
+                for read in 0..batches {
                     let lines: String = (0..40).map(|_| request(thread, read, random.next_u64())).collect();
                     let (stopped, flow, _) = connection.run(&lines);
                     assert_eq!((stopped, flow), (lines.lines().count(), DispatchStatus::Done));
@@ -237,7 +237,7 @@ fn concurrent_batches_on_shared_slots_do_not_deadlock() {
         }
     });
     for (command, made) in [("get key", "incr"), ("hget hash", "hincrby")] {
-        let entry = crate::for_server().find(made.as_bytes()).unwrap();
+        let entry = crate::server_registry().find(made.as_bytes()).unwrap();
         let stats = client.engine.worker_stats();
         let calls: u64 =
             stats.iter().map(|worker| worker.commands[entry.index].calls.load(Ordering::Relaxed)).sum();
@@ -258,7 +258,7 @@ fn batch_is_appended_to_log_at_once() {
     let all = ["set a 1", "set b 2", "set a 3", "incr b", "hset h f v", "set a 4"];
     assert_eq!(client.logged_commands(), all.map(|line| format!("0 {line}")));
     assert_eq!(client.append_count(), 1);
-    drop(LockedSlots::all(&client.engine.keyspace.acquire_global_lock()));
+    drop(LockedSlots::lock_all(&client.engine.keyspace.acquire_global_lock()));
     // The effects of slow, multi-key and keyless commands are appended after the effects of the commands before them.
     for between in ["getrange a 0 1", "mget a b", "dbsize", "multi\nget a\nexec", "nosuch"] {
         let before = client.append_count();

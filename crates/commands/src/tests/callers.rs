@@ -39,7 +39,7 @@ impl Shell for ImmediateShell {
     }
 }
 
-fn with_shell(client: &Client) -> Arc<dyn Shell> {
+fn attach_shell(client: &Client) -> Arc<dyn Shell> {
     let shell: Arc<dyn Shell> = Arc::new(ImmediateShell);
     let weak: Weak<dyn Shell> = Arc::downgrade(&shell);
     client.commands.set_shell(weak);
@@ -48,7 +48,7 @@ fn with_shell(client: &Client) -> Arc<dyn Shell> {
 
 /// Completes the remaining commands of an EXEC with `deferred_reply` each, and appends them to `executed`. Returns the
 /// whole reply to EXEC.
-fn finish_exec(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -> String {
+fn finish_exec(client: &mut Client, deferred_reply: &str, executed: &mut Vec<NodeCommand>) -> String {
     let (mut out, mut reply) = (Vec::new(), None);
     loop {
         let (engine, worker, session) = (&client.engine, &mut client.worker, &mut client.session);
@@ -57,9 +57,9 @@ fn finish_exec(client: &mut Client, said: &str, carried_out: &mut Vec<NodeComman
             break;
         };
         // No slot is locked while the command is executed outside of the engine.
-        drop(LockedSlots::all(&engine.keyspace.acquire_global_lock()));
-        carried_out.push(command);
-        reply = Some(said.as_bytes().to_vec());
+        drop(LockedSlots::lock_all(&engine.keyspace.acquire_global_lock()));
+        executed.push(command);
+        reply = Some(deferred_reply.as_bytes().to_vec());
     }
     String::from_utf8(out).expect("text").replace("\r\n", "|")
 }
@@ -84,7 +84,7 @@ fn script_in_transaction_accesses_undeclared_keys() {
             client.check_replies(&[("exec", "*4|+OK|$5|there|$6|1there|$1|1")]);
         }
         client.check_replies(&[("get more{t}", "$2|xx")]);
-        drop(LockedSlots::all(&client.engine.keyspace.acquire_global_lock()));
+        drop(LockedSlots::lock_all(&client.engine.keyspace.acquire_global_lock()));
     }
 }
 
@@ -93,7 +93,7 @@ fn script_in_transaction_accesses_undeclared_keys() {
 #[test]
 fn transaction_with_shell_commands_is_atomic() {
     let mut client = Client::with_recording_log();
-    let _shell = with_shell(&client);
+    let _shell = attach_shell(&client);
     client.check_replies(&[
         ("set k 1", "+OK"),
         ("info", ":1"),
@@ -115,7 +115,7 @@ fn transaction_with_shell_commands_is_atomic() {
 #[test]
 fn blocking_shell_commands_run_after_rest_of_transaction() {
     let mut client = Client::with_recording_log();
-    let _shell = with_shell(&client);
+    let _shell = attach_shell(&client);
     client.run_to_text("multi\nset k v\nreplicaof no one\nget k\nconfig set a b\nrole");
     assert_eq!(client.run_status("exec"), DispatchStatus::Node(NodeCommand::Exec));
     assert_eq!(client.logged_commands(), ["0 set k v"]);
@@ -137,7 +137,7 @@ fn blocking_shell_commands_run_after_rest_of_transaction() {
 #[test]
 fn script_can_call_nonblocking_shell_commands() {
     let mut client = Client::with_recording_log();
-    let _shell = with_shell(&client);
+    let _shell = attach_shell(&client);
     let mut eval = |script: &str| client.call(&["eval", script, "1", "k"]);
     assert_eq!(eval("redis.call('set',KEYS[1],1) return redis.call('info')"), Value::Integer(1));
     assert_eq!(eval("return redis.pcall('lastsave').err"), Value::Bulk(b"ERR never".to_vec()));
@@ -240,7 +240,7 @@ fn blocked_client_without_permission_is_not_served() {
         let mut client = Client::with_recording_log();
         client.run_to_text("acl setuser blocked on nopass ~* +@all\nxgroup create s g $ mkstream");
         let connect = || client.engine.clients.connect(Default::default(), client.now, Box::new(|| ()));
-        let mut waiter = Session::of(connect(), CommandOrigin::Client, true);
+        let mut waiter = Session::for_client(connect(), CommandOrigin::Client, true);
         std::mem::swap(&mut client.session, &mut waiter);
         client.check_replies(&[("auth blocked any", "+OK")]);
         assert_eq!(client.run_status(wait), DispatchStatus::Blocked, "{wait}");
@@ -253,7 +253,7 @@ fn blocked_client_without_permission_is_not_served() {
         client.run_to_text(give);
         assert_ne!(client.run_to_text("debug digest-value k s"), before, "{wait}: what was given is there");
         assert!(!waiter.waiter().expect("it waits").is_served(), "{wait}");
-        assert_eq!(waiter.client().take_unblock(), Some(UnblockReason::Retry), "{wait}");
+        assert_eq!(waiter.client().take_unblock_reason(), Some(UnblockReason::Retry), "{wait}");
         let mut out = Vec::new();
         let (dispatcher, worker) = (client.commands.dispatcher(&client.engine), &mut client.worker);
         dispatcher.end_wait(worker, &mut waiter, client.now, UnblockReason::Retry, &mut out);
@@ -267,7 +267,7 @@ fn blocked_client_without_permission_is_not_served() {
 fn blocked_client_is_served_after_change_of_other_user() {
     let mut client = Client::with_recording_log();
     let connect = || client.engine.clients.connect(Default::default(), client.now, Box::new(|| ()));
-    let mut waiter = Session::of(connect(), CommandOrigin::Client, true);
+    let mut waiter = Session::for_client(connect(), CommandOrigin::Client, true);
     std::mem::swap(&mut client.session, &mut waiter);
     assert_eq!(client.run_status("blpop k 0"), DispatchStatus::Blocked);
     std::mem::swap(&mut client.session, &mut waiter);

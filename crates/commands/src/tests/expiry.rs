@@ -7,17 +7,17 @@ use engine::NodeFlags;
 
 use crate::testing::Client;
 
-const SECOND_MILLIS: Duration = Duration::from_secs(1);
+const ONE_SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn expired_keys_are_deleted_and_replicated() {
     let mut client = Client::with_recording_log();
     client.check_replies(&[("set a 1 px 10", "+OK"), ("set b 2 px 20", "+OK"), ("set c 3", "+OK")]);
     client.now.0 += 9;
-    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS));
+    assert!(!client.engine.run_expiry_cycle(&mut client.worker, client.now, ONE_SECOND));
     client.check_replies(&[("dbsize", ":3")]);
     client.now.0 += 1;
-    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS));
+    assert!(!client.engine.run_expiry_cycle(&mut client.worker, client.now, ONE_SECOND));
     client.check_replies(&[("dbsize", ":2")]);
     assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 UNLINK a"));
     assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), 1);
@@ -29,10 +29,10 @@ fn replica_and_disabled_expiry_keep_expired_keys() {
     client.check_replies(&[("set a 1 px 10", "+OK")]);
     client.now.0 += 10;
     client.engine.settings.active_expire.store(false, Ordering::Relaxed);
-    client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS);
+    client.engine.run_expiry_cycle(&mut client.worker, client.now, ONE_SECOND);
     client.engine.settings.active_expire.store(true, Ordering::Relaxed);
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
-    client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS);
+    client.engine.run_expiry_cycle(&mut client.worker, client.now, ONE_SECOND);
     client.check_replies(&[("dbsize", ":1")]);
 }
 
@@ -42,7 +42,7 @@ fn replica_and_disabled_expiry_keep_expired_keys() {
 fn writable_replica_deletes_own_expired_keys() {
     let mut client = Client::with_recording_log();
     let cycle =
-        |client: &mut Client| client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS);
+        |client: &mut Client| client.engine.run_expiry_cycle(&mut client.worker, client.now, ONE_SECOND);
     client.check_replies(&[("set master 1 px 10", "+OK"), ("set again 1 px 10", "+OK")]);
     let logged = client.logged_commands().len();
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
@@ -86,7 +86,7 @@ fn promoted_replica_deletes_and_replicates_expired_keys() {
     client.check_replies(&[("set a 1 px 10", "+OK")]);
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, false);
     client.now.0 += 10;
-    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS));
+    assert!(!client.engine.run_expiry_cycle(&mut client.worker, client.now, ONE_SECOND));
     assert_eq!(
         (client.logged_commands(), client.engine.local_expiry_count()),
         (vec!["0 UNLINK a".to_owned()], 0)
@@ -105,7 +105,7 @@ fn expired_keys_and_fields_send_events() {
     ]);
     client.now.0 += 10;
     let events = client.events_during(|client| {
-        assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS));
+        assert!(!client.engine.run_expiry_cycle(&mut client.worker, client.now, ONE_SECOND));
     });
     let mut events: Vec<&str> = events.split(", ").collect();
     events.sort_unstable();
@@ -121,14 +121,14 @@ fn advancing_clock() -> u64 {
 #[test]
 fn expiry_cycle_stops_at_budget_and_resumes() {
     let mut client = Client::new();
-    client.worker = client.engine.worker(advancing_clock);
+    client.worker = client.engine.new_worker(advancing_clock);
     for key in 0..1000 {
         client.call(&["set", &format!("{{same}}{key}"), "v", "px", "10"]);
         client.call(&["set", &format!("other{key}"), "v", "px", "10"]);
     }
     client.now.0 += 10;
     let mut cycles = 1;
-    while client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_millis(3)) {
+    while client.engine.run_expiry_cycle(&mut client.worker, client.now, Duration::from_millis(3)) {
         cycles += 1;
         assert!(cycles < 1000);
     }
@@ -139,14 +139,14 @@ fn expiry_cycle_stops_at_budget_and_resumes() {
 #[test]
 fn expiry_cycle_respects_budget_over_many_slots() {
     let mut client = Client::new();
-    client.worker = client.engine.worker(advancing_clock);
+    client.worker = client.engine.new_worker(advancing_clock);
     for key in 0..1000 {
         client.call(&["set", &format!("{key}"), "v", "px", "10"]);
     }
     client.now.0 += 10;
     let left = |client: &mut Client| client.engine.keyspace.len(0);
-    assert!(client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_millis(3)));
+    assert!(client.engine.run_expiry_cycle(&mut client.worker, client.now, Duration::from_millis(3)));
     assert!(left(&mut client) > 900, "some milliseconds, a slot each");
-    while client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_millis(100)) {}
+    while client.engine.run_expiry_cycle(&mut client.worker, client.now, Duration::from_millis(100)) {}
     assert_eq!(left(&mut client), 0);
 }

@@ -4,7 +4,7 @@ use engine::{Group, LockScope, RenameError};
 
 #[test]
 fn single_key_command_locks_one_slot() {
-    let registry = crate::for_server();
+    let registry = crate::server_registry();
     let mut with_key = registry.commands().iter().filter(|entry| entry.single_key.is_some());
     assert!(with_key.all(|entry| entry.command.lock_scope == LockScope::Keys));
 }
@@ -12,7 +12,7 @@ fn single_key_command_locks_one_slot() {
 /// The engine reloads the session's state only after commands without keys, so no other command may change the state.
 #[test]
 fn single_key_commands_do_not_change_session() {
-    for entry in crate::for_server().commands().iter().filter(|entry| entry.single_key.is_some()) {
+    for entry in crate::server_registry().commands().iter().filter(|entry| entry.single_key.is_some()) {
         let of_session = matches!(entry.command.group, Group::Connection | Group::Transactions);
         assert!(!of_session, "{}", entry.full_name);
     }
@@ -21,7 +21,7 @@ fn single_key_commands_do_not_change_session() {
 /// `rename-command`: a renamed command is found only by its new name and is otherwise unchanged.
 #[test]
 fn renamed_command_is_found_only_by_new_name() {
-    let mut registry = crate::for_server().clone();
+    let mut registry = crate::server_registry().clone();
     let get = registry.find(b"get").unwrap();
     registry.rename("GET", "Take-It").unwrap();
     registry.rename("config", "").unwrap();
@@ -36,8 +36,8 @@ fn renamed_command_is_found_only_by_new_name() {
     assert!(std::ptr::eq(registry.commands()[get.index], found));
     assert_eq!(registry.find(b"get").unwrap().full_name, "hget");
     assert!(registry.find(b"config").is_none() && registry.find(b"client").is_none());
-    assert_eq!(registry.find_full(b"kunde|list").unwrap().full_name, "client|list");
-    assert_eq!(registry.top_level().len(), crate::for_server().top_level().len() - 1);
+    assert_eq!(registry.find_by_full_name(b"kunde|list").unwrap().full_name, "client|list");
+    assert_eq!(registry.top_level().len(), crate::server_registry().top_level().len() - 1);
     let request: resp::Request = ["kunde", "nosuch"].into_iter().collect();
     let error = registry.resolve(request.args()).unwrap_err().to_string();
     assert_eq!(error, "ERR unknown subcommand 'nosuch'. Try KUNDE HELP.");
@@ -45,7 +45,7 @@ fn renamed_command_is_found_only_by_new_name() {
 
 #[test]
 fn command_lookup_is_case_insensitive_and_exact() {
-    let registry = crate::for_server();
+    let registry = crate::server_registry();
     for entry in registry.top_level() {
         let name = entry.command.name;
         assert_eq!(registry.find(name.as_bytes()).unwrap().index, entry.index, "{name}");

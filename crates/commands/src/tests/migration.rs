@@ -7,7 +7,7 @@ use slot_routing::{Ownership, ReplOffset, Slot};
 use crate::testing::Client;
 
 #[test]
-fn held_slot_blocks_only_its_writes() {
+fn paused_slot_blocks_only_its_writes() {
     let mut client = Client::new();
     let slot = Slot::of_key(b"{t}");
     client.check_replies(&[("set a{t} 1", "+OK"), ("set other 1", "+OK")]);
@@ -28,7 +28,7 @@ fn held_slot_blocks_only_its_writes() {
 }
 
 #[test]
-fn slot_leftovers_are_deleted_in_all_databases_and_replicated() {
+fn keys_of_unowned_slot_are_deleted_in_all_databases_and_replicated() {
     let mut client = Client::in_cluster();
     let slot = Slot::of_key(b"{t}");
     for number in 0..200 {
@@ -53,16 +53,16 @@ fn migrated_key_is_released_only_if_unchanged() {
     client.check_replies(&[("set k v px 5000", "+OK")]);
     let now = client.now;
     let release = |client: &Client, captured: &CapturedKey| {
-        client.engine.release(&client.worker, 0, b"k", now, captured)
+        client.engine.release_key(&client.worker, 0, b"k", now, captured)
     };
-    let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
+    let captured = client.engine.capture_key(0, b"k", now, Dialect::Redis).unwrap();
     assert_eq!(captured.expiry.unwrap().0, now.0 + 5000);
     client.check_replies(&[("append k w", ":2")]);
     assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed));
-    let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
+    let captured = client.engine.capture_key(0, b"k", now, Dialect::Redis).unwrap();
     client.check_replies(&[("pexpire k 6000", ":1")]);
     assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed), "its time counts too");
-    let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
+    let captured = client.engine.capture_key(0, b"k", now, Dialect::Redis).unwrap();
     client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, true);
     assert_eq!(release(&client, &captured), Ok(ReleaseResult::Paused));
     client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, false);
@@ -76,7 +76,7 @@ fn migrated_key_is_released_only_if_unchanged() {
     assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed));
     client.check_replies(&[("exists k", ":0")]);
     assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 DEL k"));
-    assert_eq!(client.engine.capture(0, b"k", now, Dialect::Redis), None);
+    assert_eq!(client.engine.capture_key(0, b"k", now, Dialect::Redis), None);
 }
 
 #[test]
@@ -114,39 +114,39 @@ fn client_with_migrating_slot() -> Client {
 
 #[test]
 fn migrating_slot_refuses_moves_between_databases() {
-    const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
+    const TRY_AGAIN_ERROR: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
     // The topology of this test has no address for the migration's target, so the node replies with an error instead of
     // a redirection.
-    const ASK: &str = "-CLUSTERDOWN Hash slot not served";
+    const ASK_ERROR: &str = "-CLUSTERDOWN Hash slot not served";
     let mut client = client_with_migrating_slot();
     client.check_replies(&[
-        ("move {t}1 1", TRY_AGAIN),
-        ("move {t}9 1", TRY_AGAIN),
-        ("copy {t}1 {t}3 db 1", TRY_AGAIN),
-        ("copy {t}8 {t}9 db 1", TRY_AGAIN),
-        ("copy {t}8 {t}9", ASK),
-        ("copy {t}8 {t}9 db 0", ASK),
+        ("move {t}1 1", TRY_AGAIN_ERROR),
+        ("move {t}9 1", TRY_AGAIN_ERROR),
+        ("copy {t}1 {t}3 db 1", TRY_AGAIN_ERROR),
+        ("copy {t}8 {t}9 db 1", TRY_AGAIN_ERROR),
+        ("copy {t}8 {t}9", ASK_ERROR),
+        ("copy {t}8 {t}9 db 0", ASK_ERROR),
         ("copy {t}1 {t}1 db 0", "-ERR source and destination objects are the same"),
         // A database that is not a number counts as a database other than the selected one; a syntax error does not.
-        ("copy {t}1 {t}1 db x", TRY_AGAIN),
-        ("copy {t}8 {t}9 db x", TRY_AGAIN),
+        ("copy {t}1 {t}1 db x", TRY_AGAIN_ERROR),
+        ("copy {t}8 {t}9 db x", TRY_AGAIN_ERROR),
         ("copy {t}1 {t}1 nonsense", "-ERR syntax error"),
         (
             "multi\nmove {t}1 1\nexec",
-            &format!("+OK|{TRY_AGAIN}|-EXECABORT Transaction discarded because of previous errors."),
+            &format!("+OK|{TRY_AGAIN_ERROR}|-EXECABORT Transaction discarded because of previous errors."),
         ),
     ]);
 }
 
 #[test]
 fn queued_select_determines_database_of_migrating_slot() {
-    const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
-    const ASK: &str = "-CLUSTERDOWN Hash slot not served";
+    const TRY_AGAIN_ERROR: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
+    const ASK_ERROR: &str = "-CLUSTERDOWN Hash slot not served";
     let mut client = client_with_migrating_slot();
     client.check_replies(&[
         ("multi\nselect 1\nget {t}2\nselect 0\nexec", "+OK|+QUEUED|+QUEUED|+QUEUED|*3|+OK|$1|v|+OK"),
-        ("multi\nselect 1\nget {t}1\nexec", &format!("+OK|+QUEUED|+QUEUED|{ASK}")),
-        ("multi\nget {t}1\nget {t}2\nexec", &format!("+OK|+QUEUED|+QUEUED|{TRY_AGAIN}")),
+        ("multi\nselect 1\nget {t}1\nexec", &format!("+OK|+QUEUED|+QUEUED|{ASK_ERROR}")),
+        ("multi\nget {t}1\nget {t}2\nexec", &format!("+OK|+QUEUED|+QUEUED|{TRY_AGAIN_ERROR}")),
         (
             "multi\nget {t}1\nselect 1\nget {t}2\nselect 0\nexec",
             "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*4|$1|v|+OK|$1|v|+OK",
@@ -159,15 +159,15 @@ fn queued_select_determines_database_of_migrating_slot() {
 /// it with the database that is selected when the COPY is executed.
 #[test]
 fn queued_copy_is_compared_with_the_database_before_multi() {
-    const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
+    const TRY_AGAIN_ERROR: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
     let mut client = client_with_migrating_slot();
-    let aborted = format!("{TRY_AGAIN}|-EXECABORT Transaction discarded because of previous errors.");
+    let aborted = format!("{TRY_AGAIN_ERROR}|-EXECABORT Transaction discarded because of previous errors.");
     client.check_replies(&[
-        ("multi\nselect 1\ncopy {t}2 {t}3 db 0\nexec", &format!("+OK|+QUEUED|+QUEUED|{TRY_AGAIN}")),
+        ("multi\nselect 1\ncopy {t}2 {t}3 db 0\nexec", &format!("+OK|+QUEUED|+QUEUED|{TRY_AGAIN_ERROR}")),
         ("multi\nselect 1\ncopy {t}2 {t}3 db 1\nexec", &format!("+OK|+QUEUED|{aborted}")),
         ("multi\nselect 1\nselect 0\ncopy {t}1 {t}1 db 1\nexec", &format!("+OK|+QUEUED|+QUEUED|{aborted}")),
         ("multi\ncopy {t}1 {t}3 db x\nexec", &format!("+OK|{aborted}")),
-        ("multi\ncopy {t}1 {t}3 db 0\nexec", &format!("+OK|+QUEUED|{TRY_AGAIN}")),
+        ("multi\ncopy {t}1 {t}3 db 0\nexec", &format!("+OK|+QUEUED|{TRY_AGAIN_ERROR}")),
     ]);
 }
 
@@ -182,18 +182,18 @@ fn queued_migrate_does_not_look_up_unlocked_slot() {
 
 #[test]
 fn asking_applies_to_following_transaction() {
-    const MOVED: &str = "-MOVED 15891 127.0.0.1:6379";
+    const MOVED_ERROR: &str = "-MOVED 15891 127.0.0.1:6379";
     let mut client = Client::in_cluster_with(4);
     client.check_replies(&[("select 1", "+OK"), ("set {t}2 v", "+OK"), ("select 0", "+OK")]);
     client.engine.keyspace.lock(Slot::of_key(b"{t}")).set_ownership(Ownership::Importing);
     client.check_replies(&[
         ("asking\nmulti\nselect 1\nget {t}2\nexec", "+OK|+OK|+QUEUED|+QUEUED|*2|+OK|$1|v"),
         ("select 0", "+OK"),
-        ("get {t}2", MOVED),
-        ("asking\nmulti\ndiscard\nget {t}2", &format!("+OK|+OK|+OK|{MOVED}")),
+        ("get {t}2", MOVED_ERROR),
+        ("asking\nmulti\ndiscard\nget {t}2", &format!("+OK|+OK|+OK|{MOVED_ERROR}")),
         (
             "multi\nget {t}2\nexec",
-            &format!("+OK|{MOVED}|-EXECABORT Transaction discarded because of previous errors."),
+            &format!("+OK|{MOVED_ERROR}|-EXECABORT Transaction discarded because of previous errors."),
         ),
     ]);
 }

@@ -12,7 +12,7 @@ fn start_monitor(client: &Tester) -> Session {
     let connect = || client.engine.clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| ()));
     // This connection takes client id 1, so that the monitor gets another id.
     let (_, seen) = (connect(), connect());
-    let mut session = Session::of(seen, CommandOrigin::Client, true);
+    let mut session = Session::for_client(seen, CommandOrigin::Client, true);
     client.engine.start_monitor(&mut session);
     session
 }
@@ -70,7 +70,7 @@ fn monitoring_stops_with_last_monitor() {
     let mut client = Tester::new();
     let mut first = start_monitor(&client);
     assert!(client.run_to_text("monitor").starts_with("+OK\r\n"));
-    assert_eq!(client.engine.monitors.clients(), 2);
+    assert_eq!(client.engine.monitors.client_count(), 2);
     assert!(client.run_to_text("reset").ends_with("+RESET\r\n"));
     assert!(client.engine.settings.node_flags().contains(NodeFlags::MONITORED));
     client.engine.disconnect(&mut first);

@@ -8,7 +8,7 @@ use crate::testing::Client;
 fn new_key_and_miss_events_are_opt_in() {
     let mut client = Client::new();
     client.check_events(&[("get a", ""), ("set a 1", "set a")]);
-    client.engine.settings.set_notified(EventClass::NEW | EventClass::MISS);
+    client.engine.settings.set_notified_event_classes(EventClass::NEW | EventClass::MISS);
     client.check_events(&[
         ("get a", ""),
         ("get b", "keymiss b"),
@@ -33,6 +33,9 @@ fn expired_event_is_sent_on_deletion() {
     client.check_replies(&[("set a 1 px 10", "+OK"), ("set b 1 px 10", "+OK"), ("set c 1 px 10", "+OK")]);
     client.now.0 += 10;
     client.check_events(&[("get a", "expired a"), ("set b 2", "expired b, set b"), ("get b", "")]);
-    client.engine.settings.set_notified(EventClass::KEYEVENT | EventClass::EXPIRED | EventClass::MISS);
+    client
+        .engine
+        .settings
+        .set_notified_event_classes(EventClass::KEYEVENT | EventClass::EXPIRED | EventClass::MISS);
     client.check_events(&[("get c", "expired c, keymiss c")]);
 }

@@ -4,41 +4,41 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use clock::Millis;
-use engine::{CommandOrigin, Commands, ConnectionInfo, DispatchStatus, Engine, NoLog, Session};
+use engine::{CommandOrigin, CommandSet, ConnectionInfo, DispatchStatus, Engine, NoLog, Session};
 use keyspace::Keyspace;
 
 use crate::testing::run_buffer;
 
 /// A server that several threads of a test share.
-struct Server {
+struct SharedServer {
     engine: Engine,
-    commands: Commands,
+    commands: CommandSet,
 }
 
-impl Server {
+impl SharedServer {
     fn new() -> Self {
-        let registry = crate::for_server();
+        let registry = crate::server_registry();
         let engine = Engine::new(registry.catalogue(), Keyspace::new(1, 1), None, Box::new(NoLog));
-        Self { engine, commands: Commands::new(registry) }
+        Self { engine, commands: CommandSet::new(registry) }
     }
 
     fn connect(&self) -> ServerClient<'_> {
         let client = self.engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
-        ServerClient { server: self, session: Session::of(client, CommandOrigin::Client, true) }
+        ServerClient { server: self, session: Session::for_client(client, CommandOrigin::Client, true) }
     }
 }
 
 /// A client that may run on another thread.
 struct ServerClient<'s> {
-    server: &'s Server,
+    server: &'s SharedServer,
     session: Session,
 }
 
 impl ServerClient<'_> {
     /// Executes lines as one batch.
     fn run(&mut self, lines: &str) -> (DispatchStatus, String) {
-        let Server { engine, commands } = self.server;
-        let (mut worker, buffer) = (engine.worker(|| 0), lines.as_bytes().to_vec());
+        let SharedServer { engine, commands } = self.server;
+        let (mut worker, buffer) = (engine.new_worker(|| 0), lines.as_bytes().to_vec());
         let (_, flow, out) =
             run_buffer(commands.dispatcher(engine), &mut worker, &mut self.session, Millis(1), buffer);
         (flow, String::from_utf8_lossy(&out).into_owned())
@@ -48,8 +48,8 @@ impl ServerClient<'_> {
 /// Checks that a client executes nothing after the reply to the command that kills it or revokes its permissions.
 /// Regression test: after CLIENT KILL had replied OK, the killed client's pipelined commands continued for up to 400
 /// ms, which is a million writes.
-fn check_nothing_runs_after_ok(order: impl Fn(u64) -> String) {
-    let server = Server::new();
+fn check_nothing_executes_after_reply(build_command: impl Fn(u64) -> String) {
+    let server = SharedServer::new();
     for round in 0..40 {
         let (id, began, counted) =
             (std::sync::mpsc::channel(), AtomicBool::new(false), AtomicBool::new(false));
@@ -76,7 +76,7 @@ fn check_nothing_runs_after_ok(order: impl Fn(u64) -> String) {
             while !began.load(Ordering::Acquire) {
                 std::hint::spin_loop();
             }
-            let (_, said) = operator.run(&format!("{}\n", order(victim)));
+            let (_, said) = operator.run(&format!("{}\n", build_command(victim)));
             let (_, before) = operator.run("get k\n");
             thread::sleep(std::time::Duration::from_micros(500));
             let (_, after) = operator.run("get k\n");
@@ -91,22 +91,22 @@ fn check_nothing_runs_after_ok(order: impl Fn(u64) -> String) {
 
 #[test]
 fn killed_client_executes_nothing_after_reply() {
-    check_nothing_runs_after_ok(|victim| format!("client kill id {victim}"));
+    check_nothing_executes_after_reply(|victim| format!("client kill id {victim}"));
 }
 
 #[test]
 fn deleted_user_executes_nothing_after_reply() {
-    check_nothing_runs_after_ok(|_| "acl deluser worker".to_owned());
+    check_nothing_executes_after_reply(|_| "acl deluser worker".to_owned());
 }
 
 #[test]
 fn revoked_permissions_are_unusable_after_setuser_replies() {
-    check_nothing_runs_after_ok(|_| "acl setuser worker -@all".to_owned());
+    check_nothing_executes_after_reply(|_| "acl setuser worker -@all".to_owned());
 }
 
 #[test]
 fn clients_killing_each_other_do_not_deadlock() {
-    let server = Server::new();
+    let server = SharedServer::new();
     for _ in 0..200 {
         let (mut one, mut other) = (server.connect(), server.connect());
         let orders = [&one, &other].map(|client| {
@@ -125,7 +125,7 @@ fn clients_killing_each_other_do_not_deadlock() {
 
 #[test]
 fn killed_client_is_not_listed() {
-    let server = Server::new();
+    let server = SharedServer::new();
     let (mut victim, mut operator) = (server.connect(), server.connect());
     victim.run("subscribe c\n");
     assert_eq!(victim.run("blpop list 0\n").0, DispatchStatus::Done, "a subscriber of version 2 may not");

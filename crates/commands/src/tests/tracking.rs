@@ -8,7 +8,7 @@ use crate::testing::Client as Tester;
 
 fn start_tracking(client: &Tester) -> Session {
     let seen = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
-    Session::of(seen, CommandOrigin::Client, true)
+    Session::for_client(seen, CommandOrigin::Client, true)
 }
 
 /// Runs lines as the other client and returns the output.
@@ -32,7 +32,7 @@ fn tracked_keys_are_freed_with_last_tracking_client() {
     for reader in [&mut first, &mut second] {
         run_as_other(&mut client, reader, "hello 3\nclient tracking on\nget a\nget b\nget c");
     }
-    let noted = |client: &Tester| (client.engine.tracking.keys(), client.engine.tracking.item_count());
+    let noted = |client: &Tester| (client.engine.tracking.key_count(), client.engine.tracking.item_count());
     assert_eq!(noted(&client), (3, 6));
     client.engine.disconnect(&mut first);
     assert_eq!(noted(&client), (3, 6), "they are forgotten as they change");
@@ -87,8 +87,8 @@ fn long_invalidations_share_memory() {
     client.run_to_text(&format!("set {key} v"));
     for reader in &mut readers {
         let mut queue = resp::ByteQueue::default();
-        reader.queue_messages(&mut queue);
-        assert!(!queue.is_short() && queue.len() > 100_000);
+        reader.move_messages_to(&mut queue);
+        assert!(!queue.is_single_chunk() && queue.len() > 100_000);
         assert_eq!(reader.client().output_bytes.load(Ordering::Relaxed), 0);
         client.engine.disconnect(reader);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clock::Millis;
 use engine::{
-    ClientFlags, Command, CommandError, CommandOrigin, CommandOutcome, Commands, ConnectionInfo, Context,
+    ClientFlags, Command, CommandError, CommandOrigin, CommandOutcome, CommandSet, ConnectionInfo, Context,
     DispatchStatus, Engine, Flags, Group, KeyFlags, KeySpec, KeyWait, PauseMode, PausePurpose, Registry,
     Session, UnblockReason, WaitEnd, Worker,
 };
@@ -16,28 +16,28 @@ use keyspace::{Key, Keyspace, Kind, PackedValue};
 use proptest::prelude::*;
 use slot_routing::{Ownership, Slot};
 
-use crate::TABLE;
+use crate::COMMAND_TABLE;
 use crate::testing::{RecordingLog, run_buffer};
 
 const COMMANDS: &[Command] = &[
     Command::new("take", Group::Generic, "1.0.0", -3, "Takes one thing, or waits for it.")
         .flags(Flags::WRITE)
-        .keys(&[KeySpec::range(1, -2, 1, KeyFlags::RW)])
+        .keys(&[KeySpec::key_range(1, -2, 1, KeyFlags::RW)])
         .may_block(run_take),
     Command::new("pass", Group::Generic, "1.0.0", 4, "Moves one thing, or waits for it.")
         .flags(Flags::WRITE)
-        .keys(&[KeySpec::range(1, 2, 1, KeyFlags::RW)])
+        .keys(&[KeySpec::key_range(1, 2, 1, KeyFlags::RW)])
         .may_block(run_pass),
 ];
 
 fn registry() -> &'static Registry {
     static REGISTRY: LazyLock<Registry> =
-        LazyLock::new(|| Registry::for_server(TABLE.iter().copied().chain([COMMANDS]).flatten()));
+        LazyLock::new(|| Registry::for_server(COMMAND_TABLE.iter().copied().chain([COMMANDS]).flatten()));
     &REGISTRY
 }
 
 /// Takes one item from the key at argument `index`. Returns whether there was an item.
-fn take_items(context: &mut Context<'_>, index: usize) -> Result<bool, CommandError> {
+fn take_item(context: &mut Context<'_>, index: usize) -> Result<bool, CommandError> {
     let key = context.key(index)?;
     let Some(place) = context.find(&key) else { return Ok(false) };
     let count = resp::parse_i64(context.string_value(&key, place)?.bytes).ok_or(CommandError::NotInteger)?;
@@ -62,7 +62,7 @@ fn put_item(context: &mut Context<'_>, key: &Key<'_>, count: i64) {
 }
 
 fn block_on(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<CommandOutcome, CommandError> {
-    let seconds = context.integer(context.args.len() - 1)?;
+    let seconds = context.integer_arg(context.args.len() - 1)?;
     let until = (seconds > 0).then(|| Millis(context.now.0 + seconds * 1000));
     Ok(CommandOutcome::Block(KeyWait::new(keys, Kind::String, until, |reply| reply.null_array())))
 }
@@ -71,7 +71,7 @@ fn block_on(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<Comma
 fn run_take(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     for index in keys.clone() {
-        if take_items(context, index)? {
+        if take_item(context, index)? {
             let key = context.arg(index);
             context.reply.bulk(key);
             return Ok(CommandOutcome::Done);
@@ -82,7 +82,7 @@ fn run_take(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
 
 /// Handles `PASS from to seconds`.
 fn run_pass(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
-    if !take_items(context, 1)? {
+    if !take_item(context, 1)? {
         return block_on(context, 1..2);
     }
     let key = context.key(2)?;
@@ -100,7 +100,7 @@ fn run_pass(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
 /// A server with several clients.
 struct Server {
     engine: Engine,
-    commands: Commands,
+    commands: CommandSet,
     worker: Worker,
     sessions: Vec<Session>,
     now: Millis,
@@ -111,10 +111,11 @@ impl Server {
     fn new(clients: usize) -> Self {
         let log = RecordingLog::default();
         let engine = Engine::new(registry().catalogue(), Keyspace::new(1, 4), None, Box::new(log.clone()));
-        let worker = engine.worker(|| 0);
+        let worker = engine.new_worker(|| 0);
         let connect = || engine.clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| {}));
-        let sessions = (0..clients).map(|_| Session::of(connect(), CommandOrigin::Client, true)).collect();
-        Self { engine, commands: Commands::new(registry()), worker, sessions, now: Millis(1_000_000), log }
+        let sessions =
+            (0..clients).map(|_| Session::for_client(connect(), CommandOrigin::Client, true)).collect();
+        Self { engine, commands: CommandSet::new(registry()), worker, sessions, now: Millis(1_000_000), log }
     }
 
     fn run(&mut self, client: usize, text: &str) -> (DispatchStatus, String) {
@@ -145,10 +146,10 @@ impl Server {
         self.is_served(client).then(|| self.end_block(client, UnblockReason::Timeout).1)
     }
 
-    fn end_block(&mut self, client: usize, how: UnblockReason) -> (WaitEnd, String) {
+    fn end_block(&mut self, client: usize, reason: UnblockReason) -> (WaitEnd, String) {
         let (session, mut out) = (&mut self.sessions[client], Vec::new());
         let dispatcher = self.commands.dispatcher(&self.engine);
-        let resumed = dispatcher.end_wait(&mut self.worker, session, self.now, how, &mut out);
+        let resumed = dispatcher.end_wait(&mut self.worker, session, self.now, reason, &mut out);
         assert!(!self.sessions[client].client().flags().contains(ClientFlags::BLOCKED));
         (resumed, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
@@ -167,7 +168,7 @@ impl Server {
 }
 
 /// Returns the push messages that are queued for a client.
-fn messages(session: &Session) -> String {
+fn take_messages(session: &Session) -> String {
     let mut out = Vec::new();
     session.take_messages(&mut out);
     String::from_utf8(out).unwrap().replace("\r\n", "|")
@@ -180,20 +181,23 @@ fn push_messages_follow_reply_of_served_client() {
         0,
         "hello 3\nclient tracking on\nlrange src 0 -1\nlrange dst 0 -1\nsubscribe __keyevent@0__:rpush",
     );
-    server.engine.settings.set_notified(engine::EventClass::KEYEVENT | engine::EventClass::LIST);
+    server
+        .engine
+        .settings
+        .set_notified_event_classes(engine::EventClass::KEYEVENT | engine::EventClass::LIST);
     server.block(0, "blmove src dst left right 0");
     server.run_command(1, "rpush src a");
     let push = |key: &str| format!(">2|$10|invalidate|*1|$3|{key}|");
     let event = |key: &str| format!(">3|$7|message|$20|__keyevent@0__:rpush|$3|{key}|");
-    assert_eq!(messages(&server.sessions[0]), push("src") + &event("src"));
+    assert_eq!(take_messages(&server.sessions[0]), push("src") + &event("src"));
     assert_eq!(server.take_served_reply(0).as_deref(), Some("$1|a|"));
-    assert_eq!(messages(&server.sessions[0]), push("dst") + &event("dst"));
+    assert_eq!(take_messages(&server.sessions[0]), push("dst") + &event("dst"));
     // A failed attempt to serve a blocked client leaves no push messages behind.
     server.block(0, "blmove src dst left right 0");
     server.run_command(1, "multi\nrpush src b\ndel src\nexec");
     assert!(!server.is_served(0));
     server.run_command(1, "rpush dst c");
-    assert!(messages(&server.sessions[0]).ends_with(&event("dst")));
+    assert!(take_messages(&server.sessions[0]).ends_with(&event("dst")));
     server.end_block(0, UnblockReason::Timeout);
 }
 
@@ -204,7 +208,7 @@ impl Drop for Server {
             self.engine.disconnect(session);
         }
         if !std::thread::panicking() {
-            assert_eq!(self.engine.awaited_keys(), 0);
+            assert_eq!(self.engine.awaited_key_count(), 0);
             assert!(self.engine.waiter_counts_match());
         }
     }
@@ -298,11 +302,11 @@ fn timeout_unblock_and_role_change_end_blocking() {
     let id = server.sessions[1].client().id;
     assert_eq!(server.run_command(0, &format!("client unblock {id} error\nset k 1\nget k")), ":1|+OK|$1|1|");
     assert_eq!(server.take_served_reply(1), None, "who is unblocked is served no more");
-    let how = server.sessions[1].client().take_unblock().unwrap();
+    let how = server.sessions[1].client().take_unblock_reason().unwrap();
     assert_eq!(server.end_block(1, how).1, "-UNBLOCKED client unblocked via CLIENT UNBLOCK|");
     server.block(1, "take x 0");
-    server.engine.unblock_all();
-    let how = server.sessions[1].client().take_unblock().unwrap();
+    server.engine.unblock_all_waiters();
+    let how = server.sessions[1].client().take_unblock_reason().unwrap();
     let said = server.end_block(1, how).1;
     assert!(said.starts_with("-UNBLOCKED force unblock from blocking operation, instance state"), "{said}");
     assert!(server.sessions[1].is_closing());
@@ -334,29 +338,29 @@ fn migrated_slot_redirects_its_waiters() {
     let slot = Slot::of_key(b"k");
     for stays in [Ownership::Migrating, Ownership::Importing, Ownership::Local] {
         server.engine.set_ownership(slot, stays);
-        assert_eq!(server.sessions[1].client().take_unblock(), None);
+        assert_eq!(server.sessions[1].client().take_unblock_reason(), None);
     }
     server.engine.set_ownership(slot, Ownership::Remote);
-    let how = server.sessions[1].client().take_unblock().unwrap();
-    assert_eq!(server.end_block(1, how), (WaitEnd::RunsAgain, String::new()));
-    let request = server.sessions[1].runs_again().unwrap().request().clone();
+    let how = server.sessions[1].client().take_unblock_reason().unwrap();
+    assert_eq!(server.end_block(1, how), (WaitEnd::Retry, String::new()));
+    let request = server.sessions[1].waiter_to_retry().unwrap().request().clone();
     assert_eq!(request.args().iter().collect::<Vec<_>>(), [&b"take"[..], b"k", b"0"]);
     assert_eq!(
         server.retry(1),
         (DispatchStatus::Blocked, String::new()),
         "nothing is redirected without a topology"
     );
-    assert_eq!(server.sessions[2].client().take_unblock(), None);
+    assert_eq!(server.sessions[2].client().take_unblock_reason(), None);
     server.engine.retry_waiters();
-    assert_eq!(server.sessions[2].client().take_unblock(), Some(UnblockReason::Retry));
+    assert_eq!(server.sessions[2].client().take_unblock_reason(), Some(UnblockReason::Retry));
 }
 
 /// More clients wait for one key than the server wakes at once.
 #[test]
 fn thousands_of_waiters_are_served_in_order() {
-    const CLIENTS: usize = 3000;
-    let mut server = Server::new(CLIENTS);
-    (1..CLIENTS).for_each(|client| server.block(client, "take k 0"));
+    const CLIENT_COUNT: usize = 3000;
+    let mut server = Server::new(CLIENT_COUNT);
+    (1..CLIENT_COUNT).for_each(|client| server.block(client, "take k 0"));
     server.run_command(0, "set k 1000");
     assert_eq!(server.take_served_clients(), (1..=1000).collect::<Vec<_>>());
     server.run_command(0, "set k 999\nset k 1001");
@@ -365,7 +369,7 @@ fn thousands_of_waiters_are_served_in_order() {
 }
 
 const NO_GROUP: &str = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option|";
-const READ_GROUP: &str = "xreadgroup group g alice block 0 streams s >";
+const XREADGROUP_LINE: &str = "xreadgroup group g alice block 0 streams s >";
 
 /// More clients wait for a consumer group than the server wakes at once, and as many others wait for the same key
 /// without a group.
@@ -375,7 +379,7 @@ fn all_group_readers_fail_when_stream_is_deleted() {
         let mut server = Server::new(401);
         (1..=200).for_each(|client| server.block(client, "take s 0"));
         server.run_command(0, "xgroup create s g $ mkstream");
-        (201..=400).for_each(|client| server.block(client, READ_GROUP));
+        (201..=400).for_each(|client| server.block(client, XREADGROUP_LINE));
         server.run_command(0, line);
         for client in 201..=400 {
             let said = server.take_served_reply(client).unwrap_or_else(|| panic!("{line}: {client}"));
@@ -387,7 +391,7 @@ fn all_group_readers_fail_when_stream_is_deleted() {
 #[test]
 fn blocked_group_reader_retries_when_stream_expires() {
     let expire = |server: &mut Server| {
-        server.engine.expire_cycle(&mut server.worker, server.now, Duration::from_secs(1));
+        server.engine.run_expiry_cycle(&mut server.worker, server.now, Duration::from_secs(1));
     };
     let evict = |server: &mut Server| {
         server.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysRandom, 5, 10, true);
@@ -400,16 +404,16 @@ fn blocked_group_reader_retries_when_stream_expires() {
         let mut server = Server::new(3);
         server.block(2, "take s 0");
         server.run_command(0, "xgroup create s g $ mkstream\npexpire s 10");
-        server.block(1, READ_GROUP);
+        server.block(1, XREADGROUP_LINE);
         server.now.0 += 10;
         goes(&mut server);
-        assert_eq!(server.sessions[1].client().take_unblock(), Some(UnblockReason::Retry));
+        assert_eq!(server.sessions[1].client().take_unblock_reason(), Some(UnblockReason::Retry));
         assert_eq!(
-            server.sessions[2].client().take_unblock(),
+            server.sessions[2].client().take_unblock_reason(),
             None,
             "it goes on waiting for the key to come"
         );
-        assert_eq!(server.end_block(1, UnblockReason::Retry), (WaitEnd::RunsAgain, String::new()));
+        assert_eq!(server.end_block(1, UnblockReason::Retry), (WaitEnd::Retry, String::new()));
         assert_eq!(server.retry(1), (DispatchStatus::Done, NO_GROUP.to_owned()));
     }
 }
@@ -419,7 +423,7 @@ fn rerun_command_keeps_its_original_deadline() {
     let mut server = Server::new(2);
     server.block(0, "take k 3");
     server.now.0 += 2000;
-    assert_eq!(server.end_block(0, UnblockReason::Retry).0, WaitEnd::RunsAgain);
+    assert_eq!(server.end_block(0, UnblockReason::Retry).0, WaitEnd::Retry);
     assert_eq!(server.retry(0).0, DispatchStatus::Blocked);
     assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_003_000)));
     server.end_block(0, UnblockReason::Retry);
@@ -446,9 +450,9 @@ fn concurrent_items_are_taken_exactly_once() {
     std::thread::scope(|scope| {
         for number in 0..THREADS {
             scope.spawn(move || {
-                let mut worker = engine.worker(|| 0);
+                let mut worker = engine.new_worker(|| 0);
                 let client = engine.clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| {}));
-                let mut session = Session::of(client, CommandOrigin::Client, true);
+                let mut session = Session::for_client(client, CommandOrigin::Client, true);
                 let mut random = engine::Random::new(number as u64);
                 for _ in 0..ROUNDS {
                     let (a, b) = (random.next_u64() % 3, random.next_u64() % 3);
@@ -490,26 +494,26 @@ fn concurrent_items_are_taken_exactly_once() {
 /// first waiter on that key takes an item from the first of its keys that has one.
 #[derive(Default)]
 struct ReferenceModel {
-    items: [i64; KEYS],
+    item_counts: [i64; KEY_COUNT],
     waiting_clients: VecDeque<(usize, Vec<usize>)>,
 }
 
-const KEYS: usize = 3;
-const CLIENTS: usize = 6;
+const KEY_COUNT: usize = 3;
+const CLIENT_COUNT: usize = 6;
 
 impl ReferenceModel {
     fn take_item(&mut self, keys: &[usize]) -> Option<usize> {
-        let key = *keys.iter().find(|key| self.items[**key] > 0)?;
-        self.items[key] -= 1;
+        let key = *keys.iter().find(|key| self.item_counts[**key] > 0)?;
+        self.item_counts[key] -= 1;
         Some(key)
     }
 
     /// Adds `count` items to each of `keys`. Returns the clients that are served, each with the key whose item it took.
-    fn add_item(&mut self, keys: &[usize], count: i64) -> Vec<(usize, usize)> {
-        keys.iter().for_each(|key| self.items[*key] = count);
+    fn add_items(&mut self, keys: &[usize], count: i64) -> Vec<(usize, usize)> {
+        keys.iter().for_each(|key| self.item_counts[*key] = count);
         let mut served = Vec::new();
         for key in keys {
-            while self.items[*key] > 0
+            while self.item_counts[*key] > 0
                 && let Some(place) = self.waiting_clients.iter().position(|(_, wanted)| wanted.contains(key))
             {
                 let (client, wanted) = self.waiting_clients.remove(place).unwrap();
@@ -524,26 +528,26 @@ impl ReferenceModel {
 enum ModelStep {
     Add(Vec<usize>, i64),
     Take(usize, Vec<usize>),
-    End(usize),
+    EndWait(usize),
 }
 
-fn any_steps() -> impl Strategy<Value = Vec<ModelStep>> {
-    let keys = || proptest::collection::vec(0..KEYS, 1..=KEYS);
+fn model_steps() -> impl Strategy<Value = Vec<ModelStep>> {
+    let keys = || proptest::collection::vec(0..KEY_COUNT, 1..=KEY_COUNT);
     let step = prop_oneof![
         (keys(), 1..4_i64).prop_map(|(keys, count)| ModelStep::Add(keys, count)),
-        (1..CLIENTS, keys()).prop_map(|(client, keys)| ModelStep::Take(client, keys)),
-        (1..CLIENTS, keys()).prop_map(|(client, keys)| ModelStep::Take(client, keys)),
-        (1..CLIENTS).prop_map(ModelStep::End),
+        (1..CLIENT_COUNT, keys()).prop_map(|(client, keys)| ModelStep::Take(client, keys)),
+        (1..CLIENT_COUNT, keys()).prop_map(|(client, keys)| ModelStep::Take(client, keys)),
+        (1..CLIENT_COUNT).prop_map(ModelStep::EndWait),
     ];
     proptest::collection::vec(step, 1..60)
 }
 
 proptest! {
     #[test]
-    fn blocking_matches_reference_model(steps in any_steps()) {
-        let mut server = Server::new(CLIENTS);
+    fn blocking_matches_reference_model(steps in model_steps()) {
+        let mut server = Server::new(CLIENT_COUNT);
         let mut model = ReferenceModel::default();
-        let mut waits = [false; CLIENTS];
+        let mut waits = [false; CLIENT_COUNT];
         for step in steps {
             match step {
                 ModelStep::Add(mut keys, count) => {
@@ -551,7 +555,7 @@ proptest! {
                     keys.retain(|key| !seen.contains(key) && { seen.push(*key); true });
                     let pairs: Vec<_> = keys.iter().map(|key| format!("k{key} {count}")).collect();
                     server.run_command(0, &format!("mset {}", pairs.join(" ")));
-                    for (client, key) in model.add_item(&keys, count) {
+                    for (client, key) in model.add_items(&keys, count) {
                         waits[client] = false;
                         prop_assert_eq!(server.take_served_reply(client), Some(format!("$2|k{key}|")));
                     }
@@ -568,12 +572,12 @@ proptest! {
                         }
                     }
                 }
-                ModelStep::End(client) if waits[client] => {
+                ModelStep::EndWait(client) if waits[client] => {
                     waits[client] = false;
                     model.waiting_clients.retain(|(other, _)| *other != client);
                     prop_assert_eq!(server.end_block(client, UnblockReason::Timeout).1, "*-1|");
                 }
-                ModelStep::Take(..) | ModelStep::End(_) => {}
+                ModelStep::Take(..) | ModelStep::EndWait(_) => {}
             }
             prop_assert_eq!(server.take_served_clients(), Vec::<usize>::new());
         }

@@ -2,18 +2,18 @@
 //! write the reply.
 
 use clock::Millis;
-use engine::{CommandOrigin, Commands, DispatchStatus, Engine, NoLog, PipelinedRequests, Session, Worker};
+use engine::{CommandOrigin, CommandSet, DispatchStatus, Engine, NoLog, PipelinedRequests, Session, Worker};
 use keyspace::Keyspace;
 use resp::{Batch, ParseLimits, Parser, encode_request};
 
-pub(crate) const PIPELINE: usize = 16;
+pub(crate) const PIPELINE_LEN: usize = 16;
 
 const NOW: Millis = Millis(1_700_000_000_000);
 
 /// A server without a replication log, with one client.
 pub(crate) struct CommandPath {
     engine: Engine,
-    commands: Commands,
+    commands: CommandSet,
     worker: Worker,
     session: Session,
     batch: Batch,
@@ -23,10 +23,10 @@ pub(crate) struct CommandPath {
 
 impl CommandPath {
     pub(crate) fn new() -> Self {
-        let commands = Commands::new(commands::for_server());
+        let commands = CommandSet::new(commands::server_registry());
         let engine =
             Engine::new(commands.registry().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog));
-        let worker = engine.worker(|| 0);
+        let worker = engine.new_worker(|| 0);
         let session = Session::new(1, CommandOrigin::Client, true);
         let (batch, parser, out) = (Batch::default(), Parser::new(), Vec::with_capacity(64 * 1024));
         Self { engine, commands, worker, session, batch, parser, out }
@@ -38,7 +38,7 @@ impl CommandPath {
         batch.clear();
         out.clear();
         let parsed = parser.parse(buffer, batch, &ParseLimits::default());
-        assert_eq!((parsed.consumed, parsed.error), (buffer.len(), None));
+        assert_eq!((parsed.consumed_bytes, parsed.error), (buffer.len(), None));
         let (_, flow) = commands.dispatcher(engine).run(
             worker,
             session,

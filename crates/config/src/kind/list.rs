@@ -272,9 +272,9 @@ impl ValueKind for SavePointList {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OutputLimit {
     /// Hard limit in bytes, which disconnects at once; 0 means none.
-    pub hard: usize,
+    pub hard_limit: usize,
     /// Soft limit in bytes, which disconnects after [`OutputLimit::soft_duration`]; 0 means none.
-    pub soft: usize,
+    pub soft_limit: usize,
     /// Time for which a client may exceed the soft limit.
     pub soft_duration: Duration,
 }
@@ -302,7 +302,7 @@ impl OutputLimits {
 
     fn format_limits(&self) -> [String; 3] {
         [("normal", self.normal), ("slave", self.replica), ("pubsub", self.pubsub)].map(|(class, limit)| {
-            format!("{class} {} {} {}", limit.hard, limit.soft, limit.soft_duration.as_secs())
+            format!("{class} {} {} {}", limit.hard_limit, limit.soft_limit, limit.soft_duration.as_secs())
         })
     }
 }
@@ -319,8 +319,8 @@ pub(crate) const fn output_limits() -> OutputLimitList {
 impl ValueKind for OutputLimitList {
     type Value = OutputLimits;
 
-    fn parse(&self, words: &[String], before: Option<&OutputLimits>) -> Result<OutputLimits, String> {
-        let mut limits = before.copied().unwrap_or_default();
+    fn parse(&self, words: &[String], previous: Option<&OutputLimits>) -> Result<OutputLimits, String> {
+        let mut limits = previous.copied().unwrap_or_default();
         if words == [""] {
             return Ok(limits);
         }
@@ -339,7 +339,11 @@ impl ValueKind for OutputLimitList {
                     "Error in hard, soft or soft_seconds setting in buffer limit configuration.".to_owned()
                 );
             };
-            *limit = OutputLimit { hard, soft, soft_duration: Duration::from_secs(seconds) };
+            *limit = OutputLimit {
+                hard_limit: hard,
+                soft_limit: soft,
+                soft_duration: Duration::from_secs(seconds),
+            };
         }
         Ok(limits)
     }

@@ -61,9 +61,9 @@ pub(crate) struct BoundedNumber<T> {
 }
 
 impl<T: Numeric> BoundedNumber<T> {
-    const fn new(min: i64, max: i64, form: NumberFormat) -> Self {
+    const fn new(min: i64, max: i64, format: NumberFormat) -> Self {
         assert!(T::RANGE.0 <= min && min <= max && max <= T::RANGE.1, "the bounds do not fit the type");
-        Self { min, max, format: form, value_type: PhantomData }
+        Self { min, max, format, value_type: PhantomData }
     }
 }
 
@@ -178,7 +178,7 @@ impl ValueKind for UnboundedBytes {
 
     fn parse(&self, words: &[String], _: Option<&usize>) -> Result<usize, String> {
         let word = single_argument(words)?;
-        let bytes = if word.is_empty() { Some(0) } else { parse_wide_memory(word) };
+        let bytes = if word.is_empty() { Some(0) } else { parse_unsigned_memory(word) };
         bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| NOT_A_SIZE_ERROR.to_owned())
     }
 
@@ -305,14 +305,14 @@ impl ValueKind for OptionalPort {
 
 /// An amount of memory, absolute or relative to `maxmemory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemoryShare {
+pub enum MemorySize {
     /// An absolute number of bytes.
     Bytes(usize),
     /// A percentage of `maxmemory`.
     Percent(u8),
 }
 
-impl MemoryShare {
+impl MemorySize {
     /// Converts the share to bytes. `total` is `maxmemory` in bytes.
     #[must_use]
     pub fn to_bytes(self, total: usize) -> usize {
@@ -325,32 +325,32 @@ impl MemoryShare {
 
 /// An absolute memory size, or a percentage of `maxmemory`.
 #[derive(Debug)]
-pub(crate) struct MemoryShareKind;
+pub(crate) struct MemorySizeKind;
 
 /// Accepts a number of bytes, or a percentage of `maxmemory` (`5%`).
-pub(crate) const fn memory_share() -> MemoryShareKind {
-    MemoryShareKind
+pub(crate) const fn memory_size() -> MemorySizeKind {
+    MemorySizeKind
 }
 
-impl ValueKind for MemoryShareKind {
-    type Value = MemoryShare;
+impl ValueKind for MemorySizeKind {
+    type Value = MemorySize;
 
-    fn parse(&self, words: &[String], _: Option<&MemoryShare>) -> Result<MemoryShare, String> {
+    fn parse(&self, words: &[String], _: Option<&MemorySize>) -> Result<MemorySize, String> {
         let word = single_argument(words)?;
         let value = match word.strip_suffix('%') {
             Some(percent) => match percent.parse::<u32>().ok() {
                 Some(101..) => return Err("percentage argument must be less or equal to 100".to_owned()),
-                percent => percent.and_then(|percent| u8::try_from(percent).ok()).map(MemoryShare::Percent),
+                percent => percent.and_then(|percent| u8::try_from(percent).ok()).map(MemorySize::Percent),
             },
-            None => parse_optional_memory(word).map(|bytes| MemoryShare::Bytes(usize::from_i64(bytes))),
+            None => parse_optional_memory(word).map(|bytes| MemorySize::Bytes(usize::from_i64(bytes))),
         };
         value.ok_or_else(|| "argument must be a memory or percent value".to_owned())
     }
 
-    fn format(&self, value: &MemoryShare) -> String {
+    fn format(&self, value: &MemorySize) -> String {
         match value {
-            MemoryShare::Bytes(bytes) => bytes.to_string(),
-            MemoryShare::Percent(percent) => format!("{percent}%"),
+            MemorySize::Bytes(bytes) => bytes.to_string(),
+            MemorySize::Percent(percent) => format!("{percent}%"),
         }
     }
 
@@ -377,10 +377,10 @@ fn check_range(value: i64, min: i64, max: i64) -> Result<i64, String> {
 
 /// Parses `10`, `10b`, `1k` (1000), `1kb` (1024), `1m`, `1mb`, `1g`, `1gb`, case-insensitively.
 pub(super) fn parse_memory(word: &str) -> Option<i64> {
-    i64::try_from(parse_wide_memory(word)?).ok()
+    i64::try_from(parse_unsigned_memory(word)?).ok()
 }
 
-fn parse_wide_memory(word: &str) -> Option<u64> {
+fn parse_unsigned_memory(word: &str) -> Option<u64> {
     let lower = word.to_ascii_lowercase();
     let digits = lower.find(|c: char| !c.is_ascii_digit()).unwrap_or(lower.len());
     let unit: u64 = match &lower[digits..] {

@@ -6,16 +6,16 @@ const INVALID_SHUTDOWN_OPTION: &str =
     "argument(s) must be one of the following: default, save, nosave, now, force, safe, failover";
 
 /// Parses each input and compares the formatted value, or the error, with the expected text.
-fn check_kind<K: ValueKind>(kind: &K, before: Option<&K::Value>, table: &[(&str, Result<&str, &str>)]) {
+fn check_kind<K: ValueKind>(kind: &K, previous: Option<&K::Value>, table: &[(&str, Result<&str, &str>)]) {
     for (text, expected) in table {
         let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
-        let parsed = kind.parse(&words, before);
+        let parsed = kind.parse(&words, previous);
         let shown = parsed.as_ref().map(|value| kind.format(value)).map_err(String::clone);
         assert_eq!(shown.as_deref().map_err(String::as_str), *expected, "{text}");
         // The value must be the same after a round trip through CONFIG GET's format and through configuration lines.
         if let Ok(value) = parsed {
-            assert_eq!(kind.parse(&[kind.format(&value)], before).as_ref(), Ok(&value), "{text}");
-            let mut read = before.cloned();
+            assert_eq!(kind.parse(&[kind.format(&value)], previous).as_ref(), Ok(&value), "{text}");
+            let mut read = previous.cloned();
             let lines = kind.config_lines(&value);
             for line in lines.iter().filter(|_| !kind.is_cumulative()) {
                 read = Some(kind.parse(&resp::split_words(line).unwrap(), read.as_ref()).unwrap());
@@ -90,7 +90,7 @@ fn sizes_are_parsed_as_in_redis() {
         ],
     );
     check_kind(
-        &memory_share(),
+        &memory_size(),
         None,
         &[
             ("5%", Ok("5%")),
@@ -102,7 +102,7 @@ fn sizes_are_parsed_as_in_redis() {
             ("x", Err("argument must be a memory or percent value")),
         ],
     );
-    assert_eq!(MemoryShare::Percent(5).to_bytes(1000), 50);
+    assert_eq!(MemorySize::Percent(5).to_bytes(1000), 50);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn words_are_parsed_as_in_redis() {
         ],
     );
     check_kind(
-        &one_of(&["a", "b"]),
+        &fixed_word(&["a", "b"]),
         None,
         &[("B", Ok("b")), ("c", Err("argument(s) must be one of the following: a, b"))],
     );
@@ -153,7 +153,11 @@ fn words_are_parsed_as_in_redis() {
         ("dump.rdb", Ok("dump.rdb")),
     ];
     check_kind(&dump_file_name(), None, &dump);
-    check_kind(&append_folder_name(), None, &[("/b", Err("appenddirname can't be a path, just a dirname"))]);
+    check_kind(
+        &append_directory_name(),
+        None,
+        &[("/b", Err("appenddirname can't be a path, just a dirname"))],
+    );
     check_kind(&path("dir can't be empty"), None, &[("", Err("dir can't be empty")), ("/b", Ok("/b"))]);
 }
 
@@ -253,7 +257,11 @@ fn fixed_length_lists_are_parsed_as_in_redis() {
         ],
     );
     let before = OutputLimits {
-        pubsub: OutputLimit { hard: 9, soft: 8, soft_duration: std::time::Duration::from_secs(7) },
+        pubsub: OutputLimit {
+            hard_limit: 9,
+            soft_limit: 8,
+            soft_duration: std::time::Duration::from_secs(7),
+        },
         ..OutputLimits::default()
     };
     check_kind(

@@ -74,14 +74,14 @@ pub(super) fn invalid_choice_error<'a>(words: impl Iterator<Item = &'a str>) -> 
 
 /// One of several words. There is no enum type for them, because no code depends on the value.
 #[derive(Debug)]
-pub(crate) struct OneOf(&'static [&'static str]);
+pub(crate) struct FixedWord(&'static [&'static str]);
 
 /// Accepts one of the given words.
-pub(crate) const fn one_of(words: &'static [&'static str]) -> OneOf {
-    OneOf(words)
+pub(crate) const fn fixed_word(words: &'static [&'static str]) -> FixedWord {
+    FixedWord(words)
 }
 
-impl ValueKind for OneOf {
+impl ValueKind for FixedWord {
     type Value = &'static str;
 
     fn parse(&self, words: &[String], _: Option<&&'static str>) -> Result<&'static str, String> {
@@ -130,8 +130,8 @@ pub(crate) const fn text() -> CheckedText {
 }
 
 /// Accepts a path that is not empty. `empty_error` is the error for an empty path.
-pub(crate) const fn path(refusal: &'static str) -> CheckedText {
-    CheckedText { empty_error: Some(refusal), ..text() }
+pub(crate) const fn path(empty_error: &'static str) -> CheckedText {
+    CheckedText { empty_error: Some(empty_error), ..text() }
 }
 
 /// Accepts the name of a file in the data directory: not empty, and without a directory.
@@ -147,7 +147,7 @@ pub(crate) const fn append_file_name() -> CheckedText {
 }
 
 /// Accepts the name of the AOF directory.
-pub(crate) const fn append_folder_name() -> CheckedText {
+pub(crate) const fn append_directory_name() -> CheckedText {
     let check = |word: &str| reject_path(word, "appenddirname can't be a path, just a dirname");
     CheckedText {
         empty_error: Some("appenddirname can't be empty"),

@@ -6,16 +6,16 @@ use std::time::Duration;
 use append_only::AofState;
 use process::time;
 
-use super::AppendOnly;
+use super::AppendOnlyFile;
 
-impl AppendOnly {
+impl AppendOnlyFile {
     /// Resets the counters of rewrites and delayed syncs (CONFIG RESETSTAT).
     pub fn reset_counts(&self) {
         self.state.lock().driver.reset_counts();
     }
 
     /// Appends the append-only file's fields to INFO's Persistence section.
-    pub(crate) fn info(&self, text: &mut String) {
+    pub(crate) fn write_info(&self, text: &mut String) {
         let end = self.log.lock().position().offset;
         let now = time::instant();
         let ok = |ok: bool| if ok { "ok" } else { "err" }.to_owned();
@@ -26,25 +26,25 @@ impl AppendOnly {
         let mut lines = vec![
             ("aof_enabled", flag(status.is_some())),
             ("aof_rewrite_in_progress", flag(rewrites.is_running())),
-            ("aof_rewrite_scheduled", flag(rewrites.scheduled)),
-            ("aof_last_rewrite_time_sec", seconds(rewrites.last_took)),
+            ("aof_rewrite_scheduled", flag(rewrites.is_scheduled)),
+            ("aof_last_rewrite_time_sec", seconds(rewrites.last_duration)),
             ("aof_current_rewrite_time_sec", seconds(rewrites.running_for(now))),
-            ("aof_last_bgrewrite_status", ok(rewrites.last_ok)),
-            ("aof_rewrites", rewrites.done.to_string()),
-            ("aof_rewrites_consecutive_failures", rewrites.failed_in_a_row.to_string()),
+            ("aof_last_bgrewrite_status", ok(rewrites.last_succeeded)),
+            ("aof_rewrites", rewrites.success_count.to_string()),
+            ("aof_rewrites_consecutive_failures", rewrites.consecutive_failures.to_string()),
             ("aof_last_write_status", ok(status.as_ref().is_none_or(|status| !status.has_error))),
             ("aof_last_cow_size", "0".to_owned()),
         ];
         if let Some(status) = status {
-            let written = status.written.unwrap_or(end);
-            let waits = status.state != AofState::Complete && rewrites.scheduled;
+            let written = status.written_offset.unwrap_or(end);
+            let waits = status.state != AofState::Complete && rewrites.is_scheduled;
             lines.extend([
                 ("aof_current_size", status.size.to_string()),
                 ("aof_base_size", status.base_size.to_string()),
                 ("aof_pending_rewrite", flag(waits)),
                 ("aof_buffer_length", end.0.saturating_sub(written.0).to_string()),
                 ("aof_pending_bio_fsync", "0".to_owned()),
-                ("aof_delayed_fsync", status.delays.to_string()),
+                ("aof_delayed_fsync", status.delaying_syncs.to_string()),
             ]);
         }
         drop(state);

@@ -16,13 +16,13 @@ use crate::loading::with_loader;
 /// no file.
 pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<LoadResult>, AofError> {
     let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
-    let Some(manifest) = folder.find()? else { return Ok(None) };
+    let Some(manifest) = folder.find_manifest()? else { return Ok(None) };
     let loaded = load_files(durability, &folder, &manifest)?;
-    durability.applied.select_db(loaded.db);
+    durability.applied_stream.select_db(loaded.selected_db);
     if let Some(position) = loaded.position {
         durability.log.adopt_position(position);
     }
-    continue_files(durability, folder, manifest, loaded.db)?;
+    continue_files(durability, folder, manifest, loaded.selected_db)?;
     Ok(Some(loaded.base))
 }
 
@@ -36,12 +36,12 @@ pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
     // Wait for a running rewrite, because its base would contain the old data.
     shared.wait_for_rewrite();
-    let is_on = shared.is_on();
+    let is_on = shared.is_enabled();
     engine.settings.set_node_flag(NodeFlags::LOADING, true);
     engine.wait_for_admitted_commands();
     if is_on {
         shared.disable();
-        durability.log.keep_open(true);
+        durability.log.set_kept_open(true);
     }
     let outcome = load_and_continue(durability, is_on);
     engine.invalidate_all_watches();
@@ -51,11 +51,11 @@ pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
 
 /// Loads the files. If `continues_files` is set, later changes are appended to them. Returns `false` if there are no
 /// files.
-fn load_and_continue(durability: &Arc<Durability>, continues: bool) -> Result<bool, AofError> {
+fn load_and_continue(durability: &Arc<Durability>, continues_files: bool) -> Result<bool, AofError> {
     let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
-    let Some(manifest) = folder.find()? else { return Ok(false) };
-    let db = load_files(durability, &folder, &manifest)?.db;
-    if !continues {
+    let Some(manifest) = folder.find_manifest()? else { return Ok(false) };
+    let db = load_files(durability, &folder, &manifest)?.selected_db;
+    if !continues_files {
         return Ok(true);
     }
     continue_files(durability, folder, manifest, db).map(|()| true)
@@ -68,7 +68,7 @@ fn load_files(
     manifest: &Manifest,
 ) -> Result<AofLoadResult, AofError> {
     let truncates = durability.config.get(keys::AOF_LOAD_TRUNCATED);
-    durability.applied.imports.end_all_imports(&durability.engine);
+    durability.applied_stream.imports.end_all_imports(&durability.engine);
     with_loader(durability, |loader| loader.run_files(folder, manifest, truncates))
 }
 
@@ -81,7 +81,7 @@ fn continue_files(
 ) -> Result<(), AofError> {
     {
         let turn = durability.engine.keyspace.acquire_global_lock();
-        let _all = keyspace::LockedSlots::all(&turn);
+        let _all = keyspace::LockedSlots::lock_all(&turn);
         let mut log = durability.log.lock();
         durability.log.open(&mut log);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use append_only::{AofDriverEvent, FileExecutor, RewriteId, RunningError, StartPosition};
+use append_only::{AofDriverEvent, FileExecutor, RewriteId, RewriteRunningError, StartPosition};
 use config::keys;
 use engine::NodeFlags;
 use persistence::Dialect;
@@ -15,7 +15,7 @@ use process::time;
 use replication::WriteMode;
 
 use super::directory::{AofDirectory, configured_directory};
-use super::{AppendOnly, POLL_INTERVAL, RewriteNews, UnfinishedAof};
+use super::{AppendOnlyFile, RewriteMessage, UnfinishedAof, WRITER_POLL_INTERVAL};
 use crate::Durability;
 use crate::new_file::NewFile;
 use crate::pace::YieldPace;
@@ -26,7 +26,7 @@ use crate::snapshot::{RdbOptions, WriteProgress, take_snapshot, write_commands, 
 pub enum RewriteError {
     /// Another rewrite is running, so the new one did not start.
     #[error("{0}")]
-    Running(#[from] RunningError),
+    Running(#[from] RewriteRunningError),
     /// The rewrite could not start, or writing or installing its base failed.
     #[error("{0:#}")]
     Failed(#[from] anyhow::Error),
@@ -34,12 +34,12 @@ pub enum RewriteError {
 
 /// A running rewrite, with the flag that cancels it.
 #[derive(Debug, Clone)]
-struct Rewrite {
+struct RunningRewrite {
     id: RewriteId,
-    cancelled: Arc<AtomicBool>,
+    is_cancelled: Arc<AtomicBool>,
 }
 
-impl AppendOnly {
+impl AppendOnlyFile {
     /// Enables the append-only file. The next rewrite writes its first base.
     ///
     /// # Errors
@@ -52,8 +52,8 @@ impl AppendOnly {
         let name = folder.disk.path().display().to_string();
         let in_folder = || format!("Can't open or create append-only dir {name}");
         // Creating a file shows whether the directory is writable. The file is removed at once.
-        folder.temporary_base().with_context(in_folder)?;
-        let manifest = folder.find()?.unwrap_or_default();
+        folder.create_temporary_base().with_context(in_folder)?;
+        let manifest = folder.find_manifest()?.unwrap_or_default();
         Ok(self.start(FileExecutor::new(folder), manifest, StartPosition::NextSnapshot)?)
     }
 
@@ -74,7 +74,7 @@ impl AppendOnly {
 
     /// Returns whether an automatic rewrite is due.
     fn is_rewrite_due(&self) -> bool {
-        if !self.is_on() || !self.has_valid_data() {
+        if !self.is_enabled() || !self.has_valid_data() {
             return false;
         }
         let percentage = self.config.get(keys::AUTO_AOF_REWRITE_PERCENTAGE);
@@ -82,16 +82,16 @@ impl AppendOnly {
         self.state.lock().driver.is_rewrite_due(time::instant(), percentage, min_size)
     }
 
-    fn begin_rewrite(&self) -> Result<Rewrite, RunningError> {
+    fn begin_rewrite(&self) -> Result<RunningRewrite, RewriteRunningError> {
         let mut state = self.state.lock();
         let id = state.driver.begin_rewrite(time::instant())?;
-        state.cancelled = Arc::default();
-        Ok(Rewrite { id, cancelled: state.cancelled.clone() })
+        state.is_rewrite_cancelled = Arc::default();
+        Ok(RunningRewrite { id, is_cancelled: state.is_rewrite_cancelled.clone() })
     }
 
     /// Waits until no rewrite is running.
     pub(super) fn wait_for_rewrite(&self) {
-        self.changed.wait_while(&mut self.state.lock(), |state| state.driver.rewrites().is_running());
+        self.state_changed.wait_while(&mut self.state.lock(), |state| state.driver.rewrites().is_running());
     }
 
     /// Passes the base to the writer and waits for the end of the rewrite. The writer installs the base once the next
@@ -100,22 +100,22 @@ impl AppendOnly {
         &self,
         file: tempfile::NamedTempFile,
         rdb: bool,
-        rewrite: &Rewrite,
+        rewrite: &RunningRewrite,
     ) -> anyhow::Result<()> {
-        self.state.lock().rewrite_news = None;
+        self.state.lock().rewrite_message = None;
         self.send_event(AofDriverEvent::BaseWritten { rewrite: rewrite.id, base: file, rdb });
         loop {
             let mut state = self.state.lock();
-            match state.rewrite_news.take() {
-                Some(RewriteNews::DeleteHistory(names)) => {
+            match state.rewrite_message.take() {
+                Some(RewriteMessage::DeleteHistory(names)) => {
                     drop(state);
                     self.delete_history(&names)?;
                 }
-                Some(RewriteNews::Ended(ended, outcome)) if ended == rewrite.id => return Ok(outcome?),
-                Some(RewriteNews::Ended(..)) | None => {
+                Some(RewriteMessage::Ended(ended, outcome)) if ended == rewrite.id => return Ok(outcome?),
+                Some(RewriteMessage::Ended(..)) | None => {
                     let is_wanted = state.is_writer_running && state.driver.rewrites().is_current(rewrite.id);
                     anyhow::ensure!(is_wanted, "the append-only file was disabled meanwhile");
-                    self.changed.wait_for(&mut state, POLL_INTERVAL);
+                    self.state_changed.wait_for(&mut state, WRITER_POLL_INTERVAL);
                 }
             }
         }
@@ -126,14 +126,14 @@ impl AppendOnly {
     /// # Errors
     /// The directory cannot be used.
     pub fn delete_kept_history(&self) -> anyhow::Result<()> {
-        let history = self.state.lock().driver.history();
+        let history = self.state.lock().driver.obsolete_files();
         if history.is_empty() {
             return Ok(());
         }
         self.delete_history(&history)?;
         let mut state = self.state.lock();
         while state.is_writer_running && state.driver.is_updating_manifest() {
-            self.changed.wait_for(&mut state, POLL_INTERVAL);
+            self.state_changed.wait_for(&mut state, WRITER_POLL_INTERVAL);
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl AppendOnly {
             for name in history {
                 tracing::info!("Removing the history file {name} in the background");
             }
-            configured_directory(&self.config)?.delete(history)
+            configured_directory(&self.config)?.delete_files(history)
         };
         self.send_event(match is_deleted {
             true => AofDriverEvent::HistoryDeleted,
@@ -160,13 +160,13 @@ impl AppendOnly {
         folder: &AofDirectory,
         file: tempfile::NamedTempFile,
         rdb: bool,
-        rewrite: &Rewrite,
+        rewrite: &RunningRewrite,
     ) -> anyhow::Result<()> {
         // The state stays locked until the manifest is written, so that the file is not enabled in between.
         let state = self.state.lock();
         anyhow::ensure!(state.driver.rewrites().is_current(rewrite.id), "the rewrite was cancelled");
-        let mut manifest: Manifest = folder.read()?.unwrap_or_default();
-        let base = manifest.reserve_base(folder.name(), rdb);
+        let mut manifest: Manifest = folder.read_manifest()?.unwrap_or_default();
+        let base = manifest.reserve_base(folder.file_name_prefix(), rdb);
         manifest.replace_base(base.clone(), "");
         folder.install_base(file, &base.name, &manifest.to_text())?;
         drop(state);
@@ -179,7 +179,9 @@ impl AppendOnly {
 pub async fn run_automatic_rewrites(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     loop {
         tick.wait_for_tick().await;
-        durability.append_only.handle(&mut durability.append_only.log.lock(), AofDriverEvent::LogChanged);
+        durability
+            .append_only
+            .handle_event(&mut durability.append_only.log.lock(), AofDriverEvent::LogChanged);
         if durability.append_only.is_rewrite_due()
             && let Err(error) = rewrite_in_background(&durability)
         {
@@ -239,7 +241,7 @@ pub(crate) fn rewrite_now(durability: &Durability) -> Result<(), RewriteError> {
 /// Returns an error if the sync or the rewrite fails.
 pub(crate) fn sync_all_data(durability: &Durability, unfinished: UnfinishedAof) -> Result<(), String> {
     let shared = &durability.append_only;
-    while shared.is_on() && !shared.is_complete() {
+    while shared.is_enabled() && !shared.is_complete() {
         match unfinished {
             UnfinishedAof::Ignore => {
                 if shared.is_writing_first_base() {
@@ -259,10 +261,10 @@ pub(crate) fn sync_all_data(durability: &Durability, unfinished: UnfinishedAof) 
             Err(error) => return Err(error.to_string()),
         }
     }
-    shared.flush()
+    shared.sync_log()
 }
 
-fn run_rewrite(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> {
+fn run_rewrite(durability: &Durability, rewrite: &RunningRewrite) -> anyhow::Result<()> {
     let outcome = write_base(durability, rewrite);
     if outcome.is_err() {
         // This event has no effect if the driver already knows about the failure.
@@ -271,38 +273,38 @@ fn run_rewrite(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()>
     outcome
 }
 
-fn write_base(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> {
+fn write_base(durability: &Durability, rewrite: &RunningRewrite) -> anyhow::Result<()> {
     let shared = &durability.append_only;
-    let on = shared.is_on();
+    let on = shared.is_enabled();
     let (state, position) = take_snapshot(durability, |log| {
         shared.log.open(log);
-        let stream_db = durability.applied.db_in(log);
+        let stream_db = durability.applied_stream.selected_db_in_log(log);
         if stream_db.is_none() {
             log.reset_selected_db();
         }
         if on {
-            shared.handle(log, AofDriverEvent::SnapshotTaken { rewrite: rewrite.id, db: stream_db });
+            shared.handle_event(log, AofDriverEvent::SnapshotTaken { rewrite: rewrite.id, db: stream_db });
             shared.wake_writer.notify_one();
         }
         let position = log.position();
         // The base includes keys of slots that are being imported, so the increment must repeat that the import is
         // running.
-        durability.applied.imports.repeat_in_log(log);
+        durability.applied_stream.imports.repeat_running_imports_in_log(log);
         (position, stream_db.unwrap_or(0))
     })?;
     let pace = YieldPace::yielding(durability.engine.keyspace.used_bytes());
     let folder = configured_directory(&durability.config)?;
     let sync_incrementally = durability.config.get(keys::AOF_REWRITE_INCREMENTAL_FSYNC);
-    let cancelled = &*rewrite.cancelled;
+    let cancelled = &*rewrite.is_cancelled;
     let is_cancelled = || cancelled.load(Ordering::Relaxed);
-    let mut out = NewFile::new(folder.temporary_base()?, sync_incrementally, &is_cancelled);
+    let mut out = NewFile::new(folder.create_temporary_base()?, sync_incrementally, &is_cancelled);
     let rdb = durability.config.get(keys::AOF_USE_RDB_PREAMBLE);
-    let progress = WriteProgress { written: None, is_cancelled: &is_cancelled };
+    let progress = WriteProgress { written_keys: None, is_cancelled: &is_cancelled };
     if rdb {
         let form = RdbOptions {
             dialect: Dialect::Redoubt,
             position: Some(position),
-            aof_base: true,
+            is_aof_base: true,
             slot_states: String::new(),
         };
         write_rdb(durability, state, &form, progress, pace, &mut out)?;

@@ -11,20 +11,20 @@ use clock::Instant;
 use process::time;
 use slot_routing::ReplOffset;
 
-use super::AppendOnly;
+use super::AppendOnlyFile;
 use crate::disk::SystemDisk;
 
 /// Maximum time between two requests for the driver's next step.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Writer {
-    shared: Arc<AppendOnly>,
+pub(super) struct AofWriter {
+    shared: Arc<AppendOnlyFile>,
     executor: FileExecutor<SystemDisk>,
 }
 
-impl Writer {
-    pub(super) fn new(shared: Arc<AppendOnly>, executor: FileExecutor<SystemDisk>) -> Self {
+impl AofWriter {
+    pub(super) fn new(shared: Arc<AppendOnlyFile>, executor: FileExecutor<SystemDisk>) -> Self {
         Self { shared, executor }
     }
 
@@ -70,13 +70,13 @@ impl Writer {
     }
 }
 
-impl AppendOnly {
+impl AppendOnlyFile {
     fn next_step(&self) -> WriterStep<tempfile::NamedTempFile> {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         let mut actions = Vec::new();
         let step = state.driver.next_step(&mut log, time::instant(), time::now(), &mut actions);
-        self.perform_reported(&mut state, actions);
+        self.perform_while_log_is_locked(&mut state, actions);
         step
     }
 
@@ -84,6 +84,6 @@ impl AppendOnly {
         let mut state = self.state.lock();
         let mut actions = Vec::new();
         state.driver.complete(time::instant(), completed, &mut actions);
-        self.perform(&mut state, actions);
+        self.perform_actions(&mut state, actions);
     }
 }

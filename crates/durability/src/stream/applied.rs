@@ -34,7 +34,7 @@ impl AppliedStream {
 
     /// Returns the database that the master's stream has selected; `None` if the log contains no master's stream.
     /// Called while a snapshot is taken.
-    pub fn db_in(&self, log: &Log) -> Option<u16> {
+    pub fn selected_db_in_log(&self, log: &Log) -> Option<u16> {
         (log.authority().mode() == WriteMode::Replica).then(|| self.selected_db())
     }
 
@@ -45,12 +45,12 @@ impl AppliedStream {
     }
 
     /// Adds `count` changes that could not be applied.
-    pub fn count_missing(&self, count: u64) {
+    pub fn count_missing_changes(&self, count: u64) {
         self.missing_count.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Resets the count, because the data was replaced. Returns the previous count.
-    pub fn reset_missing(&self) -> u64 {
+    pub fn reset_missing_changes(&self) -> u64 {
         self.missing_count.swap(0, Ordering::Relaxed)
     }
 }

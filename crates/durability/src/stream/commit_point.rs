@@ -49,26 +49,26 @@ pub struct HistoryEnded;
 /// The commit point of the log, and the connections waiting for it.
 #[derive(Debug, Default)]
 pub struct CommitPoint {
-    required: AtomicBool,
+    is_required: AtomicBool,
     /// The number of the current history. The history and the offset change only while the waiters are locked, so that
     /// no connection starts to wait for an offset that was just passed.
     history: AtomicU64,
     /// The committed offset of the current history.
     offset: AtomicU64,
     /// The waiters for offsets of the current history, keyed by offset and client id.
-    waiting: Mutex<BTreeMap<(ReplOffset, u64), Waker>>,
+    waiters: Mutex<BTreeMap<(ReplOffset, u64), Waker>>,
 }
 
 impl CommitPoint {
     /// Sets whether replies to writes must wait.
     pub fn set_required(&self, required: bool) {
-        self.required.store(required, Ordering::Release);
+        self.is_required.store(required, Ordering::Release);
     }
 
     /// Publishes that the log is committed up to `at`. The committed offset only increases within one history. Does
     /// nothing if the history of `at` has ended.
     pub fn publish(&self, at: HistoryOffset) {
-        let mut waiting = self.waiting.lock();
+        let mut waiting = self.waiters.lock();
         if at.history != self.history() {
             return;
         }
@@ -93,7 +93,7 @@ impl CommitPoint {
     }
 
     fn change_history(&self, next: impl FnOnce(u64) -> u64) {
-        let mut waiting = self.waiting.lock();
+        let mut waiting = self.waiters.lock();
         self.offset.store(0, Ordering::Release);
         self.history.store(next(self.history().0), Ordering::Release);
         let ended = std::mem::take(&mut *waiting);
@@ -106,7 +106,7 @@ impl CommitPoint {
     /// Returns whether replies to writes must wait for the commit point.
     #[inline]
     pub fn is_required(&self) -> bool {
-        self.required.load(Ordering::Acquire)
+        self.is_required.load(Ordering::Acquire)
     }
 
     /// Returns the number of the current history.
@@ -128,7 +128,7 @@ impl CommitPoint {
         client: u64,
         context: &Context<'_>,
     ) -> Poll<Result<ReplOffset, HistoryEnded>> {
-        let mut waiting = self.waiting.lock();
+        let mut waiting = self.waiters.lock();
         if until.history != self.history() {
             return Poll::Ready(Err(HistoryEnded));
         }
@@ -142,12 +142,12 @@ impl CommitPoint {
 
     /// Removes a client that no longer waits.
     pub fn remove_waiter(&self, client: u64) {
-        self.waiting.lock().retain(|(_, waiting), _| *waiting != client);
+        self.waiters.lock().retain(|(_, waiting), _| *waiting != client);
     }
 
     /// Returns whether any client waits for a commit.
     pub fn has_waiters(&self) -> bool {
-        !self.waiting.lock().is_empty()
+        !self.waiters.lock().is_empty()
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_wake_once_when_their_offset_is_committed() {
+    fn waiters_are_woken_once_when_their_offset_is_committed() {
         let point = CommitPoint::default();
         let woken: Vec<Arc<WakeCounter>> = (0..4).map(|_| Arc::default()).collect();
         let counts = || woken.iter().map(|counter| counter.0.load(Ordering::Relaxed)).collect::<Vec<_>>();

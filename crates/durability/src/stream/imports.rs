@@ -7,18 +7,18 @@
 use std::collections::BTreeMap;
 
 use engine::Engine;
-use migration::{Establish, Finish, JobName, SyncSlots};
+use migration::{EstablishMessage, FinishMessage, JobName, SyncSlotsCommand};
 use parking_lot::Mutex;
 use replication::Log;
 use slot_routing::{Slot, SlotSet, is_owned_elsewhere};
 
 /// The imports that have started and not ended, by name.
 #[derive(Debug, Default)]
-pub struct SlotImports(Mutex<BTreeMap<JobName, Establish>>);
+pub struct SlotImports(Mutex<BTreeMap<JobName, EstablishMessage>>);
 
 impl SlotImports {
     /// Returns the slots that are being imported.
-    pub(crate) fn slots(&self) -> SlotSet {
+    pub(crate) fn imported_slots(&self) -> SlotSet {
         self.0.lock().values().flat_map(|import| import.slots().iter().collect::<Vec<Slot>>()).collect()
     }
 
@@ -28,21 +28,21 @@ impl SlotImports {
     }
 
     /// Returns the imports that have started and not ended, which snapshots and new replicas must know.
-    pub fn running_imports(&self) -> Vec<Establish> {
+    pub fn running_imports(&self) -> Vec<EstablishMessage> {
         self.0.lock().values().cloned().collect()
     }
 
     /// Starts an import, and hides its slots from clients.
-    pub fn start_import(&self, engine: &Engine, import: Establish) {
+    pub fn start_import(&self, engine: &Engine, import: EstablishMessage) {
         import.slots().iter().for_each(|slot| engine.set_slot_hidden(slot, true));
         self.0.lock().insert(import.name, import);
     }
 
     /// Ends an import, and makes its slots visible. Returns `None` if there is no import with this name.
-    pub fn end_import(&self, engine: &Engine, name: &JobName) -> Option<Establish> {
+    pub fn end_import(&self, engine: &Engine, name: &JobName) -> Option<EstablishMessage> {
         let ended = self.0.lock().remove(name)?;
         // Another running import may still cover some of the slots.
-        let hidden = self.slots();
+        let hidden = self.imported_slots();
         ended
             .slots()
             .iter()
@@ -59,7 +59,7 @@ impl SlotImports {
     }
 
     /// Repeats the running imports in the log. Called when a snapshot is taken.
-    pub fn repeat_in_log(&self, log: &mut Log) {
+    pub fn repeat_running_imports_in_log(&self, log: &mut Log) {
         for import in self.0.lock().values() {
             log.append_control(&encode_begin(import));
         }
@@ -67,10 +67,10 @@ impl SlotImports {
 
     /// Processes a SYNCSLOTS command from a master's stream or a file. The master itself sends commands that delete the
     /// keys of a failed import.
-    pub fn apply_command(&self, engine: &Engine, command: &SyncSlots) {
+    pub fn apply_command(&self, engine: &Engine, command: &SyncSlotsCommand) {
         match command {
-            SyncSlots::Establish(import) => self.start_import(engine, import.clone()),
-            SyncSlots::Finish(end) => {
+            SyncSlotsCommand::Establish(import) => self.start_import(engine, import.clone()),
+            SyncSlotsCommand::Finish(end) => {
                 // This lock must be released before waiting for slot locks, because a snapshot locks the slots first.
                 let failed = self.0.lock().get(&end.name).filter(|_| !end.is_success).cloned();
                 if let Some(import) = failed {
@@ -79,29 +79,29 @@ impl SlotImports {
                 }
                 self.end_import(engine, &end.name);
             }
-            SyncSlots::AskResumable
-            | SyncSlots::Resume(_)
-            | SyncSlots::Request(..)
-            | SyncSlots::Message(_)
-            | SyncSlots::Applied(_) => {}
+            SyncSlotsCommand::QueryResumable
+            | SyncSlotsCommand::Resume(_)
+            | SyncSlotsCommand::Request(..)
+            | SyncSlotsCommand::Message(_)
+            | SyncSlotsCommand::AppliedBytes(_) => {}
         }
     }
 }
 
 /// Encodes the start of an import for the log.
 #[must_use]
-pub fn encode_begin(import: &Establish) -> Vec<u8> {
-    SyncSlots::Establish(import.without_link()).encoded()
+pub fn encode_begin(import: &EstablishMessage) -> Vec<u8> {
+    SyncSlotsCommand::Establish(import.to_replica_form()).to_resp()
 }
 
 /// Encodes the end of an import for the log. If it failed, its keys have been deleted, and replicas drop its slots.
 /// However, if this node serves any of the slots, the import had claimed them and just could not report that. Reporting
 /// a failure would make replicas delete keys that are served.
-pub fn encode_end(engine: &Engine, import: &Establish, outcome: &Result<(), String>) -> Vec<u8> {
+pub fn encode_end(engine: &Engine, import: &EstablishMessage, outcome: &Result<(), String>) -> Vec<u8> {
     let is_served = |slot| !is_owned_elsewhere(engine.keyspace.lock(slot).ownership());
     let failure = outcome.as_ref().err().filter(|_| !import.slots().iter().any(is_served));
     let (is_success, message) = (failure.is_none(), failure.cloned().unwrap_or_default());
-    SyncSlots::Finish(Finish { name: import.name, is_success, message }).encoded()
+    SyncSlotsCommand::Finish(FinishMessage { name: import.name, is_success, error: message }).to_resp()
 }
 
 #[cfg(test)]
@@ -117,11 +117,11 @@ mod tests {
     fn import_of_served_slots_is_logged_as_success() {
         let engine = Engine::for_sentinel(acl::CommandCatalogue::default(), 1);
         let slot = |number| Slot::new(number).unwrap();
-        let import = Establish {
+        let import = EstablishMessage {
             source: NodeId::from_random([1; 20]),
             name: JobName::from_random([2; 20]),
             ranges: vec![(slot(3), slot(4))],
-            resumable: false,
+            is_resumable: false,
         };
         let failed = Err("A failover occurred".to_owned());
         let said = |outcome: &Result<(), String>| {
@@ -130,7 +130,7 @@ mod tests {
             let words: Vec<&str> = text.split("\r\n").skip(2).step_by(2).collect();
             let request: Request = words.iter().map(|word| word.as_bytes()).collect();
             match ControlCommand::decode(request.args()) {
-                Ok(Some(ControlCommand::SyncSlots(SyncSlots::Finish(end)))) => end.is_success,
+                Ok(Some(ControlCommand::SyncSlots(SyncSlotsCommand::Finish(end)))) => end.is_success,
                 other => unreachable!("{other:?}"),
             }
         };

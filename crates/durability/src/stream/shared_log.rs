@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use clock::Millis;
-use engine::{Client, EffectLog, FileEffects};
+use engine::{AofEffects, Client, EffectLog};
 use migration::ControlCommand;
 use parking_lot::{Mutex, MutexGuard};
 use replication::master_driver::LogLock;
-use replication::{CursorId, Log, Position, StreamEpoch, StreamRange};
+use replication::{CursorId, Log, ReplPosition, StreamEpoch, StreamRange};
 use slot_routing::ReplOffset;
 use tokio::sync::Notify;
 
@@ -19,29 +19,29 @@ use super::random_repl_id;
 pub struct SharedLog {
     log: Mutex<Log>,
     /// A copy of the log's open state that is readable without the lock.
-    open: AtomicBool,
+    is_open: AtomicBool,
     /// Whether the log stays open without replicas, because this node reads it itself.
-    kept_open: AtomicBool,
+    is_kept_open: AtomicBool,
     /// Number of replicas that read the log.
-    replicas: AtomicUsize,
+    replica_count: AtomicUsize,
     /// Number of slot migrations that read the log.
-    migrations: AtomicUsize,
+    migration_count: AtomicUsize,
     /// The clients of the replicas that read the log, each with its cursor. Must be locked before the log.
     readers: Mutex<Vec<(CursorId, Arc<Client>)>>,
     /// Whether any reader waits for the log to grow.
     has_waiters: AtomicBool,
     log_grown: Notify,
     cursor_trimmed: Notify,
-    first_write: FirstWrite,
+    first_write: FirstWriteTime,
 }
 
 /// Records the time of the first write after a promotion, for the failover history.
 #[derive(Debug, Default)]
-struct FirstWrite {
+struct FirstWriteTime {
     /// Whether the next write is to be recorded. Checked on every write.
     is_watched: AtomicBool,
     /// When the first write happened, in wall clock milliseconds; 0 if it has not happened yet.
-    offset: AtomicI64,
+    time: AtomicI64,
 }
 
 impl SharedLog {
@@ -49,15 +49,15 @@ impl SharedLog {
     pub fn new(capacity: u64) -> Arc<Self> {
         Arc::new(Self {
             log: Mutex::new(Log::new(random_repl_id(), capacity)),
-            open: AtomicBool::new(false),
-            kept_open: AtomicBool::new(false),
-            replicas: AtomicUsize::new(0),
-            migrations: AtomicUsize::new(0),
+            is_open: AtomicBool::new(false),
+            is_kept_open: AtomicBool::new(false),
+            replica_count: AtomicUsize::new(0),
+            migration_count: AtomicUsize::new(0),
             readers: Mutex::default(),
             has_waiters: AtomicBool::new(false),
             log_grown: Notify::new(),
             cursor_trimmed: Notify::new(),
-            first_write: FirstWrite::default(),
+            first_write: FirstWriteTime::default(),
         })
     }
 
@@ -71,20 +71,20 @@ impl SharedLog {
     pub fn open(&self, log: &mut Log) {
         if !log.is_open() {
             log.open(random_repl_id());
-            self.open.store(true, Ordering::Release);
+            self.is_open.store(true, Ordering::Release);
         }
     }
 
-    pub(crate) fn adopt_position(&self, position: Position) {
+    pub(crate) fn adopt_position(&self, position: ReplPosition) {
         self.log.lock().adopt_history(position);
-        self.open.store(true, Ordering::Release);
+        self.is_open.store(true, Ordering::Release);
         self.wake();
     }
 
     /// Adopts the position of loaded data, see [`Log::adopt_loaded_history`]. Later entries get a new replication id.
-    pub fn adopt_loaded(&self, position: Position) {
+    pub fn adopt_loaded_history(&self, position: ReplPosition) {
         self.log.lock().adopt_loaded_history(position, random_repl_id());
-        self.open.store(true, Ordering::Release);
+        self.is_open.store(true, Ordering::Release);
         self.wake();
     }
 
@@ -95,31 +95,31 @@ impl SharedLog {
 
     /// Takes the recorded time of the first write. `None` if no write has happened since [`Self::watch_first_write`].
     pub fn take_first_write(&self) -> Option<Millis> {
-        let first = &self.first_write.offset;
+        let first = &self.first_write.time;
         let came = first.load(Ordering::Acquire) != 0;
         came.then(|| Millis(first.swap(0, Ordering::AcqRel)))
     }
 
     fn record_first_write(&self) {
-        let FirstWrite { is_watched: watched, offset: at } = &self.first_write;
+        let FirstWriteTime { is_watched: watched, time: at } = &self.first_write;
         if watched.load(Ordering::Relaxed) && watched.swap(false, Ordering::AcqRel) {
             at.store(process::time::now().0, Ordering::Release);
         }
     }
 
     /// Sets whether the log stays open without replicas. The append-only file requires this.
-    pub(crate) fn keep_open(&self, kept: bool) {
-        self.kept_open.store(kept, Ordering::Release);
+    pub(crate) fn set_kept_open(&self, is_kept_open: bool) {
+        self.is_kept_open.store(is_kept_open, Ordering::Release);
     }
 
     /// Returns whether the log stays open without replicas.
     pub fn is_kept_open(&self) -> bool {
-        self.kept_open.load(Ordering::Acquire) || self.migrations.load(Ordering::Acquire) > 0
+        self.is_kept_open.load(Ordering::Acquire) || self.migration_count.load(Ordering::Acquire) > 0
     }
 
     /// Records how many replicas read the log. Without any reader the log may be closed.
     pub fn set_replica_count(&self, count: usize) {
-        self.replicas.store(count, Ordering::Relaxed);
+        self.replica_count.store(count, Ordering::Relaxed);
     }
 
     /// Registers a replica's client as a reader until the guard is dropped.
@@ -128,7 +128,7 @@ impl SharedLog {
         RegisteredReader { log: self, cursor }
     }
 
-    fn publish_unsent(&self) {
+    fn publish_unsent_bytes(&self) {
         let readers = self.readers.lock();
         if readers.is_empty() {
             return;
@@ -143,40 +143,40 @@ impl SharedLog {
 
     /// Counts a slot migration as a reader until [`Self::end_migration`].
     pub fn begin_migration(&self) {
-        self.migrations.fetch_add(1, Ordering::AcqRel);
+        self.migration_count.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Ends the registration by [`Self::begin_migration`].
     pub fn end_migration(&self) {
-        self.migrations.fetch_sub(1, Ordering::AcqRel);
+        self.migration_count.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Closes the log ([`Log::close`]), so that later commands are not recorded.
     pub fn close(&self) {
-        self.open.store(false, Ordering::Release);
+        self.is_open.store(false, Ordering::Release);
         self.log.lock().close();
     }
 
     /// Appends commands that no client has sent ([`Log::append`]), such as the start of an import.
     pub fn append(&self, db: u16, commands: &[u8]) {
-        self.append_by(|log| log.append(db, commands));
+        self.append_and_wake(|log| log.append(db, commands));
     }
 
     /// Appends a control command and wakes readers, see [`Log::append_control`].
     pub fn append_control(&self, bytes: &[u8]) -> ReplOffset {
-        self.append_by(|log| log.append_control(bytes))
+        self.append_and_wake(|log| log.append_control(bytes))
     }
 
     /// Appends bytes of the master's stream and wakes readers, see [`Log::append_stream`].
     pub fn append_stream(&self, stream: StreamEpoch, bytes: &[u8]) {
-        let taken = self.append_by(|log| log.append_stream(stream, bytes));
+        let taken = self.append_and_wake(|log| log.append_stream(stream, bytes));
         assert!(taken, "what was applied in the stream's turn is logged in it");
     }
 
-    fn append_by<R>(&self, append: impl FnOnce(&mut Log) -> R) -> R {
+    fn append_and_wake<R>(&self, append: impl FnOnce(&mut Log) -> R) -> R {
         let mut log = self.log.lock();
         let appended = append(&mut log);
-        let fell_off = log.take_cursor_lost();
+        let fell_off = log.take_lost_cursor_flag();
         drop(log);
         if fell_off {
             self.cursor_trimmed.notify_one();
@@ -192,7 +192,7 @@ impl SharedLog {
 
     /// Asks all replicas to acknowledge their offsets.
     pub fn request_acknowledgements(&self) {
-        self.append_control(&ControlCommand::AckRequested.encoded());
+        self.append_control(&ControlCommand::AckRequested.to_resp());
     }
 
     /// Wakes all waiting readers after a change that is not growth, such as a new history.
@@ -247,22 +247,22 @@ pub struct EngineLogHandle(pub Arc<SharedLog>);
 
 impl EffectLog for EngineLogHandle {
     fn has_readers(&self) -> bool {
-        self.0.open.load(Ordering::Acquire)
+        self.0.is_open.load(Ordering::Acquire)
     }
 
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
         self.0.record_first_write();
-        self.0.append_by(|log| log.append(db, commands))
+        self.0.append_and_wake(|log| log.append(db, commands))
     }
 
-    fn append_with_file_versions(&self, db: u16, commands: &[u8], versions: &[FileEffects]) -> ReplOffset {
+    fn append_with_aof_versions(&self, db: u16, commands: &[u8], versions: &[AofEffects]) -> ReplOffset {
         self.0.record_first_write();
-        let range = |version: &FileEffects| StreamRange {
+        let range = |version: &AofEffects| StreamRange {
             range: version.range.clone(),
             commands: version.commands.clone(),
         };
         let ranges: Vec<StreamRange> = versions.iter().map(range).collect();
-        self.0.append_by(|log| log.append_with_file_versions(db, commands, &ranges))
+        self.0.append_and_wake(|log| log.append_with_file_versions(db, commands, &ranges))
     }
 
     fn retained_bytes(&self) -> usize {
@@ -270,10 +270,10 @@ impl EffectLog for EngineLogHandle {
     }
 
     fn update_unsent_output(&self) {
-        self.0.publish_unsent();
+        self.0.publish_unsent_bytes();
     }
 
-    fn replicas(&self) -> usize {
-        self.0.replicas.load(Ordering::Relaxed)
+    fn replica_count(&self) -> usize {
+        self.0.replica_count.load(Ordering::Relaxed)
     }
 }

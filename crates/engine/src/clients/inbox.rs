@@ -50,10 +50,10 @@ pub(crate) struct Inbox {
     messages: ByteQueue,
     /// Messages to be sent after a pending reply: while another thread runs the client's blocked command, messages are
     /// collected here until the reply is written.
-    held_for_reply: Option<ByteQueue>,
+    postponed_messages: Option<ByteQueue>,
     receives_invalidations: bool,
     /// Whether the client runs MONITOR.
-    monitors: bool,
+    runs_monitor: bool,
 }
 
 /// Returns the approximate memory of a subscription: its name in the inbox and in the subscription table, and the
@@ -77,22 +77,22 @@ impl Inbox {
 
     /// Returns whether the inbox is empty and can receive nothing more.
     fn is_unused(&self) -> bool {
-        let empty = self.messages.is_empty() && self.held_for_reply.is_none();
-        empty && self.has_no_subscriptions() && !self.receives_invalidations && !self.monitors
+        let empty = self.messages.is_empty() && self.postponed_messages.is_none();
+        empty && self.has_no_subscriptions() && !self.receives_invalidations && !self.runs_monitor
     }
 
     fn memory_bytes(&self) -> usize {
-        self.messages.memory() + self.held_for_reply.as_ref().map_or(0, ByteQueue::memory)
+        self.messages.memory() + self.postponed_messages.as_ref().map_or(0, ByteQueue::memory)
     }
 
     fn charged_bytes(&self) -> usize {
-        self.messages.charged_bytes() + self.held_for_reply.as_ref().map_or(0, ByteQueue::charged_bytes)
+        self.messages.charged_bytes() + self.postponed_messages.as_ref().map_or(0, ByteQueue::charged_bytes)
     }
 }
 
 impl Client {
     /// Adds a subscription; returns whether the client had none before.
-    pub(crate) fn subscribed_to(&self, kind: ChannelKind, name: &[u8]) -> bool {
+    pub(crate) fn add_subscription(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let inbox = inbox.get_or_insert_default();
         let first = inbox.has_no_subscriptions();
@@ -104,7 +104,7 @@ impl Client {
     }
 
     /// Removes a subscription; returns whether the client has none left.
-    pub(crate) fn unsubscribed_from(&self, kind: ChannelKind, name: &[u8]) -> bool {
+    pub(crate) fn remove_subscription(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let Some(inbox) = inbox.as_mut() else { return false };
         if inbox.subscriptions(kind).remove(name) {
@@ -116,9 +116,9 @@ impl Client {
 
     fn publish_sizes(&self, inbox: &Inbox) {
         let count = |names: &BTreeSet<Vec<u8>>| u32::try_from(names.len()).unwrap_or(u32::MAX);
-        self.channels.store(count(&inbox.channels), Ordering::Relaxed);
-        self.patterns.store(count(&inbox.patterns), Ordering::Relaxed);
-        self.shard_channels.store(count(&inbox.shard_channels), Ordering::Relaxed);
+        self.channel_count.store(count(&inbox.channels), Ordering::Relaxed);
+        self.pattern_count.store(count(&inbox.patterns), Ordering::Relaxed);
+        self.shard_channel_count.store(count(&inbox.shard_channels), Ordering::Relaxed);
         self.set_flag(ClientFlags::PUBSUB, !inbox.has_no_subscriptions());
     }
 
@@ -126,8 +126,8 @@ impl Client {
     /// patterns.
     pub fn subscription_count(&self, kind: ChannelKind) -> usize {
         let count = match kind {
-            ChannelKind::ShardChannel => self.shard_channels.load(Ordering::Relaxed),
-            _ => self.channels.load(Ordering::Relaxed) + self.patterns.load(Ordering::Relaxed),
+            ChannelKind::ShardChannel => self.shard_channel_count.load(Ordering::Relaxed),
+            _ => self.channel_count.load(Ordering::Relaxed) + self.pattern_count.load(Ordering::Relaxed),
         };
         count as usize
     }
@@ -141,7 +141,7 @@ impl Client {
     }
 
     pub(crate) fn protocol(&self) -> Protocol {
-        if self.resp3.load(Ordering::Relaxed) { Protocol::Resp3 } else { Protocol::Resp2 }
+        if self.uses_resp3.load(Ordering::Relaxed) { Protocol::Resp3 } else { Protocol::Resp2 }
     }
 
     /// Queues a message, or closes the client if the queue exceeds the output limit.
@@ -151,17 +151,17 @@ impl Client {
         if self.is_killed() {
             return;
         }
-        let unsent = inbox.charged_bytes() + self.charged_output();
+        let unsent = inbox.charged_bytes() + self.charged_output_bytes();
         if limit > 0 && unsent + message.len() > limit {
-            (inbox.messages, inbox.held_for_reply) = (ByteQueue::default(), None);
-            self.memory_share.inbox.store(0, Ordering::Relaxed);
+            (inbox.messages, inbox.postponed_messages) = (ByteQueue::default(), None);
+            self.counted_memory.inbox_bytes.store(0, Ordering::Relaxed);
             drop(guard);
             self.close_for_output_limit();
             return;
         }
         let first = inbox.messages.is_empty();
-        inbox.held_for_reply.as_mut().unwrap_or(&mut inbox.messages).push_message(message);
-        self.memory_share.inbox.store(inbox.memory_bytes(), Ordering::Relaxed);
+        inbox.postponed_messages.as_mut().unwrap_or(&mut inbox.messages).push_message(message);
+        self.counted_memory.inbox_bytes.store(inbox.memory_bytes(), Ordering::Relaxed);
         drop(guard);
         if first {
             self.wake();
@@ -173,24 +173,24 @@ impl Client {
         let mut guard = self.inbox.lock();
         let Some(inbox) = guard.as_mut() else { return };
         take(&mut inbox.messages);
-        self.memory_share.inbox.store(inbox.memory_bytes(), Ordering::Relaxed);
+        self.counted_memory.inbox_bytes.store(inbox.memory_bytes(), Ordering::Relaxed);
         if inbox.is_unused() {
-            self.memory_share.inbox.store(0, Ordering::Relaxed);
+            self.counted_memory.inbox_bytes.store(0, Ordering::Relaxed);
             *guard = None;
         }
     }
 
     /// Postpones messages until the pending reply of a blocked command is written.
-    pub(crate) fn hold_messages_for_reply(&self) {
+    pub(crate) fn postpone_messages(&self) {
         if let Some(inbox) = self.inbox.lock().as_mut() {
-            inbox.held_for_reply.get_or_insert_default();
+            inbox.postponed_messages.get_or_insert_default();
         }
     }
 
     /// Releases the messages that were postponed for a reply, once the reply is written or will not come.
-    pub(crate) fn release_messages(&self) {
+    pub(crate) fn release_postponed_messages(&self) {
         if let Some(inbox) = self.inbox.lock().as_mut()
-            && let Some(mut behind) = inbox.held_for_reply.take()
+            && let Some(mut behind) = inbox.postponed_messages.take()
         {
             inbox.messages.append(&mut behind);
         }
@@ -202,32 +202,32 @@ impl Client {
     }
 
     /// Appends the queued messages to `out` if they are short. Long ones are not copied but left for
-    /// [`Self::queue_messages`].
+    /// [`Self::move_messages_to`].
     pub(crate) fn take_short_messages(&self, out: &mut Vec<u8>) {
         self.take_messages_with(|messages| {
-            if messages.is_short() {
+            if messages.is_single_chunk() {
                 messages.drain_into(out);
             }
         });
     }
 
     /// Moves the queued messages to the end of `queue`.
-    pub(crate) fn queue_messages(&self, queue: &mut ByteQueue) {
+    pub(crate) fn move_messages_to(&self, queue: &mut ByteQueue) {
         self.take_messages_with(|messages| queue.append(messages));
     }
 
-    pub(crate) fn set_monitoring(&self, monitors: bool) {
+    pub(crate) fn set_monitoring(&self, enabled: bool) {
         let mut guard = self.inbox.lock();
-        if monitors {
-            guard.get_or_insert_default().monitors = true;
+        if enabled {
+            guard.get_or_insert_default().runs_monitor = true;
         } else if let Some(inbox) = guard.as_mut() {
-            inbox.monitors = false;
+            inbox.runs_monitor = false;
         }
     }
 
-    pub(crate) fn set_receives_invalidations(&self, tracks: bool) {
+    pub(crate) fn set_receives_invalidations(&self, enabled: bool) {
         let mut guard = self.inbox.lock();
-        if tracks {
+        if enabled {
             guard.get_or_insert_default().receives_invalidations = true;
         } else if let Some(inbox) = guard.as_mut() {
             inbox.receives_invalidations = false;

@@ -15,28 +15,28 @@ use super::{Client, ClientFlags, ClientKind, Clients, ForcedClose};
 
 /// Memory of all clients and its limit. Threads add changes in any order, so a sum may wrap around temporarily.
 #[derive(Debug, Default)]
-pub(super) struct ClientsMemory {
+pub(super) struct ClientMemoryTotals {
     /// Limit in bytes for normal clients and subscribers together; 0 means unlimited.
-    limit: AtomicUsize,
+    limit_bytes: AtomicUsize,
     /// Total bytes, including evicted clients until they are removed.
-    used: AtomicUsize,
+    used_bytes: AtomicUsize,
     /// Bytes of evicted clients that are not removed yet.
-    closing: AtomicUsize,
+    closing_bytes: AtomicUsize,
     /// Number of clients evicted since startup.
-    evicted: AtomicU64,
+    evicted_count: AtomicU64,
     /// Held by the thread that evicts clients, so that two threads do not evict for the same excess.
-    evicting: Mutex<()>,
+    eviction_lock: Mutex<()>,
 }
 
-/// A client's contribution to [`ClientsMemory`], and the parts of its memory that change while a batch runs.
+/// A client's contribution to [`ClientMemoryTotals`], and the parts of its memory that change while a batch runs.
 #[derive(Debug, Default)]
-pub(crate) struct MemoryShare {
+pub(crate) struct CountedMemory {
     /// Bytes of the running batch's replies that are not in the connection's output yet.
-    pub(crate) replies: AtomicUsize,
+    pub(crate) reply_bytes: AtomicUsize,
     /// Bytes of messages queued for the client and not taken yet.
-    pub(crate) inbox: AtomicUsize,
-    used: AtomicUsize,
-    closing: AtomicUsize,
+    pub(crate) inbox_bytes: AtomicUsize,
+    counted_bytes: AtomicUsize,
+    counted_closing_bytes: AtomicUsize,
     is_removed: AtomicBool,
 }
 
@@ -49,25 +49,25 @@ impl Client {
 impl Clients {
     /// Sets the limit in bytes for normal clients and subscribers together; 0 means unlimited.
     pub(crate) fn limit_memory(&self, bytes: usize) {
-        self.memory.limit.store(bytes, Ordering::Relaxed);
+        self.memory.limit_bytes.store(bytes, Ordering::Relaxed);
         self.update_all_memory();
     }
 
     /// Returns `maxmemory-clients` in bytes, if set.
     #[must_use]
     pub fn memory_limit(&self) -> Option<usize> {
-        Some(self.memory.limit.load(Ordering::Relaxed)).filter(|limit| *limit > 0)
+        Some(self.memory.limit_bytes.load(Ordering::Relaxed)).filter(|limit| *limit > 0)
     }
 
     /// Returns the number of clients evicted since startup.
     #[must_use]
-    pub fn evicted(&self) -> u64 {
-        self.memory.evicted.load(Ordering::Relaxed)
+    pub fn evicted_count(&self) -> u64 {
+        self.memory.evicted_count.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes of evicted clients that are not removed yet.
     pub(crate) fn closing_bytes(&self) -> usize {
-        self.memory.closing.load(Ordering::Relaxed)
+        self.memory.closing_bytes.load(Ordering::Relaxed)
     }
 
     /// Updates the total with the client's current memory, if there is a limit.
@@ -75,12 +75,12 @@ impl Clients {
         if self.memory_limit().is_none() || client.is_killed() || !client.counts_towards_limit() {
             return;
         }
-        let (now, footprint) = (client.memory_bytes(), &client.memory_share);
-        if footprint.used.load(Ordering::Relaxed) == now {
+        let (now, footprint) = (client.memory_bytes(), &client.counted_memory);
+        if footprint.counted_bytes.load(Ordering::Relaxed) == now {
             return;
         }
-        let before = footprint.used.swap(now, Ordering::AcqRel);
-        self.memory.used.fetch_add(now.wrapping_sub(before), Ordering::AcqRel);
+        let before = footprint.counted_bytes.swap(now, Ordering::AcqRel);
+        self.memory.used_bytes.fetch_add(now.wrapping_sub(before), Ordering::AcqRel);
         if footprint.is_removed.load(Ordering::Acquire) {
             self.remove_memory(client);
         }
@@ -95,16 +95,18 @@ impl Clients {
 
     /// Removes a disconnected client from the sums.
     pub(super) fn remove_memory(&self, client: &Client) {
-        let footprint = &client.memory_share;
+        let footprint = &client.counted_memory;
         footprint.is_removed.store(true, Ordering::Release);
-        self.memory.used.fetch_sub(footprint.used.swap(0, Ordering::AcqRel), Ordering::AcqRel);
-        self.memory.closing.fetch_sub(footprint.closing.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+        self.memory.used_bytes.fetch_sub(footprint.counted_bytes.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+        self.memory
+            .closing_bytes
+            .fetch_sub(footprint.counted_closing_bytes.swap(0, Ordering::AcqRel), Ordering::AcqRel);
     }
 
     /// Returns the bytes by which the clients exceed the limit.
     fn excess_bytes(&self) -> usize {
         let Some(limit) = self.memory_limit() else { return 0 };
-        let (used, closing) = (self.memory.used.load(Ordering::Relaxed), self.closing_bytes());
+        let (used, closing) = (self.memory.used_bytes.load(Ordering::Relaxed), self.closing_bytes());
         // A sum that has wrapped around temporarily counts as zero.
         let used = used.wrapping_sub(closing).cast_signed().max(0).unsigned_abs();
         used.saturating_sub(limit)
@@ -112,9 +114,9 @@ impl Clients {
 
     /// Counts the client's memory at the end of a batch, and evicts clients above the limit.
     pub fn update_memory_and_evict(&self, client: &Client) {
-        client.memory_share.replies.store(0, Ordering::Relaxed);
+        client.counted_memory.reply_bytes.store(0, Ordering::Relaxed);
         self.update_memory(client);
-        self.evict();
+        self.evict_over_limit();
     }
 
     #[inline]
@@ -123,7 +125,7 @@ impl Clients {
     }
 
     /// Closes the largest clients until the others are within the limit. Clients with CLIENT NO-EVICT stay.
-    pub fn evict(&self) {
+    pub fn evict_over_limit(&self) {
         if self.excess_bytes() > 0 {
             self.evict_largest();
         }
@@ -131,12 +133,12 @@ impl Clients {
 
     #[cold]
     fn evict_largest(&self) {
-        let _evicting = self.memory.evicting.lock();
+        let _evicting = self.memory.eviction_lock.lock();
         let all = self.list();
         let may_go = |client: &&Arc<Client>| {
             client.counts_towards_limit() && !client.flags().contains(ClientFlags::NO_EVICT)
         };
-        let size = |client: &Arc<Client>| client.memory_share.used.load(Ordering::Relaxed);
+        let size = |client: &Arc<Client>| client.counted_memory.counted_bytes.load(Ordering::Relaxed);
         let mut sizes: Vec<(usize, &Arc<Client>)> =
             all.iter().filter(may_go).map(|client| (size(client), client)).collect();
         sizes.sort_unstable_by_key(|(bytes, _)| *bytes);
@@ -144,11 +146,11 @@ impl Clients {
             && let Some((_, client)) = sizes.pop()
         {
             let bytes = size(client);
-            client.memory_share.closing.store(bytes, Ordering::Release);
-            self.memory.closing.fetch_add(bytes, Ordering::AcqRel);
-            self.memory.evicted.fetch_add(1, Ordering::Relaxed);
+            client.counted_memory.counted_closing_bytes.store(bytes, Ordering::Release);
+            self.memory.closing_bytes.fetch_add(bytes, Ordering::AcqRel);
+            self.memory.evicted_count.fetch_add(1, Ordering::Relaxed);
             client.force_close(ForcedClose::Evicted);
-            if client.memory_share.is_removed.load(Ordering::Acquire) {
+            if client.counted_memory.is_removed.load(Ordering::Acquire) {
                 self.remove_memory(client);
             }
         }
@@ -162,9 +164,9 @@ mod tests {
     use super::*;
     use crate::clients::ConnectionInfo;
 
-    fn connect(clients: &Clients, output: usize) -> Arc<Client> {
+    fn connect_client(clients: &Clients, output_bytes: usize) -> Arc<Client> {
         let client = clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| {}));
-        client.output_bytes.store(output, Ordering::Relaxed);
+        client.output_bytes.store(output_bytes, Ordering::Relaxed);
         clients.update_memory(&client);
         client
     }
@@ -172,14 +174,14 @@ mod tests {
     #[test]
     fn largest_clients_are_evicted_until_below_limit() {
         let clients = Clients::default();
-        let early = connect(&clients, 70_000);
+        let early = connect_client(&clients, 70_000);
         clients.limit_memory(100_000);
         let sizes = [20_000, 60_000, 10_000, 50_000];
-        let all: Vec<Arc<Client>> = sizes.into_iter().map(|size| connect(&clients, size)).collect();
-        clients.evict();
+        let all: Vec<Arc<Client>> = sizes.into_iter().map(|size| connect_client(&clients, size)).collect();
+        clients.evict_over_limit();
         let evicted: Vec<bool> = all.iter().map(|client| client.is_evicted()).collect();
         assert_eq!((early.is_evicted(), evicted), (true, vec![false, true, false, false]));
-        assert_eq!((clients.evicted(), clients.excess_bytes()), (2, 0));
+        assert_eq!((clients.evicted_count(), clients.excess_bytes()), (2, 0));
         // The memory of evicted clients counts as free immediately, and leaves all sums once they disconnect.
         assert!(clients.closing_bytes() >= 130_000);
         for client in [&early, &all[1]] {
@@ -188,16 +190,16 @@ mod tests {
         }
         assert_eq!(clients.closing_bytes(), 0);
         let rest: usize = [0, 2, 3].map(|index: usize| all[index].memory_bytes()).into_iter().sum();
-        assert_eq!(clients.memory.used.load(Ordering::Relaxed), rest);
+        assert_eq!(clients.memory.used_bytes.load(Ordering::Relaxed), rest);
     }
 
     #[test]
     fn no_evict_clients_count_but_are_not_evicted() {
         let clients = Clients::default();
         clients.limit_memory(50_000);
-        let (kept, other) = (connect(&clients, 60_000), connect(&clients, 100));
+        let (kept, other) = (connect_client(&clients, 60_000), connect_client(&clients, 100));
         kept.set_flag(ClientFlags::NO_EVICT, true);
-        clients.evict();
+        clients.evict_over_limit();
         assert!(!kept.is_killed() && other.is_evicted());
     }
 }

@@ -15,7 +15,7 @@ impl RunningRequests {
     }
 
     /// Records that the client is about to check whether its permissions were revoked.
-    pub(crate) fn mark_check(&self) {
+    pub(crate) fn mark_revocation_check(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) + 2, Ordering::Release);
         fence(Ordering::SeqCst);
     }

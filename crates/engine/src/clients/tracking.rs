@@ -21,17 +21,17 @@ pub enum TrackingMode {
 
 /// The options of CLIENT TRACKING.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tracking {
+pub struct ClientTracking {
     /// Which keys the client receives invalidations for.
     pub mode: TrackingMode,
     /// Whether the client's own changes are left out (NOLOOP).
-    pub noloop: bool,
+    pub no_loop: bool,
     /// Id of the client that receives the invalidations in place of this one.
-    pub redirect: Option<u64>,
+    pub redirect_to: Option<u64>,
     /// Key prefixes of a broadcasting client; used only in [`TrackingMode::Broadcast`].
     pub prefixes: BTreeSet<Vec<u8>>,
     /// Whether CLIENT CACHING makes the next command an exception to the mode.
-    pub caching: bool,
+    pub caching_exception: bool,
 }
 
 /// Returns the memory that prefixes use in the client's options and in the prefix table.
@@ -53,7 +53,7 @@ impl Client {
     pub(crate) fn records_reads(&self) -> bool {
         match &*self.tracking.lock() {
             None => false,
-            Some(Tracking { mode, caching, .. }) => match mode {
+            Some(ClientTracking { mode, caching_exception: caching, .. }) => match mode {
                 TrackingMode::Default => true,
                 TrackingMode::OptIn => *caching,
                 TrackingMode::OptOut => !*caching,

@@ -16,7 +16,7 @@ pub(crate) enum Caller {
     /// The master's replication stream or a persistence file, whose commands always apply.
     Master,
     /// The source node of a slot import. This node logs the commands as its own.
-    Source,
+    SlotMigrationSource,
 }
 
 impl Caller {
@@ -25,7 +25,7 @@ impl Caller {
         match session.origin() {
             CommandOrigin::Client => Self::Client,
             CommandOrigin::Master => Self::Master,
-            CommandOrigin::Source => Self::Source,
+            CommandOrigin::SlotMigrationSource => Self::SlotMigrationSource,
         }
     }
 
@@ -34,7 +34,7 @@ impl Caller {
         match session.origin() {
             CommandOrigin::Client => self,
             CommandOrigin::Master => Self::Master,
-            CommandOrigin::Source => Self::Source,
+            CommandOrigin::SlotMigrationSource => Self::SlotMigrationSource,
         }
     }
 
@@ -42,7 +42,7 @@ impl Caller {
     /// before the script, and must be able to release all its locks.
     pub(crate) fn may_restart(self) -> bool {
         match self {
-            Self::Client | Self::Master | Self::Source => true,
+            Self::Client | Self::Master | Self::SlotMigrationSource => true,
             Self::Exec | Self::Script | Self::Waiter => false,
         }
     }

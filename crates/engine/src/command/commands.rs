@@ -12,7 +12,7 @@ use super::shell::Shell;
 
 /// The command set of a server or sentinel, and the server process that runs some of the commands.
 #[derive(Debug)]
-pub struct Commands {
+pub struct CommandSet {
     /// The commands by the names that clients use, which `rename-command` may change.
     registry: &'static Registry,
     by_original_name: &'static Registry,
@@ -20,7 +20,7 @@ pub struct Commands {
     shell: OnceLock<Weak<dyn Shell>>,
 }
 
-impl Commands {
+impl CommandSet {
     /// Creates a command set with the original names.
     #[must_use]
     pub fn new(registry: &'static Registry) -> Self {
@@ -72,7 +72,7 @@ impl Commands {
     /// Returns the command with this number ([`RegisteredCommand::index`]).
     #[inline]
     #[must_use]
-    pub fn by_number(&self, number: usize) -> &'static RegisteredCommand {
+    pub fn command_by_number(&self, number: usize) -> &'static RegisteredCommand {
         self.registry.commands()[number]
     }
 }

@@ -18,12 +18,12 @@ use keyspace::{GlobalLock, Key, LockedSlots, Usage};
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
-use super::{Caller, Command, Commands, Flags, RegisteredCommand};
+use super::{Caller, Command, CommandSet, Flags, RegisteredCommand};
 use crate::clients::Client;
 use crate::engine::{CommandFailure, Engine, Worker};
 use crate::error::CommandError;
 use crate::keys::KeyFlags;
-use crate::long_commands::LongSlots;
+use crate::long_commands::LongCommandSlots;
 use crate::notifications::EventClass;
 use crate::session::{CommandOrigin, Session};
 use crate::stats::add;
@@ -34,7 +34,7 @@ pub struct Context<'a> {
     /// The engine, with the state shared by all connections.
     pub engine: &'a Engine,
     /// The command set, by names and numbers.
-    pub commands: &'a Commands,
+    pub commands: &'a CommandSet,
     /// The client's session.
     pub session: &'a mut Session,
     /// The arguments, with the command's name first.
@@ -58,7 +58,7 @@ pub struct Context<'a> {
     pub(crate) global_lock: Option<GlobalLock<'a>>,
     /// The slots of a command that runs in the background. Workers that serve other clients should not wait for these
     /// slots.
-    pub(crate) long_slots: Option<LongSlots<'a>>,
+    pub(crate) long_slots: Option<LongCommandSlots<'a>>,
     /// On whose behalf the command runs.
     pub(crate) caller: Caller,
     /// The slot of the running transaction's keys, in cluster mode.
@@ -77,7 +77,7 @@ impl<'a> Context<'a> {
     /// Creates a context; [`Context::begin`] then prepares it for each command.
     pub(crate) fn new(
         engine: &'a Engine,
-        commands: &'a Commands,
+        commands: &'a CommandSet,
         worker: &'a mut Worker,
         session: &'a mut Session,
         now: Millis,
@@ -114,10 +114,10 @@ impl<'a> Context<'a> {
         entry: &RegisteredCommand,
         args: Args<'a>,
         key: Option<&'a (usize, Key<'a>)>,
-        holds_all: bool,
+        holds_all_slots: bool,
     ) {
         (self.command_index, self.args, self.prefetched_key, self.holds_all_slots) =
-            (entry.index, args, key, holds_all);
+            (entry.index, args, key, holds_all_slots);
     }
 
     /// Returns argument `index` as a key whose slot is locked.
@@ -159,7 +159,8 @@ impl<'a> Context<'a> {
     #[inline]
     fn is_declared(&self, index: usize) -> bool {
         const MAX_WORDS_SEARCHED: usize = 256;
-        let command = self.commands.by_number(self.command_index).row_for_request(self.args).command;
+        let command =
+            self.commands.command_by_number(self.command_index).command_for_request(self.args).command;
         let is_exact =
             (cfg!(debug_assertions) || command.has_key_parser()) && self.args.len() <= MAX_WORDS_SEARCHED;
         !is_exact || command.declares_key(self.args, index)
@@ -168,8 +169,8 @@ impl<'a> Context<'a> {
     /// Counts an access to an undeclared key and returns the error for it.
     #[cold]
     fn undeclared_key_error(&self) -> CommandError {
-        let name = &self.commands.by_number(self.command_index).full_name;
-        self.engine.undeclared_keys.record(name);
+        let name = &self.commands.command_by_number(self.command_index).full_name;
+        self.engine.undeclared_keys.record_access(name);
         CommandError::UndeclaredKey(name.clone())
     }
 
@@ -185,12 +186,12 @@ impl<'a> Context<'a> {
     /// # Errors
     /// The argument is not an integer, or is out of range.
     #[inline]
-    pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
+    pub fn integer_arg(&self, index: usize) -> Result<i64, CommandError> {
         resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
     }
 
     /// Parses argument `index` as a double.
-    pub fn double(&self, index: usize) -> Option<f64> {
+    pub fn double_arg(&self, index: usize) -> Option<f64> {
         self.parse_double(self.arg(index))
     }
 
@@ -198,7 +199,7 @@ impl<'a> Context<'a> {
     pub fn parse_double(&self, text: &[u8]) -> Option<f64> {
         match self.session.origin() {
             CommandOrigin::Client => resp::parse_double(text),
-            CommandOrigin::Master | CommandOrigin::Source => resp::parse_strtod(text),
+            CommandOrigin::Master | CommandOrigin::SlotMigrationSource => resp::parse_strtod(text),
         }
     }
 
@@ -238,7 +239,7 @@ impl<'a> Context<'a> {
     /// Publishes a keyspace event of a key in another database.
     #[inline]
     pub fn notify_in(&self, db: u16, class: EventClass, event: &str, key: &Key<'_>) {
-        if self.engine.settings.notified_classes().contains(EventClass::NEW) {
+        if self.engine.settings.notified_event_classes().contains(EventClass::NEW) {
             self.publish_new_keys();
         }
         self.engine.notify(class, event, db, key.bytes());
@@ -259,7 +260,7 @@ impl<'a> Context<'a> {
     /// [`Context::log_effect`] replaces it.
     #[inline]
     pub fn count_changes(&mut self, count: u64) {
-        self.worker.effects.changes += count;
+        self.worker.effects.change_count += count;
     }
 
     /// Counts changes that are logged only through [`Context::log_effect`], if at all.
@@ -288,7 +289,7 @@ impl<'a> Context<'a> {
     #[inline]
     pub(crate) fn finish_effects(&mut self) {
         let Worker { effects, stats, .. } = &mut *self.worker;
-        add(&stats.changes, effects.finish_group());
+        add(&stats.change_count, effects.finish_group());
     }
 
     /// Appends the queued effects to the log, for database `db`, while the slots are still locked.
@@ -296,7 +297,7 @@ impl<'a> Context<'a> {
     pub(crate) fn append_effects(&mut self, db: u16) {
         let changes_data = self.worker.effects.changes_data();
         if let Some(end) = self.worker.effects.append(&*self.engine.log, db) {
-            self.session.note_write(end, changes_data);
+            self.session.record_write(end, changes_data);
         }
     }
 
@@ -305,7 +306,7 @@ impl<'a> Context<'a> {
     pub(crate) fn record_reads(&mut self, command: &'static Command) {
         let client = self.session.client();
         // Commands called by a script record their own keys, and the script need not read all keys that it declares.
-        let is_script = matches!(command.run, crate::command::CommandRunner::Script(_));
+        let is_script = matches!(command.runner, crate::command::CommandRunner::Script(_));
         if !command.flags.contains(Flags::READONLY) || is_script || !client.records_reads() {
             return;
         }
@@ -326,8 +327,8 @@ impl<'a> Context<'a> {
     }
 
     /// Writes a push message in the reply's position; it is sent even if replies are suppressed.
-    pub fn write_push(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
-        if self.session.is_mute() {
+    pub fn write_push_message(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
+        if self.session.is_reply_suppressed() {
             write(&mut Writer::new(&mut self.worker.push_messages, self.session.protocol()));
         } else {
             write(&mut self.reply);
@@ -347,7 +348,7 @@ impl<'a> Context<'a> {
 
     /// Returns the wall clock in microseconds.
     pub fn wall_micros(&self) -> i64 {
-        match self.engine.wall_base.load(Ordering::Relaxed) {
+        match self.engine.wall_clock_offset_micros.load(Ordering::Relaxed) {
             // While the clock offset is unknown, use the time at which the batch was read.
             0 => self.now.0 * 1000,
             base => base + (self.monotonic_nanos() / 1000) as i64,
@@ -359,7 +360,7 @@ impl<'a> Context<'a> {
         let micros = self.wall_micros();
         match self.caller {
             Caller::Exec | Caller::Script => *self.worker.frozen_wall_micros.get_or_insert(micros),
-            Caller::Client | Caller::Waiter | Caller::Master | Caller::Source => micros,
+            Caller::Client | Caller::Waiter | Caller::Master | Caller::SlotMigrationSource => micros,
         }
     }
 
@@ -368,7 +369,7 @@ impl<'a> Context<'a> {
     pub fn can_block(&self) -> bool {
         match self.caller {
             Caller::Client | Caller::Waiter => true,
-            Caller::Exec | Caller::Script | Caller::Master | Caller::Source => false,
+            Caller::Exec | Caller::Script | Caller::Master | Caller::SlotMigrationSource => false,
         }
     }
 
@@ -399,7 +400,7 @@ impl<'a> Context<'a> {
     }
 
     /// Publishes this command as the client's last one, for CLIENT LIST.
-    pub fn publish(&self) {
+    pub fn publish_last_command(&self) {
         self.session.publish(self.now, self.command_index);
     }
 }

@@ -34,7 +34,7 @@ impl std::fmt::Debug for EstimateInput<'_> {
 
 impl EstimateInput<'_> {
     /// Passes the value of the key at argument `index` to `read`. Returns `None` if the value is small or missing.
-    pub fn with_value<R>(&self, index: usize, look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
+    pub fn with_value<R>(&self, index: usize, read: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         let word = self.args.get(index)?;
         let slot = Slot::of_key(word);
         if !self.slots.is_locked(slot) {
@@ -46,7 +46,7 @@ impl EstimateInput<'_> {
             return None;
         }
         match table.find(&self.engine.keyspace.key_in_slot(slot, word), self.now) {
-            KeyLookup::Live(place) => Some(look(table.value(place))),
+            KeyLookup::Live(place) => Some(read(table.value(place))),
             KeyLookup::Missing | KeyLookup::Expired(_) => None,
         }
     }
@@ -69,6 +69,6 @@ impl EstimateInput<'_> {
     /// Returns the number of keys in all databases. Each slot publishes its count when it is unlocked, and the request
     /// may hold slot locks now, so the count may be slightly out of date.
     pub fn key_count(&self) -> usize {
-        self.engine.keyspace.keys()
+        self.engine.keyspace.key_count()
     }
 }

@@ -64,15 +64,15 @@ impl std::fmt::Display for RenameError {
 impl Registry {
     /// Builds the registry of a server, with all subcommands of these rows.
     #[must_use]
-    pub fn for_server(rows: impl IntoIterator<Item = &'static Command>) -> Self {
-        Self::build(rows, Flags::empty())
+    pub fn for_server(commands: impl IntoIterator<Item = &'static Command>) -> Self {
+        Self::build(commands, Flags::empty())
     }
 
     /// Builds the registry of a sentinel, with those subcommands that are available in a sentinel
     /// ([`Flags::SENTINEL`]).
     #[must_use]
-    pub fn for_sentinel(rows: impl IntoIterator<Item = &'static Command>) -> Self {
-        Self::build(rows, Flags::SENTINEL)
+    pub fn for_sentinel(commands: impl IntoIterator<Item = &'static Command>) -> Self {
+        Self::build(commands, Flags::SENTINEL)
     }
 
     /// Returns whether this is a sentinel's registry.
@@ -89,9 +89,9 @@ impl Registry {
         )
     }
 
-    fn build(rows: impl IntoIterator<Item = &'static Command>, wanted: Flags) -> Self {
+    fn build(rows: impl IntoIterator<Item = &'static Command>, required_flags: Flags) -> Self {
         let mut registry =
-            Self { required_flags: wanted, commands: Vec::new(), top_level: Vec::new(), buckets: Vec::new() };
+            Self { required_flags, commands: Vec::new(), top_level: Vec::new(), buckets: Vec::new() };
         for command in rows {
             let top = registry.register(command, None);
             registry.top_level.push(top);
@@ -143,7 +143,7 @@ impl Registry {
         command: &'static Command,
         container: Option<&RegisteredCommand>,
     ) -> &'static RegisteredCommand {
-        let one = container.filter(|container| container.is_one_command());
+        let one = container.filter(|container| container.shares_index_with_subcommands());
         let full_name = match (one, container) {
             (Some(one), _) => one.full_name.clone(),
             (None, Some(container)) => format!("{}|{}", container.command.name, command.name),
@@ -155,7 +155,7 @@ impl Registry {
             _ => None,
         };
         let part = single_key.zip(command.element_offset).map(|(key, behind)| key + usize::from(behind));
-        let plain = match command.run {
+        let plain = match command.runner {
             CommandRunner::Engine(handler)
                 if !command.flags.intersects(Flags::PROTECTED.union(Flags::ADMIN)) =>
             {
@@ -163,7 +163,7 @@ impl Registry {
             }
             _ => None,
         };
-        let is_lock_free = matches!(command.run, CommandRunner::Engine(_) | CommandRunner::MayBlock(_))
+        let is_lock_free = matches!(command.runner, CommandRunner::Engine(_) | CommandRunner::MayBlock(_))
             && command.keys.is_empty()
             && matches!(command.lock_scope, LockScope::Keys | LockScope::EachSlot);
         let words = command.allowed_word_counts();
@@ -231,11 +231,12 @@ impl Registry {
 
     /// Finds a command by full name (`container|sub` for a subcommand), ignoring case.
     #[must_use]
-    pub fn find_full(&self, name: &[u8]) -> Option<&'static RegisteredCommand> {
+    pub fn find_by_full_name(&self, name: &[u8]) -> Option<&'static RegisteredCommand> {
         match name.iter().position(|byte| *byte == b'|') {
             None => self.find(name),
             Some(bar) => {
-                let container = self.find(&name[..bar]).filter(|entry| !entry.is_one_command())?;
+                let container =
+                    self.find(&name[..bar]).filter(|entry| !entry.shares_index_with_subcommands())?;
                 container.subcommand(&name[bar + 1..])
             }
         }
@@ -249,8 +250,8 @@ impl Registry {
         if entry.subcommands.is_empty() {
             return Some(entry);
         }
-        if entry.is_one_command() {
-            return Some(entry.row_for_request(args));
+        if entry.shares_index_with_subcommands() {
+            return Some(entry.command_for_request(args));
         }
         args.get(1).map_or(Some(entry), |name| entry.subcommand(name))
     }
@@ -282,7 +283,9 @@ impl Registry {
     /// The error reply for the client.
     pub fn check(&self, args: Args<'_>) -> Result<&'static RegisteredCommand, CommandError> {
         let entry = self.resolve(args)?;
-        if !entry.command.accepts(args.len()) || matches!(entry.command.run, CommandRunner::Container) {
+        if !entry.command.accepts_word_count(args.len())
+            || matches!(entry.command.runner, CommandRunner::Container)
+        {
             return Err(CommandError::WrongArity(entry.full_name.clone()));
         }
         Ok(entry)
@@ -314,9 +317,9 @@ impl FoldedName {
         Self { is_exact: exact, ..Self::new(name.as_bytes()) }
     }
 
-    fn bucket(self, buckets: usize) -> usize {
+    fn bucket(self, bucket_count: usize) -> usize {
         let hash = (self.prefix ^ self.len as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (hash >> 40) as usize & (buckets - 1)
+        (hash >> 40) as usize & (bucket_count - 1)
     }
 }
 
@@ -353,14 +356,14 @@ impl RegisteredCommand {
 
     /// Returns whether the subcommands share the row's index, as those of DEBUG do: they are not part of the public
     /// command set.
-    fn is_one_command(&self) -> bool {
+    fn shares_index_with_subcommands(&self) -> bool {
         self.command.flags.contains(Flags::PROTECTED)
     }
 
     /// Returns the command that runs this request. DEBUG subcommands are commands of their own; unknown ones are
     /// reported by DEBUG itself.
-    pub(crate) fn row_for_request(&'static self, args: Args<'_>) -> &'static Self {
-        if self.subcommands.is_empty() || !self.is_one_command() {
+    pub(crate) fn command_for_request(&'static self, args: Args<'_>) -> &'static Self {
+        if self.subcommands.is_empty() || !self.shares_index_with_subcommands() {
             return self;
         }
         let tool = args.get(1).and_then(|name| self.subcommand(name));
@@ -377,6 +380,6 @@ impl RegisteredCommand {
     /// Returns the subcommands, except those of DEBUG.
     #[must_use]
     pub fn subcommands(&self) -> &[&'static RegisteredCommand] {
-        if self.is_one_command() { &[] } else { &self.subcommands }
+        if self.shares_index_with_subcommands() { &[] } else { &self.subcommands }
     }
 }

@@ -1,7 +1,7 @@
 //! Admission control: whether a command may run now. It is checked for every caller before any slot is accessed, and
 //! again while the command's slots are locked.
 //!
-//! The flags of the node state apply to all commands. [`RULES`] lists which commands each flag stops, in the order of
+//! The flags of the node state apply to all commands. [`ADMISSION_RULES`] lists which commands each flag stops, in the order of
 //! Redis's checks; [`admit`] maps this to the effect on each [`Caller`]. It is a pure function, so a test can enumerate
 //! all flags, callers and kinds of commands.
 
@@ -12,7 +12,7 @@ use keyspace::LockedSlots;
 use slot_routing::Topology;
 
 use super::transaction::queued_commands;
-use super::{PrefetchedRequest, is_http};
+use super::{PrefetchedRequest, is_http_word};
 use crate::command::{Caller, CommandRunner, Context, Flags, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
@@ -23,11 +23,11 @@ use crate::transaction::Transaction;
 
 /// The properties of a command that decide admission.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CommandNeeds {
+pub(super) struct AdmissionInput {
     /// The flags returned by [`Engine::effective_flags`], which for a script are those that the script declares.
     pub(super) flags: Flags,
     /// Whether the command accesses keys, or channels that have a slot.
-    pub(super) keys: bool,
+    pub(super) has_keys: bool,
     /// Whether the command's keys decide which cluster node runs it.
     pub(super) is_routed: bool,
     /// Whether the command is queued in a transaction instead of running.
@@ -35,18 +35,18 @@ pub(super) struct CommandNeeds {
     /// Whether the command belongs to a script that has already written.
     pub(super) has_written: bool,
     /// Whether the client requested redirection to the master (CLIENT CAPA REDIRECT).
-    pub(super) follows_master: bool,
+    pub(super) wants_redirect: bool,
     /// Whether the command may read while the cluster is down (`cluster-allow-reads-when-down`).
     pub(super) may_read_when_down: bool,
     /// Whether one of the command's locked slots is marked as this node's own. On a replica such a slot has not been
     /// updated yet after the role change.
     pub(super) is_slot_writable: bool,
     /// Whether writes to one of the command's slots are paused ([`NodeFlags::SLOT_WRITES_PAUSED`]).
-    pub(super) is_slot_held: bool,
+    pub(super) has_paused_slot: bool,
 }
 
-impl CommandNeeds {
-    fn writes(&self) -> bool {
+impl AdmissionInput {
+    fn is_write(&self) -> bool {
         self.flags.contains(Flags::WRITE) && !self.has_written
     }
 
@@ -63,7 +63,7 @@ impl CommandNeeds {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum AdmissionVerdict {
     /// The command may run.
     Run,
     /// The command waits until the pause ends.
@@ -77,15 +77,15 @@ pub(super) enum Verdict {
 /// A node state flag and the commands that it stops.
 struct AdmissionRule {
     flag: NodeFlags,
-    applies_to: fn(&CommandNeeds) -> bool,
+    applies_to: fn(&AdmissionInput) -> bool,
     /// Whether the commands wait for the flag to clear instead of being refused.
     waits: bool,
     /// Whether the rule also applies to commands of a script that was admitted before.
-    for_scripts: bool,
+    applies_to_scripts: bool,
 }
 
-const fn refused(state: NodeFlags, concerns: fn(&CommandNeeds) -> bool) -> AdmissionRule {
-    AdmissionRule { flag: state, applies_to: concerns, waits: false, for_scripts: false }
+const fn refusal_rule(flag: NodeFlags, applies_to: fn(&AdmissionInput) -> bool) -> AdmissionRule {
+    AdmissionRule { flag, applies_to, waits: false, applies_to_scripts: false }
 }
 
 impl AdmissionRule {
@@ -94,7 +94,7 @@ impl AdmissionRule {
     }
 
     const fn for_scripts(self) -> Self {
-        Self { for_scripts: true, ..self }
+        Self { applies_to_scripts: true, ..self }
     }
 }
 
@@ -102,49 +102,54 @@ impl AdmissionRule {
 /// PING, which gets a different reply on such a master.
 const ALLOWED_ON_EMPTY_MASTER: Flags = Flags::STALE.union(Flags::WHILE_SUBSCRIBED);
 
-const RULES: &[AdmissionRule] = &[
-    refused(NodeFlags::ALL_PAUSED, |need| !need.is_queued).waits(),
-    refused(NodeFlags::WRITES_PAUSED, |need| !need.is_queued && need.may_write()).waits(),
-    refused(NodeFlags::SLOT_WRITES_PAUSED, |need| need.is_slot_held && need.may_write()).waits(),
-    refused(NodeFlags::REDIRECTS, |need| need.follows_master),
-    refused(NodeFlags::CLUSTER_DOWN, |need| {
-        need.keys && (!need.may_read_when_down || need.flags.contains(Flags::WRITE))
+const ADMISSION_RULES: &[AdmissionRule] = &[
+    refusal_rule(NodeFlags::ALL_PAUSED, |need| !need.is_queued).waits(),
+    refusal_rule(NodeFlags::WRITES_PAUSED, |need| !need.is_queued && need.may_write()).waits(),
+    refusal_rule(NodeFlags::SLOT_WRITES_PAUSED, |need| need.has_paused_slot && need.may_write()).waits(),
+    refusal_rule(NodeFlags::REDIRECTS, |need| need.wants_redirect),
+    refusal_rule(NodeFlags::CLUSTER_DOWN, |need| {
+        need.has_keys && (!need.may_read_when_down || need.flags.contains(Flags::WRITE))
     })
     .for_scripts(),
-    refused(NodeFlags::OUT_OF_MEMORY, |need| need.flags.contains(Flags::DENYOOM) && !need.has_written)
+    refusal_rule(NodeFlags::OUT_OF_MEMORY, |need| need.flags.contains(Flags::DENYOOM) && !need.has_written)
         .for_scripts(),
-    refused(NodeFlags::AOF_FAILED, CommandNeeds::writes).for_scripts(),
-    refused(NodeFlags::MISCONF, CommandNeeds::writes).for_scripts(),
-    refused(NodeFlags::NO_REPLICAS, CommandNeeds::writes).for_scripts(),
+    refusal_rule(NodeFlags::AOF_FAILED, AdmissionInput::is_write).for_scripts(),
+    refusal_rule(NodeFlags::MISCONF, AdmissionInput::is_write).for_scripts(),
+    refusal_rule(NodeFlags::NO_REPLICAS, AdmissionInput::is_write).for_scripts(),
     // In cluster mode writes are redirected by the key's slot (MOVED), so this rule does not apply.
-    refused(NodeFlags::READ_ONLY_REPLICA, |need| need.writes() && !need.is_routed).for_scripts(),
-    refused(NodeFlags::MASTER_DOWN, |need| !need.flags.contains(Flags::STALE)).for_scripts(),
-    refused(NodeFlags::EMPTY_MASTER, |need| !need.flags.intersects(ALLOWED_ON_EMPTY_MASTER)).for_scripts(),
-    refused(NodeFlags::BUSY, |need| !need.flags.contains(Flags::ALLOW_BUSY)),
-    refused(NodeFlags::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
-    refused(NodeFlags::LOADING, |need| !need.flags.contains(Flags::LOADING)),
+    refusal_rule(NodeFlags::READ_ONLY_REPLICA, |need| need.is_write() && !need.is_routed).for_scripts(),
+    refusal_rule(NodeFlags::MASTER_DOWN, |need| !need.flags.contains(Flags::STALE)).for_scripts(),
+    refusal_rule(NodeFlags::EMPTY_MASTER, |need| !need.flags.intersects(ALLOWED_ON_EMPTY_MASTER))
+        .for_scripts(),
+    refusal_rule(NodeFlags::BUSY, |need| !need.flags.contains(Flags::ALLOW_BUSY)),
+    refusal_rule(NodeFlags::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
+    refusal_rule(NodeFlags::LOADING, |need| !need.flags.contains(Flags::LOADING)),
     // The slot is still marked as this node's own, although the role has changed and the slots are not updated yet.
-    refused(NodeFlags::REPLICA, |need| need.is_slot_writable && need.is_routed && need.may_change_slots()),
+    refusal_rule(NodeFlags::REPLICA, |need| {
+        need.is_slot_writable && need.is_routed && need.may_change_slots()
+    }),
 ];
 
 /// Returns whether a command may run for `caller` while the flags in `node_flags` are set.
-pub(super) fn admit(gate: NodeFlags, caller: Caller, need: &CommandNeeds) -> Verdict {
-    let in_force = |rule: &&AdmissionRule| gate.contains(rule.flag) && (rule.applies_to)(need);
-    let of = |for_scripts: bool| RULES.iter().filter(|rule| rule.for_scripts || !for_scripts).find(in_force);
+pub(super) fn admit(node_flags: NodeFlags, caller: Caller, input: &AdmissionInput) -> AdmissionVerdict {
+    let in_force = |rule: &&AdmissionRule| node_flags.contains(rule.flag) && (rule.applies_to)(input);
+    let of = |for_scripts: bool| {
+        ADMISSION_RULES.iter().filter(|rule| rule.applies_to_scripts || !for_scripts).find(in_force)
+    };
     match caller {
-        Caller::Exec | Caller::Master => Verdict::Run,
+        Caller::Exec | Caller::Master => AdmissionVerdict::Run,
         Caller::Client => match of(false) {
-            None => Verdict::Run,
-            Some(rule) if rule.waits => Verdict::Wait,
-            Some(rule) => Verdict::Refuse(rule.flag),
+            None => AdmissionVerdict::Run,
+            Some(rule) if rule.waits => AdmissionVerdict::Wait,
+            Some(rule) => AdmissionVerdict::Refuse(rule.flag),
         },
-        Caller::Source => match of(false) {
-            Some(rule) if rule.waits => Verdict::Wait,
-            _ if gate.contains(NodeFlags::REPLICA) => Verdict::Refuse(NodeFlags::REPLICA),
-            _ => Verdict::Run,
+        Caller::SlotMigrationSource => match of(false) {
+            Some(rule) if rule.waits => AdmissionVerdict::Wait,
+            _ if node_flags.contains(NodeFlags::REPLICA) => AdmissionVerdict::Refuse(NodeFlags::REPLICA),
+            _ => AdmissionVerdict::Run,
         },
-        Caller::Script => of(true).map_or(Verdict::Run, |rule| Verdict::Refuse(rule.flag)),
-        Caller::Waiter => of(false).map_or(Verdict::Run, |_| Verdict::Rerun),
+        Caller::Script => of(true).map_or(AdmissionVerdict::Run, |rule| AdmissionVerdict::Refuse(rule.flag)),
+        Caller::Waiter => of(false).map_or(AdmissionVerdict::Run, |_| AdmissionVerdict::Rerun),
     }
 }
 
@@ -160,7 +165,7 @@ impl Engine {
         if !session.is_authenticated() && !request.command.is_some_and(is_open) {
             return Err(CommandError::NoAuth.into());
         }
-        let entry = self.find_callable(context, request)?;
+        let entry = self.find_permitted_command(context, request)?;
         self.check_access(session, entry, request.args, context.now)?;
         let mut gate = self.settings.node_flags();
         if gate.intersects(NodeFlags::PAUSED) {
@@ -169,21 +174,25 @@ impl Engine {
         }
         let mut paused = false;
         if !gate.is_empty() {
-            let need = self.collect_needs(context, entry, request);
+            let need = self.collect_admission_input(context, entry, request);
             match self.check_client_command(gate, session, &need) {
                 Err(CommandOutcome::Fail(error)) => {
-                    return Err(self.refine_cluster_down(error, entry, request).into());
+                    return Err(self.refine_cluster_down_error(error, entry, request).into());
                 }
                 checked => paused = checked.is_err(),
             }
         }
-        self.check_listener(session, entry)?;
+        self.check_allowed_for_listener(session, entry)?;
         if paused { Err(CommandOutcome::Pause) } else { Ok(entry) }
     }
 
     /// Checks whether the command is allowed to a client that has subscriptions or runs MONITOR.
-    fn check_listener(&self, session: &Session, entry: &RegisteredCommand) -> Result<(), CommandError> {
-        const KEYS: Flags = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::READONLY);
+    fn check_allowed_for_listener(
+        &self,
+        session: &Session,
+        entry: &RegisteredCommand,
+    ) -> Result<(), CommandError> {
+        const KEY_ACCESS_FLAGS: Flags = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::READONLY);
         match session.listener_state() {
             ListenerState::SubscriberOnly if !entry.command.flags.contains(Flags::WHILE_SUBSCRIBED) => {
                 let name = &entry.full_name;
@@ -195,48 +204,48 @@ impl Engine {
                     .into(),
                 ))
             }
-            ListenerState::Monitor if entry.command.flags.intersects(KEYS) => {
+            ListenerState::Monitor if entry.command.flags.intersects(KEY_ACCESS_FLAGS) => {
                 Err(CommandError::text("ERR Replica can't interact with the keyspace"))
             }
-            ListenerState::Free | ListenerState::SubscriberOnly | ListenerState::Monitor => Ok(()),
+            ListenerState::Unrestricted | ListenerState::SubscriberOnly | ListenerState::Monitor => Ok(()),
         }
     }
 
-    fn collect_needs(
+    fn collect_admission_input(
         &self,
         context: &Context<'_>,
         entry: &RegisteredCommand,
         request: &PrefetchedRequest<'_>,
-    ) -> CommandNeeds {
+    ) -> AdmissionInput {
         let (session, worker) = (&*context.session, &*context.worker);
         let queue = session.transaction();
-        let (flags, keys) = match (entry.command.run, queue) {
+        let (flags, keys) = match (entry.command.runner, queue) {
             (CommandRunner::Exec, Some(queue)) => {
                 self.effective_flags_of_exec(context, entry.command.flags, queue)
             }
             _ => self.effective_flags(worker, entry, request.args),
         };
-        let is_queued = queue.is_some() && !matches!(entry.command.run, CommandRunner::Exec);
-        CommandNeeds { is_queued, ..self.needs_of_flags(session, flags, keys) }
+        let is_queued = queue.is_some() && !matches!(entry.command.runner, CommandRunner::Exec);
+        AdmissionInput { is_queued, ..self.admission_input(session, flags, keys) }
     }
 
     /// Collects the properties of a command with these flags.
-    pub(super) fn needs_of_flags(&self, session: &Session, flags: Flags, keys: bool) -> CommandNeeds {
+    pub(super) fn admission_input(&self, session: &Session, flags: Flags, has_keys: bool) -> AdmissionInput {
         let settings = &self.settings;
         // `cluster-allow-pubsubshard-when-down` applies to shard channels.
         let exempt = flags.contains(Flags::PUBSUB)
             && settings.cluster_allow_pubsubshard_when_down.load(Ordering::Relaxed);
         let moves = flags.contains(Flags::WRITE) || flags.contains(Flags::READONLY) && !session.is_readonly();
-        CommandNeeds {
+        AdmissionInput {
             flags,
-            keys: keys && !exempt,
-            is_routed: keys && self.topology.is_some(),
+            has_keys: has_keys && !exempt,
+            is_routed: has_keys && self.topology.is_some(),
             is_queued: false,
             has_written: false,
-            follows_master: session.knows_redirect() && moves,
+            wants_redirect: session.supports_redirect() && moves,
             may_read_when_down: settings.cluster_allow_reads_when_down.load(Ordering::Relaxed),
             is_slot_writable: false,
-            is_slot_held: false,
+            has_paused_slot: false,
         }
     }
 
@@ -248,11 +257,11 @@ impl Engine {
         entry: &RegisteredCommand,
         args: resp::Args<'_>,
     ) -> (Flags, bool) {
-        let flags = match entry.command.run {
+        let flags = match entry.command.runner {
             CommandRunner::Script(_) => {
                 let mut has_keys = false;
                 entry.command.visit_keys(args, &mut |_, _| has_keys = true);
-                return (self.flags_of_script(worker, entry, args), has_keys);
+                return (self.effective_script_flags(worker, entry, args), has_keys);
             }
             CommandRunner::Engine(_)
             | CommandRunner::MayBlock(_)
@@ -269,14 +278,14 @@ impl Engine {
     pub(super) fn effective_flags_of_exec(
         &self,
         context: &Context<'_>,
-        own: Flags,
-        queue: &Transaction,
+        exec_flags: Flags,
+        transaction: &Transaction,
     ) -> (Flags, bool) {
         let of_all = Flags::LOADING | Flags::STALE;
-        let requests = queued_commands(context.commands, queue);
+        let requests = queued_commands(context.commands, transaction);
         let all =
             requests.map(|(entry, request)| self.effective_flags(context.worker, entry, request.args()));
-        all.fold((own, false), |(flags, keys), (more, has_keys)| {
+        all.fold((exec_flags, false), |(flags, keys), (more, has_keys)| {
             (((flags | more) - of_all) | (flags & more & of_all), keys || has_keys)
         })
     }
@@ -284,36 +293,40 @@ impl Engine {
     /// Checks whether a client's command may run; otherwise it waits until a pause ends, or is refused.
     fn check_client_command(
         &self,
-        gate: NodeFlags,
+        node_flags: NodeFlags,
         session: &Session,
-        need: &CommandNeeds,
+        input: &AdmissionInput,
     ) -> Result<(), CommandOutcome> {
-        match admit(gate, Caller::of_session(session), need) {
-            Verdict::Run => Ok(()),
-            Verdict::Wait | Verdict::Rerun => Err(CommandOutcome::Pause),
-            Verdict::Refuse(state) => Err(self.refusal_error(state, need.flags).into()),
+        match admit(node_flags, Caller::of_session(session), input) {
+            AdmissionVerdict::Run => Ok(()),
+            AdmissionVerdict::Wait | AdmissionVerdict::Rerun => Err(CommandOutcome::Pause),
+            AdmissionVerdict::Refuse(state) => Err(self.refusal_error(state, input.flags).into()),
         }
     }
 
     /// Repeats the admission check while the command's slots are locked. A thread that changes the flags waits until
     /// each slot was unlocked once, and relies on this check.
     #[cold]
-    pub(super) fn check_under_locks(
+    pub(super) fn recheck_admission(
         &self,
         session: &Session,
-        gate: NodeFlags,
+        node_flags: NodeFlags,
         (flags, keys): (Flags, bool),
         slots: &mut LockedSlots<'_>,
     ) -> Result<(), CommandOutcome> {
-        let need = self.needs_of_flags(session, flags, keys);
-        let is_slot_held = gate.contains(NodeFlags::SLOT_WRITES_PAUSED)
+        let need = self.admission_input(session, flags, keys);
+        let is_slot_held = node_flags.contains(NodeFlags::SLOT_WRITES_PAUSED)
             && slots.iter_mut().any(|slot| slot.has_paused_writes());
         // A command that runs on the client's connection (MIGRATE) has no slots locked at this point.
-        let is_slot_writable = slots.iter_mut().any(|slot| !slot.ownership().is_masters());
-        self.check_client_command(gate, session, &CommandNeeds { is_slot_writable, is_slot_held, ..need })
+        let is_slot_writable = slots.iter_mut().any(|slot| !slot.ownership().is_masters_slot());
+        self.check_client_command(
+            node_flags,
+            session,
+            &AdmissionInput { is_slot_writable, has_paused_slot: is_slot_held, ..need },
+        )
     }
 
-    pub(super) fn refusal_error(&self, state: NodeFlags, flags: Flags) -> CommandError {
+    pub(super) fn refusal_error(&self, flag: NodeFlags, flags: Flags) -> CommandError {
         let settings = &self.settings;
         let reasons = [
             (NodeFlags::REDIRECTS, CommandError::RedirectToMaster(settings.redirect_to.load().to_string())),
@@ -325,10 +338,10 @@ impl Engine {
             (NodeFlags::EMPTY_MASTER, CommandError::EmptyMaster),
             (NodeFlags::BUSY, self.busy_error()),
         ];
-        if state == NodeFlags::AOF_FAILED {
+        if flag == NodeFlags::AOF_FAILED {
             return CommandError::AofFailed(settings.aof_error.load().to_string());
         }
-        if state == NodeFlags::CLUSTER_DOWN {
+        if flag == NodeFlags::CLUSTER_DOWN {
             let reads = settings.cluster_allow_reads_when_down.load(Ordering::Relaxed);
             let writes = flags.contains(Flags::WRITE);
             return if reads && writes {
@@ -337,13 +350,13 @@ impl Engine {
                 CommandError::ClusterDown
             };
         }
-        let found = reasons.into_iter().find(|(states, _)| states.contains(state));
-        self.with_redis_name(found.map_or(CommandError::Loading, |(_, error)| error))
+        let found = reasons.into_iter().find(|(states, _)| states.contains(flag));
+        self.replace_server_name(found.map_or(CommandError::Loading, |(_, error)| error))
     }
 
     /// Replaces the server's name in the error text by "Redis" if `extended-redis-compatibility` is set, for clients
     /// that compare error texts.
-    fn with_redis_name(&self, error: CommandError) -> CommandError {
+    fn replace_server_name(&self, error: CommandError) -> CommandError {
         let names_server = matches!(
             error,
             CommandError::Loading | CommandError::MisConf | CommandError::Busy | CommandError::BusyFunction
@@ -359,14 +372,14 @@ impl Engine {
     pub(super) fn busy_error(&self) -> CommandError {
         let is_function =
             |running: &Arc<scripting::InterpreterState>| running.is_busy() && running.is_function();
-        self.with_redis_name(match self.scripts.running().iter().any(is_function) {
+        self.replace_server_name(match self.scripts.interpreter_states().iter().any(is_function) {
             true => CommandError::BusyFunction,
             false => CommandError::Busy,
         })
     }
 
     /// Finds the command of a request, and checks its arity and whether the configuration permits it to this client.
-    fn find_callable(
+    fn find_permitted_command(
         &self,
         context: &Context<'_>,
         request: &PrefetchedRequest<'_>,
@@ -374,19 +387,20 @@ impl Engine {
         let session = &*context.session;
         let found = request.command.ok_or(()).or_else(|()| context.commands.registry().resolve(request.args));
         let entry = found?;
-        check_effect(session, entry)?;
-        if !entry.command.accepts(request.args.len()) || matches!(entry.command.run, CommandRunner::Container)
+        check_stream_command(session, entry)?;
+        if !entry.command.accepts_word_count(request.args.len())
+            || matches!(entry.command.runner, CommandRunner::Container)
         {
             return Err(CommandError::WrongArity(entry.full_name.clone()));
         }
         if entry.command.flags.contains(Flags::PROTECTED) {
-            self.check_permission(session, &entry.full_name)?;
+            self.check_protected_command(session, &entry.full_name)?;
         }
         Ok(entry)
     }
 
     /// Checks whether the configuration permits a protected command to this client.
-    fn check_permission(&self, session: &Session, name: &str) -> Result<(), CommandError> {
+    fn check_protected_command(&self, session: &Session, name: &str) -> Result<(), CommandError> {
         let settings = &self.settings;
         let (permission, command, option) = if name.starts_with("module") {
             (&settings.module_command, "MODULE", "enable-module-command")
@@ -400,7 +414,7 @@ impl Engine {
     }
 
     /// Replaces the generic cluster-down error if one of the command's slots has no owner.
-    fn refine_cluster_down(
+    fn refine_cluster_down_error(
         &self,
         error: CommandError,
         entry: &RegisteredCommand,
@@ -418,29 +432,29 @@ impl Engine {
 
     /// Returns whether the changes of a client's command are logged, given the node flags at its admission. These flags
     /// decide for the whole command, because no thread relies on changed flags until the command's slots are unlocked.
-    pub(super) fn is_logged_under(&self, gate: NodeFlags) -> bool {
-        !gate.contains(NodeFlags::REPLICA) && self.log.has_readers()
+    pub(super) fn are_changes_logged(&self, node_flags: NodeFlags) -> bool {
+        !node_flags.contains(NodeFlags::REPLICA) && self.log.has_readers()
     }
 }
 
 /// Checks whether a master's stream or a persistence file may contain this command. Administrative commands that change
 /// no data may not be replicated; each node's operator decides about them.
-fn check_effect(session: &Session, entry: &RegisteredCommand) -> Result<(), CommandError> {
+fn check_stream_command(session: &Session, entry: &RegisteredCommand) -> Result<(), CommandError> {
     let flags = entry.command.flags;
     let may_change_data = flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE);
     let is_for_operators =
         flags.contains(Flags::ADMIN) && !may_change_data && !flags.contains(Flags::MASTER_TO_REPLICA);
     match session.origin() {
-        CommandOrigin::Master | CommandOrigin::Source if is_for_operators => {
+        CommandOrigin::Master | CommandOrigin::SlotMigrationSource if is_for_operators => {
             Err(CommandError::NoEffect(entry.full_name.clone()))
         }
-        CommandOrigin::Master | CommandOrigin::Source | CommandOrigin::Client => Ok(()),
+        CommandOrigin::Master | CommandOrigin::SlotMigrationSource | CommandOrigin::Client => Ok(()),
     }
 }
 
 /// Detects a browser tricked into sending HTTP to this port: the following lines may be attacker-controlled commands.
-pub(super) fn is_cross_protocol(request: &PrefetchedRequest<'_>) -> bool {
-    request.command.is_none() && request.args.get(0).is_some_and(is_http)
+pub(super) fn is_cross_protocol_attack(request: &PrefetchedRequest<'_>) -> bool {
+    request.command.is_none() && request.args.get(0).is_some_and(is_http_word)
 }
 
 #[cfg(test)]

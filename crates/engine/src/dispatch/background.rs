@@ -16,7 +16,7 @@ use super::transaction::queued_commands;
 use super::{DispatchStatus, PrefetchedRequest};
 use crate::command::{CommandRunner, Context, EstimateInput, LockScope, RegisteredCommand};
 use crate::engine::{Engine, Worker};
-use crate::long_commands::LongSlots;
+use crate::long_commands::LongCommandSlots;
 use crate::outcome::{CommandOutcome, OffloadReason};
 use crate::scripting::Runnable;
 use crate::session::{BackgroundMode, CommandOrigin, Session};
@@ -42,7 +42,7 @@ impl Engine {
         gate: NodeFlags,
     ) -> bool {
         let may_be_long = entry.command.estimate.is_some()
-            || matches!(entry.command.run, CommandRunner::Script(_))
+            || matches!(entry.command.runner, CommandRunner::Script(_))
             || entry.command.lock_scope == LockScope::EachSlot
             || gate.contains(NodeFlags::BACKGROUND);
         may_be_long
@@ -55,7 +55,7 @@ impl Engine {
     #[inline(never)]
     fn is_long(&self, context: &Context<'_>, entry: &RegisteredCommand, args: Args<'_>) -> bool {
         let threshold = self.long_commands.threshold();
-        let estimate = match entry.command.run {
+        let estimate = match entry.command.runner {
             CommandRunner::Script(_) => {
                 context.worker.scripting.next_script.as_ref().map_or(0, Runnable::mean_nanos)
             }
@@ -72,7 +72,7 @@ impl Engine {
         entry: &RegisteredCommand,
         args: Args<'_>,
     ) -> u64 {
-        if !entry.command.accepts(args.len()) {
+        if !entry.command.accepts_word_count(args.len()) {
             return 0;
         }
         let (db, now) = (context.session.db(), context.now);
@@ -90,7 +90,7 @@ impl Engine {
         if !context.session.background().can_leave() || self.settings.node_flags().contains(NodeFlags::BUSY) {
             return false;
         }
-        let of_one = |(entry, request): (&RegisteredCommand, &resp::Request)| match entry.command.run {
+        let of_one = |(entry, request): (&RegisteredCommand, &resp::Request)| match entry.command.runner {
             CommandRunner::Script(_) => {
                 let found =
                     self.find_cached_script(&context.worker.scripting, entry.command.name, request.args());
@@ -109,12 +109,14 @@ impl Engine {
         &self,
         context: &Context<'_>,
         request: &PrefetchedRequest<'_>,
-    ) -> LongSlots<'_> {
-        let Some(entry) = request.command.filter(|entry| entry.command.accepts(request.args.len())) else {
-            return self.long_commands.begin(Vec::new());
+    ) -> LongCommandSlots<'_> {
+        let Some(entry) =
+            request.command.filter(|entry| entry.command.accepts_word_count(request.args.len()))
+        else {
+            return self.long_commands.register(Vec::new());
         };
         let mut slots = Vec::new();
-        match (entry.command.run, context.session.transaction()) {
+        match (entry.command.runner, context.session.transaction()) {
             (_, None)
                 if entry.command.releases_locks.is_some_and(|does| does(request.args))
                     && context.may_release_slots() => {}
@@ -126,13 +128,13 @@ impl Engine {
             (_, Some(_)) => {}
             (_, None) => slots.extend(self.key_slots(entry, request.args)),
         }
-        if let CommandRunner::Script(_) = entry.command.run
+        if let CommandRunner::Script(_) = entry.command.runner
             && let Some(found) =
                 self.find_cached_script(&context.worker.scripting, entry.command.name, request.args)
         {
             found.decay_mean();
         }
-        self.long_commands.begin(slots)
+        self.long_commands.register(slots)
     }
 
     /// Records the duration of a slow script run that finished at `end`; `nanos` includes the time spent waiting for
@@ -146,7 +148,7 @@ impl Engine {
         end: u64,
         nanos: u64,
     ) {
-        if let CommandRunner::Script(_) = entry.command.run
+        if let CommandRunner::Script(_) = entry.command.runner
             && let Some(found) = self.find_cached_script(&worker.scripting, entry.command.name, args)
         {
             found.record_run(nanos.min(end.saturating_sub(worker.scripting.started_at)));
@@ -267,7 +269,7 @@ impl Drop for SlotWait<'_> {
         if let Some(began) = self.began.get() {
             let nanos = (self.clock)().saturating_sub(began);
             self.engine.slot_waits.record_wait(nanos);
-            self.engine.latency.sample("slot-wait", self.now, nanos);
+            self.engine.latency.record_if_slow("slot-wait", self.now, nanos);
         }
     }
 }

@@ -79,7 +79,7 @@ impl Context<'_> {
         &mut self,
         entry: &'static RegisteredCommand,
     ) -> Result<CommandOutcome, CommandError> {
-        match entry.command.run {
+        match entry.command.runner {
             CommandRunner::Engine(handler) => handler(self).map(|()| CommandOutcome::Done),
             CommandRunner::MayBlock(handler) => handler(self),
             CommandRunner::Script(find) => {
@@ -101,7 +101,7 @@ impl Context<'_> {
         match (self.session.origin(), self.commands.shell()) {
             (CommandOrigin::Client, Some(shell)) => shell.run_command(command, self),
             (CommandOrigin::Client, None) => Err(CommandError::text("ERR This server has no shell")),
-            (CommandOrigin::Master | CommandOrigin::Source, _) => Ok(CommandOutcome::Done),
+            (CommandOrigin::Master | CommandOrigin::SlotMigrationSource, _) => Ok(CommandOutcome::Done),
         }
     }
 }
@@ -144,18 +144,22 @@ impl Engine {
         &self,
         context: &mut Context<'_>,
         (entry, args): (&'static RegisteredCommand, Args<'_>),
-        start: usize,
+        reply_start: usize,
         nanos: u64,
     ) -> Measurements {
-        let ran =
-            ExecutedCommand { entry, args, nanos, reply_len: context.reply.len().saturating_sub(start) };
+        let ran = ExecutedCommand {
+            entry,
+            args,
+            nanos,
+            reply_len: context.reply.len().saturating_sub(reply_start),
+        };
         self.record_execution(&context.worker.stats, context.session, context.now, &ran)
     }
 }
 
 impl Context<'_> {
     /// Replies with the error that stopped a command before its execution, and counts the error.
-    pub(super) fn reject(&mut self, entry: Option<&RegisteredCommand>, error: &CommandError) {
+    pub(super) fn reply_rejection(&mut self, entry: Option<&RegisteredCommand>, error: &CommandError) {
         if let Some(entry) = entry {
             add(&self.worker.stats.commands[entry.index].rejected_calls, 1);
         }
@@ -164,8 +168,13 @@ impl Context<'_> {
 
     /// Replies with the error of a command whose reply begins at `reply_start`, and counts the error.
     #[cold]
-    pub(super) fn reply_failure(&mut self, entry: &RegisteredCommand, start: usize, error: &CommandError) {
-        self.reply.truncate(start);
+    pub(super) fn reply_failure(
+        &mut self,
+        entry: &RegisteredCommand,
+        reply_start: usize,
+        error: &CommandError,
+    ) {
+        self.reply.truncate(reply_start);
         let stats = &self.worker.stats.commands[entry.index];
         // Redirections count as rejected calls, not as failed ones.
         add(if error.is_refusal() { &stats.rejected_calls } else { &stats.failed_calls }, 1);

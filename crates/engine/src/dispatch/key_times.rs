@@ -13,7 +13,7 @@ pub(super) type KeyExpiries = SmallVec<[(u16, Vec<u8>, Option<Millis>); 2]>;
 impl Context<'_> {
     /// Returns whether this is a client's write on a replica.
     #[inline(always)]
-    pub(super) fn writes_on_replica(&self, command: &Command) -> bool {
+    pub(super) fn is_client_write_on_replica(&self, command: &Command) -> bool {
         self.engine.settings.is_replica()
             && self.session.origin() == CommandOrigin::Client
             && command.flags.contains(Flags::WRITE)
@@ -24,7 +24,7 @@ impl Context<'_> {
     pub(super) fn key_expiries(&self, command: &Command) -> KeyExpiries {
         let (args, mut times) = (self.args, KeyExpiries::new());
         command.visit_keys(args, &mut |index, _| {
-            let databases = 0..self.engine.keyspace.databases();
+            let databases = 0..self.engine.keyspace.database_count();
             times.extend(databases.map(|db| (db, args[index].to_vec(), self.expiry_of(db, &args[index]))));
         });
         times
@@ -44,8 +44,8 @@ impl Context<'_> {
     }
 
     /// Records the keys whose expiry differs from `previous`.
-    pub(super) fn record_key_expiries(&self, before: KeyExpiries) {
-        for (db, name, time) in before {
+    pub(super) fn record_key_expiries(&self, previous: KeyExpiries) {
+        for (db, name, time) in previous {
             let now = self.expiry_of(db, &name);
             if now != time {
                 self.engine.record_local_expiry(db, name, now);

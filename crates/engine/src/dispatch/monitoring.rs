@@ -12,7 +12,7 @@ use crate::settings::NodeFlags;
 impl Context<'_> {
     /// Feeds a command to MONITOR clients before it runs; `from_script` marks calls of scripts.
     #[inline]
-    pub(crate) fn show_to_monitors(&self, entry: &RegisteredCommand, args: Args<'_>, from_script: bool) {
+    pub(crate) fn feed_to_monitors(&self, entry: &RegisteredCommand, args: Args<'_>, from_script: bool) {
         if self.engine.settings.node_flags().contains(NodeFlags::MONITORED) {
             self.send_to_monitors(entry, args, from_script);
         }
@@ -21,7 +21,7 @@ impl Context<'_> {
     #[cold]
     fn send_to_monitors(&self, entry: &RegisteredCommand, args: Args<'_>, from_script: bool) {
         // Commands of a slot import are not shown, like those of a replication stream.
-        let imported = self.session.origin() == CommandOrigin::Source && !from_script;
+        let imported = self.session.origin() == CommandOrigin::SlotMigrationSource && !from_script;
         if entry.command.flags.contains(Flags::ADMIN) || imported {
             return;
         }
@@ -32,17 +32,17 @@ impl Context<'_> {
                 monitors.key_sampler.count_key(key.bytes(), key.slot().number());
             });
         }
-        if monitors.clients() > 0 {
-            let db = self.database_shown(entry, args);
+        if monitors.client_count() > 0 {
+            let db = self.monitored_database(entry, args);
             monitors.send_line(self.format_line(db, args, from_script));
         }
     }
 
     /// Returns the session's database after the command: as in Valkey, SELECT is shown with its new database.
-    fn database_shown(&self, entry: &RegisteredCommand, args: Args<'_>) -> u16 {
+    fn monitored_database(&self, entry: &RegisteredCommand, args: Args<'_>) -> u16 {
         let selected = || {
             let db = u16::try_from(resp::parse_i64(args.get(1)?)?).ok()?;
-            (db < self.engine.keyspace.databases()).then_some(db)
+            (db < self.engine.keyspace.database_count()).then_some(db)
         };
         match entry.command.name {
             "select" if args.len() == 2 => selected().unwrap_or(self.session.db()),

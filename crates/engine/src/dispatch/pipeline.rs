@@ -8,55 +8,57 @@ use keyspace::SlotGuard;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use super::{LockedAhead, MAX_BYTES_LOCKED_AHEAD, PREFETCH_BATCH};
+use super::{MAX_BATCH_BYTES_WITH_PREFETCH_LOCKS, PREFETCH_BATCH, PrefetchedSlots};
 use crate::command::Context;
 
 /// Maximum capacity in bytes that the push message buffer retains after use.
-const MAX_KEPT_PUSH_CAPACITY: usize = 16 * 1024;
+const MAX_RETAINED_PUSH_CAPACITY: usize = 16 * 1024;
 
 /// State across the commands of a batch.
 pub(super) struct Pipeline<'a> {
     pub(super) context: Context<'a>,
     /// Slots that were locked for prefetching and stay locked for later commands.
-    pub(super) locked_ahead: LockedAhead<'a>,
+    pub(super) prefetched_slots: PrefetchedSlots<'a>,
     /// When the previous command finished, on the worker's clock.
-    pub(super) last_finish: u64,
+    pub(super) last_finish_nanos: u64,
     /// Slots changed by commands whose effects are not appended yet.
-    held_slots: SmallVec<[SlotGuard<'a>; PREFETCH_BATCH]>,
+    changed_slots: SmallVec<[SlotGuard<'a>; PREFETCH_BATCH]>,
     /// Whether the running command changed slots that must stay locked until its effects are appended.
-    pub(super) holds_changed_slots: bool,
+    pub(super) has_changed_slots: bool,
     /// Whether the command was already fed to MONITOR clients.
-    pub(super) is_shown: bool,
+    pub(super) was_fed_to_monitors: bool,
 }
 
 impl<'a> Pipeline<'a> {
     #[inline(always)]
     pub(super) fn new(context: Context<'a>) -> Self {
         Self {
-            last_finish: (context.worker.clock_nanos)(),
+            last_finish_nanos: (context.worker.clock_nanos)(),
             context,
-            locked_ahead: SmallVec::new(),
-            held_slots: SmallVec::new(),
-            holds_changed_slots: false,
-            is_shown: false,
+            prefetched_slots: SmallVec::new(),
+            changed_slots: SmallVec::new(),
+            has_changed_slots: false,
+            was_fed_to_monitors: false,
         }
     }
 
     /// Releases the slots of the completed command, or leaves them locked until its effects are appended.
     #[inline(always)]
-    pub(super) fn release_or_keep_slots(&mut self) {
-        if self.holds_changed_slots {
-            self.keep_slots_locked();
+    pub(super) fn release_or_retain_slots(&mut self) {
+        if self.has_changed_slots {
+            self.retain_slots();
         }
         self.context.slots.release();
         self.context.global_lock = None;
     }
 
-    fn keep_slots_locked(&mut self) {
-        match self.context.slots.take_single() {
-            Some(guard) if self.context.worker.effects.completed_len() < MAX_BYTES_LOCKED_AHEAD => {
-                self.held_slots.push(guard);
-                self.holds_changed_slots = false;
+    fn retain_slots(&mut self) {
+        match self.context.slots.take_single_guard() {
+            Some(guard)
+                if self.context.worker.effects.completed_len() < MAX_BATCH_BYTES_WITH_PREFETCH_LOCKS =>
+            {
+                self.changed_slots.push(guard);
+                self.has_changed_slots = false;
             }
             guard => {
                 self.release_completed();
@@ -67,10 +69,12 @@ impl<'a> Pipeline<'a> {
 
     /// Reuses a slot that is still locked for an earlier command; returns whether there was one.
     #[cold]
-    pub(super) fn take_held_slot(&mut self, slot: Slot) -> bool {
-        let Some(place) = self.held_slots.iter().position(|guard| guard.slot() == slot) else { return false };
-        self.context.slots.put_single(self.held_slots.swap_remove(place));
-        self.holds_changed_slots = true;
+    pub(super) fn reuse_changed_slot(&mut self, slot: Slot) -> bool {
+        let Some(place) = self.changed_slots.iter().position(|guard| guard.slot() == slot) else {
+            return false;
+        };
+        self.context.slots.put_single_guard(self.changed_slots.swap_remove(place));
+        self.has_changed_slots = true;
         true
     }
 
@@ -80,30 +84,30 @@ impl<'a> Pipeline<'a> {
         if self.context.worker.effects.completed_len() > 0 {
             self.context.append_effects(self.context.session.db());
         }
-        self.held_slots.clear();
-        self.holds_changed_slots = false;
+        self.changed_slots.clear();
+        self.has_changed_slots = false;
     }
 
     /// Releases all locks, of completed and of later commands.
     pub(super) fn release_all(&mut self) {
         self.release_completed();
         self.context.slots.release();
-        self.locked_ahead.clear();
+        self.prefetched_slots.clear();
     }
 
     /// Returns the nanoseconds since the previous command finished, and restarts the measurement.
     #[inline(always)]
-    pub(super) fn lap_nanos(&mut self) -> u64 {
+    pub(super) fn nanos_since_last_command(&mut self) -> u64 {
         let end = (self.context.worker.clock_nanos)();
-        let nanos = end.saturating_sub(self.last_finish);
-        self.last_finish = end;
+        let nanos = end.saturating_sub(self.last_finish_nanos);
+        self.last_finish_nanos = end;
         nanos
     }
 
     /// Returns whether the session's time slice was over when the last measured command finished.
     #[inline(always)]
     pub(super) fn is_time_slice_over(&self) -> bool {
-        self.last_finish >= self.context.session.time_slice_end()
+        self.last_finish_nanos >= self.context.session.time_slice_end()
     }
 
     /// Waits, without locks, until no affected client still runs requests with its old permissions. Returns whether
@@ -117,19 +121,19 @@ impl<'a> Pipeline<'a> {
         // deadlock.
         session.end_requests();
         engine.await_revoked(&revoked);
-        session.begin_turn();
+        session.begin_requests();
         engine.check_session(session)
     }
 
     /// Drops the reply that begins at `reply_start` if the client suppressed it (CLIENT REPLY), but not push messages.
-    pub(super) fn apply_reply_suppression(&mut self, start: usize) {
+    pub(super) fn apply_reply_suppression(&mut self, reply_start: usize) {
         let Context { session, reply, worker, .. } = &mut self.context;
-        if session.is_mute() {
-            reply.truncate(start);
+        if session.is_reply_suppressed() {
+            reply.truncate(reply_start);
         }
         reply.raw(&worker.push_messages);
         worker.push_messages.clear();
-        worker.push_messages.shrink_to(MAX_KEPT_PUSH_CAPACITY);
+        worker.push_messages.shrink_to(MAX_RETAINED_PUSH_CAPACITY);
         session.end_suppression();
     }
 }

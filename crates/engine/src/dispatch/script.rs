@@ -21,26 +21,26 @@ use scripting::{
 use slot_routing::{Ownership, SLOT_COUNT, Slot};
 
 use super::Invocation;
-use super::admission::{CommandNeeds, Verdict, admit};
+use super::admission::{AdmissionInput, AdmissionVerdict, admit};
 use super::execution::LockedCommand;
 use super::slots::KeySlots;
 use crate::command::{Caller, Command, CommandRunner, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{CopyOnAccess, Engine, Worker};
 use crate::error::CommandError;
 use crate::outcome::CommandOutcome;
-use crate::scripting::{Runnable, ScriptCall, ScriptSlot};
+use crate::scripting::{ChargedSlot, Runnable, ScriptCall};
 use crate::session::CommandOrigin;
 use crate::settings::{Measurements, NodeFlags};
 use crate::stats::add;
 
 /// Number of rounds for which a call waits for a locked slot or for the script lock.
 const MAX_WAIT_ROUNDS: u32 = 1000;
-const WAIT_ROUND: Duration = Duration::from_micros(100);
+const WAIT_INTERVAL: Duration = Duration::from_micros(100);
 
-const NOT_FOR_SCRIPTS: CommandError =
+const NOT_ALLOWED_IN_SCRIPTS_ERROR: CommandError =
     CommandError::text("ERR This Valkey command is not allowed from script");
 
-const NOT_LOCAL: CommandError =
+const NOT_LOCAL_KEY_ERROR: CommandError =
     CommandError::text("ERR Attempted to access a non local key in a cluster node");
 
 /// Why a call of a script was refused.
@@ -60,14 +60,14 @@ impl From<CommandError> for CallError {
     }
 }
 
-fn denied(text: &'static str) -> CallError {
+fn refused_call(text: &'static str) -> CallError {
     CallError::Error(CommandError::text(text))
 }
 
 /// Converts the error for an unknown subcommand, whose text is the same in scripts as for clients.
 fn unknown_command_error(error: CommandError) -> CallError {
     match error {
-        CommandError::UnknownCommand { .. } => denied("ERR Unknown command called from script"),
+        CommandError::UnknownCommand { .. } => refused_call("ERR Unknown command called from script"),
         error => CallError::Error(error),
     }
 }
@@ -109,8 +109,8 @@ enum AllowedSlots {
 }
 
 impl AllowedSlots {
-    fn new(context: &Context<'_>, flags: ScriptFlags, declared: Option<Key<'_>>) -> Self {
-        match declared.map(|key| key.slot()).or(context.transaction_slot) {
+    fn new(context: &Context<'_>, flags: ScriptFlags, declared_key: Option<Key<'_>>) -> Self {
+        match declared_key.map(|key| key.slot()).or(context.transaction_slot) {
             _ if context.engine.topology.is_none() || !flags.declared || flags.allow_cross_slot => Self::Any,
             Some(slot) => Self::Single(slot),
             None => Self::SlotOfFirstKey,
@@ -132,7 +132,7 @@ struct LockedCall<'w> {
 impl Engine {
     /// Returns the flags that the script of this command declares, or the command's own flags if the script declares
     /// none. The script may not be compiled yet.
-    pub(super) fn flags_of_script(
+    pub(super) fn effective_script_flags(
         &self,
         worker: &Worker,
         entry: &RegisteredCommand,
@@ -174,7 +174,7 @@ impl Engine {
 
     /// Locks the slots of a script's declared keys, and takes the script lock if the script is known to access
     /// undeclared keys.
-    pub(super) fn lock_script<'r>(
+    pub(super) fn lock_script_slots<'r>(
         &'r self,
         context: &mut Context<'r>,
         entry: &RegisteredCommand,
@@ -204,9 +204,11 @@ impl<'a> Context<'a> {
     /// being locked; in a transaction, which locks the slots of all commands together, it is looked up now.
     pub fn take_cached_script(&mut self) -> Option<Runnable> {
         match self.caller {
-            Caller::Client | Caller::Master | Caller::Source => self.worker.scripting.next_script.take(),
+            Caller::Client | Caller::Master | Caller::SlotMigrationSource => {
+                self.worker.scripting.next_script.take()
+            }
             Caller::Exec | Caller::Script | Caller::Waiter => {
-                let name = self.commands.by_number(self.command_index).command.name;
+                let name = self.commands.command_by_number(self.command_index).command.name;
                 self.engine.find_cached_script(&self.worker.scripting, name, self.args)
             }
         }
@@ -217,7 +219,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// The error for the client if the flags forbid the script to run now.
-    pub fn check_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
+    pub fn check_script_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
         if read_only && flags.declared && !flags.no_writes {
             return Err(CommandError::text(
                 "ERR Can not execute a script with write flag using *_ro command.",
@@ -240,7 +242,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// The compiler's error for the client.
-    pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
+    pub fn compile_script(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
         let (engine, nanos) = (self.engine, self.worker.clock_nanos);
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let compiled = interpreter.compile(script);
@@ -270,23 +272,26 @@ impl<'a> Context<'a> {
 
     /// Runs a script or function whose first key is argument 3.
     pub(super) fn run_script(&mut self, script: &ScriptCall) -> Result<CommandOutcome, CommandError> {
-        let ScriptCall { runnable: ref what, keys, read_only } = *script;
+        let ScriptCall { runnable: ref what, declared_key_count: keys, read_only } = *script;
         let (engine, db) = (self.engine, self.session.db());
         let named = (keys > 0).then(|| self.key(3)).transpose()?;
         let timeout = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
-        let call =
-            scripting::Invocation { command: self.args, keys, timeout: u64::try_from(timeout).unwrap_or(0) };
+        let call = scripting::Invocation {
+            command: self.args,
+            key_count: keys,
+            busy_timeout_millis: u64::try_from(timeout).unwrap_or(0),
+        };
         let nanos = self.worker.clock_nanos;
         if self.caller != Caller::Exec {
             self.worker.frozen_wall_micros = None;
-            self.worker.scripting.charged_slot = ScriptSlot::Declared;
+            self.worker.scripting.charged_slot = ChargedSlot::Declared;
         }
         let console = self.worker.scripting.console.take();
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let compiled = match what {
             Runnable::Script(script) => interpreter.compile(script),
             Runnable::Function(library, _) => interpreter.compile_library(library).map_err(|error| {
-                ScriptFailure::Error { to_lua_string: error.to_string().into_bytes(), is_counted: false }
+                ScriptFailure::Error { text: error.to_string().into_bytes(), is_counted: false }
             }),
         };
         let flags = what.flags();
@@ -296,12 +301,12 @@ impl<'a> Context<'a> {
             read_only: read_only || flags.no_writes,
             can_restart: self.caller.may_restart() && console.is_none(),
             flags,
-            reply: std::mem::take(&mut self.worker.scripting.reply),
+            reply: std::mem::take(&mut self.worker.scripting.reply_buffer),
             has_written: false,
             has_side_effects: false,
             logged_db: db,
             allowed_slots: AllowedSlots::new(self, flags, named),
-            interpreter: interpreter.running().clone(),
+            interpreter: interpreter.interpreter_state().clone(),
             context: self,
         };
         let ran = compiled.and_then(|()| match (what, console) {
@@ -312,35 +317,35 @@ impl<'a> Context<'a> {
         });
         let ScriptHost { mut reply, logged_db, .. } = reached;
         reply.clear();
-        if reply.capacity() > super::MAX_BYTES_LOCKED_AHEAD {
+        if reply.capacity() > super::MAX_BATCH_BYTES_WITH_PREFETCH_LOCKS {
             reply = Vec::new();
         }
-        self.worker.scripting.reply = reply;
-        self.worker.scripting.started_at = interpreter.running().started();
+        self.worker.scripting.reply_buffer = reply;
+        self.worker.scripting.started_at = interpreter.interpreter_state().started_nanos();
         self.session.select(db);
         self.worker.effects.set_targets(ReplicationTargets::All);
         if logged_db != db && self.worker.effects.has_commands {
             self.worker.effects.add_select(db);
         }
-        let ended = ran.and_then(|outcome| self.write_returned(&mut interpreter, &outcome));
+        let ended = ran.and_then(|outcome| self.write_return_value(&mut interpreter, &outcome));
         self.worker.scripting.return_interpreter(interpreter);
         self.end_script(ended, what)
     }
 
     /// Writes a script's return value and counts the errors in it.
-    fn write_returned(
+    fn write_return_value(
         &mut self,
         interpreter: &mut scripting::Interpreter,
-        returned: &scripting::ScriptValue,
+        value: &scripting::ScriptValue,
     ) -> Result<(), ScriptFailure> {
         let (stats, mut has_errors) = (&self.worker.stats, false);
         let mut told = |text: &[u8], counted: bool| {
             has_errors = true;
             if !counted {
-                stats.count_scripts_error(text);
+                stats.count_script_error(text);
             }
         };
-        interpreter.write(returned, &mut self.reply, &mut told)?;
+        interpreter.write(value, &mut self.reply, &mut told)?;
         if has_errors {
             add(&self.worker.stats.commands[self.command_index].failed_calls, 1);
         }
@@ -349,22 +354,22 @@ impl<'a> Context<'a> {
 
     fn end_script(
         &mut self,
-        ran: Result<(), ScriptFailure>,
-        what: &Runnable,
+        result: Result<(), ScriptFailure>,
+        runnable: &Runnable,
     ) -> Result<CommandOutcome, CommandError> {
         let engine = self.engine;
         if engine.settings.node_flags().contains(NodeFlags::BUSY) && !engine.scripts.any_busy() {
             engine.settings.set_node_flag(NodeFlags::BUSY, false);
         }
-        match ran {
+        match result {
             Ok(()) => Ok(CommandOutcome::Done),
             Err(ScriptFailure::Restart) => {
-                what.record_undeclared_keys();
+                runnable.record_undeclared_keys();
                 Ok(CommandOutcome::Restart)
             }
-            Err(ScriptFailure::Error { to_lua_string: text, is_counted: counted }) => {
+            Err(ScriptFailure::Error { text, is_counted: counted }) => {
                 if !counted {
-                    self.worker.stats.count_scripts_error(&text);
+                    self.worker.stats.count_script_error(&text);
                 }
                 add(&self.worker.stats.commands[self.command_index].failed_calls, 1);
                 self.reply.error_bytes(&text);
@@ -382,22 +387,22 @@ impl<'a> Context<'a> {
 fn run_with_gc_retry(
     interpreter: &mut Interpreter,
     call: &scripting::Invocation<'_>,
-    reached: &mut ScriptHost<'_, '_>,
+    host: &mut ScriptHost<'_, '_>,
 ) -> Result<scripting::ScriptValue, ScriptFailure> {
-    let what = reached.runnable;
+    let what = host.runnable;
     let run = |interpreter: &mut Interpreter, reached: &mut ScriptHost<'_, '_>| match what {
         Runnable::Script(script) => interpreter.run(script, call, reached),
         Runnable::Function(library, place) => {
             interpreter.run_function(library, &library.functions[*place].name, call, reached)
         }
     };
-    let db = reached.context.session.db();
-    match run(interpreter, reached) {
-        Err(ScriptFailure::Memory) if !reached.has_side_effects => {
-            reached.context.session.select(db);
-            reached.allowed_slots = AllowedSlots::new(reached.context, reached.flags, reached.first_key);
-            reached.context.worker.effects.set_targets(ReplicationTargets::All);
-            interpreter.with_full_collection(|interpreter| run(interpreter, reached))
+    let db = host.context.session.db();
+    match run(interpreter, host) {
+        Err(ScriptFailure::Memory) if !host.has_side_effects => {
+            host.context.session.select(db);
+            host.allowed_slots = AllowedSlots::new(host.context, host.flags, host.first_key);
+            host.context.worker.effects.set_targets(ReplicationTargets::All);
+            interpreter.with_full_collection(|interpreter| run(interpreter, host))
         }
         ran => ran,
     }
@@ -406,9 +411,7 @@ fn run_with_gc_retry(
 fn to_command_error(failure: ScriptFailure) -> CommandError {
     CommandError::Text(match failure {
         ScriptFailure::Syntax(text) => format!("ERR Error compiling script (new function): {text}").into(),
-        ScriptFailure::Error { to_lua_string: text, .. } => {
-            String::from_utf8_lossy(&text).into_owned().into()
-        }
+        ScriptFailure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned().into(),
         ScriptFailure::Restart => "ERR the script did not run".into(),
         ScriptFailure::Memory => "ERR not enough memory".into(),
     })
@@ -438,7 +441,7 @@ impl LuaHost for ScriptHost<'_, '_> {
 
     fn is_permitted(&mut self, request: &Request) -> Option<bool> {
         let entry = self.context.commands.registry().lookup(request.args())?;
-        Some(self.context.engine.permits(self.context.session, entry, request.args()).is_ok())
+        Some(self.context.engine.check_permissions(self.context.session, entry, request.args()).is_ok())
     }
 }
 
@@ -451,60 +454,62 @@ impl ScriptHost<'_, '_> {
         if let Some(staged) = &engine.copy_on_access {
             self.copy_key(staged, entry, args)?;
         }
-        self.check_cluster(entry, args, &slots)?;
+        self.check_cluster_slots(entry, args, &slots)?;
         let call = LockedCall { entry, args, key, slots: &slots };
-        self.perform(&call, protocol)
+        self.run_locked_call(&call, protocol)
     }
 
     /// Performs all checks of a call that do not depend on slots, including that of the client's permissions.
     fn admit(&mut self, entry: &'static RegisteredCommand, args: Args<'_>) -> Result<(), CallError> {
         let command = entry.command;
-        if !command.accepts(args.len()) || matches!(command.run, CommandRunner::Container) {
-            return Err(denied("ERR Wrong number of args calling command from script"));
+        if !command.accepts_word_count(args.len()) || matches!(command.runner, CommandRunner::Container) {
+            return Err(refused_call("ERR Wrong number of args calling command from script"));
         }
         let (context, flags) = (&*self.context, command.flags);
         let engine = context.engine;
         let for_scripts = !flags.contains(Flags::NOSCRIPT)
             || engine.settings.scripts_may_call_all.load(std::sync::atomic::Ordering::Relaxed);
-        if !for_scripts || matches!(command.run, CommandRunner::Script(_) | CommandRunner::Exec) {
-            return Err(NOT_FOR_SCRIPTS.into());
+        if !for_scripts || matches!(command.runner, CommandRunner::Script(_) | CommandRunner::Exec) {
+            return Err(NOT_ALLOWED_IN_SCRIPTS_ERROR.into());
         }
         // As in Valkey, memory is checked first and the other flags last.
         self.check_flags(command, NodeFlags::OUT_OF_MEMORY)?;
-        engine.permits(context.session, entry, args).map_err(|refused| {
-            context.publish();
+        engine.check_permissions(context.session, entry, args).map_err(|refused| {
+            context.publish_last_command();
             engine.record_denial(context.session, context.now, "lua", &refused);
             CallError::Forbidden(refused.error_in_script())
         })?;
         if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
-            return Err(denied("ERR Write commands are not allowed from read-only scripts."));
+            return Err(refused_call("ERR Write commands are not allowed from read-only scripts."));
         }
         self.check_flags(command, NodeFlags::all())
     }
 
     /// Checks whether a call may run, given the node flags in `node_flags`.
-    fn check_flags(&self, command: &Command, states: NodeFlags) -> Result<(), CallError> {
+    fn check_flags(&self, command: &Command, node_flags: NodeFlags) -> Result<(), CallError> {
         let (context, flags) = (&*self.context, command.flags);
         let engine = context.engine;
-        let gate = engine.settings.node_flags() & states;
+        let gate = engine.settings.node_flags() & node_flags;
         if gate.is_empty() {
             return Ok(());
         }
         let needs_memory = if self.flags.allow_oom { Flags::DENYOOM } else { Flags::empty() };
-        let need = engine.needs_of_flags(context.session, flags - needs_memory, !command.keys.is_empty());
+        let need = engine.admission_input(context.session, flags - needs_memory, !command.keys.is_empty());
         // Ignore routing here: the script was admitted on this node, so its slot is not a reason to refuse the call.
-        let need = CommandNeeds { has_written: self.has_written, is_routed: false, ..need };
+        let need = AdmissionInput { has_written: self.has_written, is_routed: false, ..need };
         let is_in_cluster = engine.topology.is_some() && !command.keys.is_empty();
         match admit(gate, Caller::Script.for_nested_command(context.session), &need) {
-            Verdict::Refuse(NodeFlags::READ_ONLY_REPLICA) if is_in_cluster => Err(NOT_LOCAL.into()),
-            Verdict::Refuse(state) => Err(CallError::Error(self.refusal_error(state, flags))),
+            AdmissionVerdict::Refuse(NodeFlags::READ_ONLY_REPLICA) if is_in_cluster => {
+                Err(NOT_LOCAL_KEY_ERROR.into())
+            }
+            AdmissionVerdict::Refuse(state) => Err(CallError::Error(self.refusal_error(state, flags))),
             _ => Ok(()),
         }
     }
 
     /// Returns the error for a refused call; its text may differ from the one that a client gets.
-    fn refusal_error(&self, state: NodeFlags, flags: Flags) -> CommandError {
-        let error = self.context.engine.refusal_error(state, flags);
+    fn refusal_error(&self, flag: NodeFlags, flags: Flags) -> CommandError {
+        let error = self.context.engine.refusal_error(flag, flags);
         match error {
             CommandError::MasterDown | CommandError::EmptyMaster => {
                 CommandError::text("ERR Can not execute the command on a stale replica")
@@ -575,16 +580,18 @@ impl ScriptHost<'_, '_> {
     /// In a debugging session on copied data, copies the keys that a call will access.
     fn copy_key(
         &mut self,
-        staged: &CopyOnAccess,
+        copy_on_access: &CopyOnAccess,
         entry: &RegisteredCommand,
         args: Args<'_>,
     ) -> Result<(), CallError> {
         let context = &mut *self.context;
         let (keyspace, slots) = (&context.engine.keyspace, &mut context.slots);
         if !context.holds_all_slots {
-            entry.command.visit_keys(args, &mut |index, _| staged.copy_key(keyspace, slots, &args[index]));
-        } else if !staged.copy_all(keyspace, slots) {
-            return Err(denied(
+            entry
+                .command
+                .visit_keys(args, &mut |index, _| copy_on_access.copy_key(keyspace, slots, &args[index]));
+        } else if !copy_on_access.copy_all(keyspace, slots) {
+            return Err(refused_call(
                 "ERR This command is about all keys, and there are too many for a debugger that works on copies. \
                  SCRIPT DEBUG SYNC works on the data itself.",
             ));
@@ -617,7 +624,9 @@ impl ScriptHost<'_, '_> {
             && gate.intersects(NodeFlags::PAUSED)
             && !self.has_written
         {
-            return Err(denied("ERR Writes are paused, and the script touches keys that it does not name"));
+            return Err(refused_call(
+                "ERR Writes are paused, and the script touches keys that it does not name",
+            ));
         }
         Ok(())
     }
@@ -628,7 +637,7 @@ impl ScriptHost<'_, '_> {
         let keyspace = &engine.keyspace;
         let wait = engine.start_slot_wait(context, &wanted);
         if let Some(turn) = &context.global_lock {
-            context.slots.add(turn, slot, &|waited| wait.wait_or_offload(waited));
+            context.slots.add_slot(turn, slot, &|waited| wait.wait_or_offload(waited));
             return Ok(());
         }
         self.runnable.record_undeclared_keys();
@@ -636,17 +645,19 @@ impl ScriptHost<'_, '_> {
             if context.slots.try_add(keyspace, slot) {
                 return Ok(());
             }
-            if let Some(turn) = keyspace.acquire_global_lock_within(WAIT_ROUND) {
-                context.slots.add(&turn, slot, &|waited| wait.wait_or_offload(waited));
+            if let Some(turn) = keyspace.acquire_global_lock_within(WAIT_INTERVAL) {
+                context.slots.add_slot(&turn, slot, &|waited| wait.wait_or_offload(waited));
                 context.global_lock = Some(turn);
                 return Ok(());
             }
         }
-        Err(denied("ERR A key that the script does not name is in use, and waiting for it could never end"))
+        Err(refused_call(
+            "ERR A key that the script does not name is in use, and waiting for it could never end",
+        ))
     }
 
     /// In cluster mode, checks that all keys of a call are in one slot, and that the script may access this slot.
-    fn check_cluster(
+    fn check_cluster_slots(
         &mut self,
         entry: &'static RegisteredCommand,
         args: Args<'_>,
@@ -671,12 +682,12 @@ impl ScriptHost<'_, '_> {
             let via = session.client().connection.transport;
             let routed = engine.check_route(&topology.load(), *first, ownership, access, via);
             if crosses || routed.is_err() {
-                return Err(NOT_LOCAL.into());
+                return Err(NOT_LOCAL_KEY_ERROR.into());
             }
         }
         match self.allowed_slots {
             AllowedSlots::Single(slot) if slot != *first => {
-                Err(denied("ERR Script attempted to access keys that do not hash to the same slot"))
+                Err(refused_call("ERR Script attempted to access keys that do not hash to the same slot"))
             }
             AllowedSlots::Any | AllowedSlots::Single(_) => Ok(()),
             AllowedSlots::SlotOfFirstKey => {
@@ -687,7 +698,7 @@ impl ScriptHost<'_, '_> {
     }
 
     /// Runs a call while its slots are locked.
-    fn perform(&mut self, call: &LockedCall<'_>, protocol: Protocol) -> Result<(), CallError> {
+    fn run_locked_call(&mut self, call: &LockedCall<'_>, protocol: Protocol) -> Result<(), CallError> {
         let LockedCall { entry, args, slots, .. } = *call;
         let outer = &mut *self.context;
         let (engine, holds_all) = (outer.engine, outer.holds_all_slots);
@@ -695,9 +706,9 @@ impl ScriptHost<'_, '_> {
             engine.topology.is_some() && engine.settings.measurements().contains(Measurements::SLOTS);
         if counts_slots {
             outer.worker.scripting.charged_slot = match self.allowed_slots {
-                AllowedSlots::Any => ScriptSlot::Several,
-                AllowedSlots::Single(slot) if self.first_key.is_none() => ScriptSlot::Used(slot),
-                AllowedSlots::Single(_) | AllowedSlots::SlotOfFirstKey => ScriptSlot::Declared,
+                AllowedSlots::Any => ChargedSlot::Several,
+                AllowedSlots::Single(slot) if self.first_key.is_none() => ChargedSlot::Used(slot),
+                AllowedSlots::Single(_) | AllowedSlots::SlotOfFirstKey => ChargedSlot::Declared,
             };
         }
         self.has_side_effects |= entry.command.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE));
@@ -705,7 +716,7 @@ impl ScriptHost<'_, '_> {
             self.has_written = true;
             self.interpreter.mark_written();
         }
-        outer.show_to_monitors(entry, args, true);
+        outer.feed_to_monitors(entry, args, true);
         let lent: LockedSlots<'_> = match entry.command.lock_scope {
             LockScope::EachSlot | LockScope::AllSlots | LockScope::NamedSlot => outer.slots.lend_all(),
             LockScope::Patterns if slots.is_empty() => outer.slots.lend_all(),
@@ -725,7 +736,7 @@ impl ScriptHost<'_, '_> {
                 (wait.timeout_reply)(&mut context.reply);
                 engine.record_call(&mut context, (entry, args), 0, 0);
             }
-            CommandOutcome::Defer(_) => return Err(NOT_FOR_SCRIPTS.into()),
+            CommandOutcome::Defer(_) => return Err(NOT_ALLOWED_IN_SCRIPTS_ERROR.into()),
             CommandOutcome::Done
             | CommandOutcome::Pause
             | CommandOutcome::Restart

@@ -8,10 +8,10 @@ use super::ExecutedCommand;
 use crate::command::{Caller, CommandRunner, Context, RegisteredCommand};
 use crate::engine::Engine;
 use crate::hot_keys::KeyCost;
-use crate::scripting::ScriptSlot;
+use crate::scripting::ChargedSlot;
 use crate::session::CommandOrigin;
 use crate::settings::Measurements;
-use crate::slot_costs::{MULTI_LEN, SlotCost, request_len, wire_len};
+use crate::slot_costs::{MULTI_REQUEST_BYTES, SlotCost, request_len, wire_len};
 
 impl Engine {
     /// Charges a command that took `nanos` and whose reply begins at `reply_start`.
@@ -20,26 +20,26 @@ impl Engine {
         &self,
         context: &mut Context<'_>,
         (entry, args): (&'static RegisteredCommand, Args<'_>),
-        start: usize,
+        reply_start: usize,
         nanos: u64,
     ) {
-        if matches!(entry.command.run, CommandRunner::Exec) {
+        if matches!(entry.command.runner, CommandRunner::Exec) {
             // EXEC is charged separately, to the slot of the queued commands (`charge_exec`).
             return;
         }
         let logged = self.take_bytes_sent_to_replicas(context);
-        let Some(replied) = self.reply_cost(context, start) else { return };
+        let Some(replied) = self.reply_cost(context, reply_start) else { return };
         if self.topology.is_none() {
             return;
         }
-        let charged = match entry.command.run {
+        let charged = match entry.command.runner {
             CommandRunner::Script(_) => std::mem::take(&mut context.worker.scripting.charged_slot),
-            _ => ScriptSlot::Declared,
+            _ => ChargedSlot::Declared,
         };
         let slot = match charged {
-            ScriptSlot::Declared => self.key_slots(entry, args).first().copied(),
-            ScriptSlot::Used(slot) => Some(slot),
-            ScriptSlot::Several => None,
+            ChargedSlot::Declared => self.key_slots(entry, args).first().copied(),
+            ChargedSlot::Used(slot) => Some(slot),
+            ChargedSlot::Several => None,
         };
         if let Some(slot) = slot {
             let bytes_out = replied + logged;
@@ -47,18 +47,18 @@ impl Engine {
             // input.
             let is_copy = context.caller == Caller::Waiter;
             let bytes_in = if is_copy { wire_len(args) } else { request_len(args) };
-            context.worker.stats.slots.add(slot, SlotCost { nanos, bytes_in, bytes_out });
+            context.worker.stats.slot_costs.add(slot, SlotCost { nanos, bytes_in, bytes_out });
         }
     }
 
     /// Returns the bytes of the reply that begins at `reply_start`; `None` if the command is not charged, because it
     /// comes from a file or another node.
-    fn reply_cost(&self, context: &Context<'_>, start: usize) -> Option<u64> {
+    fn reply_cost(&self, context: &Context<'_>, reply_start: usize) -> Option<u64> {
         match context.session.origin() {
-            CommandOrigin::Client => Some(context.reply.len().saturating_sub(start) as u64),
+            CommandOrigin::Client => Some(context.reply.len().saturating_sub(reply_start) as u64),
             // Commands applied from the master's stream cost a replica time and input bytes, but no reply bytes.
             CommandOrigin::Master if self.settings.is_replica() => Some(0),
-            CommandOrigin::Master | CommandOrigin::Source => None,
+            CommandOrigin::Master | CommandOrigin::SlotMigrationSource => None,
         }
     }
 
@@ -74,21 +74,24 @@ impl Engine {
             (context.session.origin(), self.key_slots(entry, args).first())
         {
             let cost = SlotCost { bytes_out: context.reply.len() as u64, ..SlotCost::default() };
-            context.worker.stats.slots.add(*slot, cost);
+            context.worker.stats.slot_costs.add(*slot, cost);
         }
     }
 
     /// Charges a command to its keys. Commands of scripts and transactions are charged individually.
     #[cold]
-    pub(super) fn charge_keys(&self, db: u16, now: Millis, ran: &ExecutedCommand<'_>) {
-        if matches!(ran.entry.command.run, CommandRunner::Exec | CommandRunner::Script(_)) {
+    pub(super) fn charge_keys(&self, db: u16, now: Millis, executed: &ExecutedCommand<'_>) {
+        if matches!(executed.entry.command.runner, CommandRunner::Exec | CommandRunner::Script(_)) {
             return;
         }
         let mut keys: Vec<&[u8]> = Vec::new();
-        ran.entry.command.visit_keys(ran.args, &mut |index, _| keys.extend(ran.args.get(index)));
-        let bytes = wire_len(ran.args).saturating_add(ran.reply_len as u64);
-        let is_access = !ran.entry.full_name.starts_with("object|");
-        self.hot_keys.count(db, &keys, is_access, KeyCost { nanos: ran.nanos, bytes }, now);
+        executed
+            .entry
+            .command
+            .visit_keys(executed.args, &mut |index, _| keys.extend(executed.args.get(index)));
+        let bytes = wire_len(executed.args).saturating_add(executed.reply_len as u64);
+        let is_access = !executed.entry.full_name.starts_with("object|");
+        self.hot_keys.count(db, &keys, is_access, KeyCost { nanos: executed.nanos, bytes }, now);
     }
 
     /// Returns the slot to which the client's EXEC is charged; `None` if slot statistics are off.
@@ -105,22 +108,25 @@ impl Engine {
         &self,
         context: &mut Context<'_>,
         (slot, args): (Slot, Args<'_>),
-        start: usize,
+        reply_start: usize,
         nanos: u64,
     ) {
         let logged = self.take_bytes_sent_to_replicas(context);
-        let replied = self.reply_cost(context, start);
-        let has_several = std::mem::take(&mut context.worker.scripting.charged_slot) == ScriptSlot::Several;
+        let replied = self.reply_cost(context, reply_start);
+        let has_several = std::mem::take(&mut context.worker.scripting.charged_slot) == ChargedSlot::Several;
         if let Some(replied) = replied.filter(|_| !has_several) {
-            let cost =
-                SlotCost { nanos, bytes_in: MULTI_LEN + request_len(args), bytes_out: replied + logged };
-            context.worker.stats.slots.add(slot, cost);
+            let cost = SlotCost {
+                nanos,
+                bytes_in: MULTI_REQUEST_BYTES + request_len(args),
+                bytes_out: replied + logged,
+            };
+            context.worker.stats.slot_costs.add(slot, cost);
         }
     }
 
     /// Returns the bytes sent to replicas for the command's log entries.
     fn take_bytes_sent_to_replicas(&self, context: &mut Context<'_>) -> u64 {
-        (context.worker.effects.take_last_len() * self.log.replicas()) as u64
+        (context.worker.effects.take_last_effects_len() * self.log.replica_count()) as u64
     }
 }
 
@@ -135,6 +141,9 @@ impl Context<'_> {
         writer.push(3);
         [b"smessage", channel, message].into_iter().for_each(|word| writer.bulk(word));
         let bytes_out = (bytes.len() * receivers) as u64;
-        self.worker.stats.slots.add(Slot::of_key(channel), SlotCost { bytes_out, ..SlotCost::default() });
+        self.worker
+            .stats
+            .slot_costs
+            .add(Slot::of_key(channel), SlotCost { bytes_out, ..SlotCost::default() });
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn run_handler<'r, T>(
     if keyspace::was_ever_crowded() {
         check_slot_space(context, command)?;
     }
-    if context.writes_on_replica(command) {
+    if context.is_client_write_on_replica(command) {
         let before = context.key_expiries(command);
         let outcome = run_and_publish_new_keys(context, command, handler);
         context.record_key_expiries(before);
@@ -44,7 +44,7 @@ fn run_and_publish_new_keys<'r, T>(
     command: &Command,
     handler: impl FnOnce(&mut Context<'r>) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
-    if context.engine.settings.notified_classes().contains(EventClass::NEW) {
+    if context.engine.settings.notified_event_classes().contains(EventClass::NEW) {
         context.record_absent_keys(command);
         let outcome = handler(context);
         context.publish_new_keys();
@@ -82,7 +82,7 @@ impl Engine {
     /// Waits for a slot lock held by another thread.
     #[cold]
     fn wait_for_slot<'r>(&'r self, pipeline: &mut Pipeline<'r>, slot: Slot) -> Result<(), CommandOutcome> {
-        pipeline.locked_ahead.clear();
+        pipeline.prefetched_slots.clear();
         pipeline.release_completed();
         let wanted = [slot];
         let wait = self.start_slot_wait(&pipeline.context, &wanted);
@@ -98,44 +98,44 @@ impl Engine {
 
     /// Locks the slots of the command's keys and checks that they are served here.
     #[inline(always)]
-    pub(super) fn lock<'r>(
+    pub(super) fn lock_command_slots<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &PrefetchedRequest<'r>,
         entry: &'static RegisteredCommand,
-        asked: bool,
+        asking: bool,
     ) -> Result<(), CommandOutcome> {
         let first = match request.slot() {
             Some(slot) => {
-                let touched = pipeline.locked_ahead.get_mut(request.index).and_then(Option::take);
+                let touched = pipeline.prefetched_slots.get_mut(request.index).and_then(Option::take);
                 if !pipeline.context.slots.try_lock_only(&self.keyspace, slot, touched)
-                    && !pipeline.take_held_slot(slot)
+                    && !pipeline.reuse_changed_slot(slot)
                 {
                     self.wait_for_slot(pipeline, slot)?;
                 }
                 Some(slot)
             }
             None if entry.is_lock_free => {
-                pipeline.locked_ahead.clear();
+                pipeline.prefetched_slots.clear();
                 pipeline.release_completed();
                 pipeline.context.slots.release();
                 return Ok(());
             }
             None => {
-                pipeline.locked_ahead.clear();
+                pipeline.prefetched_slots.clear();
                 pipeline.release_completed();
                 if self.topology.is_none() && entry.command.has_key_patterns(request.args) {
                     pipeline.context.slots.release();
                     pipeline.context.global_lock = Some(self.take_global_lock(&pipeline.context)?);
                 }
-                match entry.command.run {
+                match entry.command.runner {
                     CommandRunner::Engine(_) | CommandRunner::MayBlock(_)
                         if entry.command.lock_scope == LockScope::EachSlot =>
                     {
-                        return self.check_routed_scan(&mut pipeline.context, request.args, entry, asked);
+                        return self.check_routed_scan(&mut pipeline.context, request.args, entry, asking);
                     }
                     CommandRunner::Script(_) => {
-                        self.lock_script(&mut pipeline.context, entry, request.args)?
+                        self.lock_script_slots(&mut pipeline.context, entry, request.args)?
                     }
                     // Commands of the server process and of the client's connection lock their slots themselves.
                     CommandRunner::Shell(_) | CommandRunner::Node(_) => None,
@@ -153,7 +153,7 @@ impl Engine {
             && pipeline.context.slots.slot(slot).ownership() != Ownership::Local
         {
             let db = pipeline.context.session.db();
-            let call = Invocation { entry, args: request.args, asking: asked, db };
+            let call = Invocation { entry, args: request.args, asking, db };
             return Ok(self.check_slot_served(&mut pipeline.context, call, slot, &topology.load())?);
         }
         Ok(())
@@ -165,7 +165,7 @@ impl Engine {
         context: &mut Context<'r>,
         args: Args<'r>,
         entry: &'static RegisteredCommand,
-        asked: bool,
+        asking: bool,
     ) -> Result<(), CommandOutcome> {
         context.slots.release();
         let (Some(topology), CommandOrigin::Client) = (&self.topology, context.session.origin()) else {
@@ -174,7 +174,7 @@ impl Engine {
         let slots = self.key_slots(entry, args);
         let Some(first) = slots.first() else { return Ok(()) };
         context.slots = self.lock_slots(context, &slots)?;
-        let call = Invocation { entry, args, asking: asked, db: context.session.db() };
+        let call = Invocation { entry, args, asking, db: context.session.db() };
         let served = self.check_slot_served(context, call, *first, &topology.load());
         context.slots.release();
         Ok(served?)
@@ -195,7 +195,7 @@ impl Engine {
             // Earlier commands of the queue may create or move the keys, so missing keys are counted when EXEC runs.
             // Whether a queued command crosses databases is decided here by the database that was selected before
             // MULTI, as in Valkey; EXEC decides again by the database selected then.
-            access.missing_keys = 0;
+            access.missing_key_count = 0;
         }
         let via = session.client().connection.transport;
         self.check_route(topology, slot, slots.slot(slot).ownership(), access, via)
@@ -210,7 +210,7 @@ impl Engine {
     ) -> Result<Option<Slot>, CommandOutcome> {
         context.slots.release();
         if entry.command.lock_scope == LockScope::AllSlots {
-            context.slots = self.lock_all(context)?;
+            context.slots = self.lock_all_slots(context)?;
             return Ok(None);
         }
         if entry.command.lock_scope == LockScope::NamedSlot {
@@ -280,14 +280,15 @@ impl Engine {
         slots: &[Slot],
     ) -> Result<GlobalLock<'s>, CommandOutcome> {
         let (turn, wait) = (self.take_global_lock(context)?, self.start_slot_wait(context, slots));
-        let all =
-            slots.iter().all(|slot| locked.add(&turn, *slot, &|waited| wait.should_keep_waiting(waited)));
+        let all = slots
+            .iter()
+            .all(|slot| locked.add_slot(&turn, *slot, &|waited| wait.should_keep_waiting(waited)));
         if all { Ok(turn) } else { Err(wait.outcome(context.session)) }
     }
 
-    pub(super) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandOutcome> {
+    pub(super) fn lock_all_slots(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandOutcome> {
         let (turn, wait) = (self.take_global_lock(context)?, self.start_slot_wait(context, &[]));
-        let locked = LockedSlots::all_while(&turn, &|waited| wait.should_keep_waiting(waited));
+        let locked = LockedSlots::lock_all_while(&turn, &|waited| wait.should_keep_waiting(waited));
         locked.ok_or_else(|| wait.outcome(context.session))
     }
 
@@ -314,8 +315,8 @@ impl Engine {
         // Commands for shard channels also run on replicas, and their channels are not keys of the slot.
         let channels = flags.contains(Flags::PUBSUB);
         let mut access = RouteRequest {
-            asking: asked || flags.contains(Flags::ASKING),
-            replica_read: channels || (session.is_readonly() && !flags.contains(Flags::WRITE)),
+            is_asking: asked || flags.contains(Flags::ASKING),
+            allows_replica_read: channels || (session.is_readonly() && !flags.contains(Flags::WRITE)),
             crosses_databases: entry.command.crosses_databases(args, db),
             ..RouteRequest::default()
         };
@@ -329,8 +330,8 @@ impl Engine {
                 return;
             }
             let found = locked.slot_mut(key.slot()).table(db).find(&key, now);
-            access.keys += 1;
-            access.missing_keys += usize::from(!matches!(found, KeyLookup::Live(_)));
+            access.key_count += 1;
+            access.missing_key_count += usize::from(!matches!(found, KeyLookup::Live(_)));
         });
         access
     }
@@ -341,26 +342,26 @@ impl Engine {
         topology: &Topology,
         slot: Slot,
         ownership: Ownership,
-        access: RouteRequest,
-        via: ClientTransport,
+        request: RouteRequest,
+        transport: ClientTransport,
     ) -> Result<(), CommandError> {
         // Do not redirect to a node whose address was taken over by another node: clients cannot reach it.
         let redirect = |ask: bool, target: Option<&Member>| match target.filter(|node| node.is_reachable()) {
             Some(target) => {
                 let endpoint = &target.endpoint;
-                let host = endpoint.host(self.settings.endpoint(), via).into_owned();
-                Err(CommandError::Redirect { ask, slot, host, port: endpoint.client_port(via) })
+                let host = endpoint.host(self.settings.endpoint_type(), transport).into_owned();
+                Err(CommandError::Redirect { ask, slot, host, port: endpoint.client_port(transport) })
             }
             None => Err(CommandError::SlotNotServed),
         };
-        match route(ownership, access) {
+        match route(ownership, request) {
             RouteDecision::Serve => Ok(()),
             RouteDecision::Moved => redirect(false, topology.owner(slot)),
             RouteDecision::Ask => {
                 redirect(true, topology.migrating().get(&slot).and_then(|id| topology.member(*id)))
             }
             RouteDecision::TryAgain => Err(CommandError::TryAgain),
-            RouteDecision::Unserved => Err(CommandError::SlotNotServed),
+            RouteDecision::ClusterDown => Err(CommandError::SlotNotServed),
         }
     }
 }

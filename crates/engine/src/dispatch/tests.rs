@@ -16,18 +16,18 @@ use crate::effects::EffectLog;
 use crate::keys::{KeyFlags, KeySpec};
 use crate::settings::NodeFlags;
 
-const KEY: &[KeySpec] = &[KeySpec::single_key(1, KeyFlags::RW)];
+const SINGLE_KEY: &[KeySpec] = &[KeySpec::single_key(1, KeyFlags::RW)];
 
-const fn command_row(name: &'static str, arity: i8, flags: Flags) -> Command {
+const fn test_command(name: &'static str, arity: i8, flags: Flags) -> Command {
     Command::new(name, Group::Generic, "1.0.0", arity, "Is a command.").flags(flags)
 }
 
 const COMMANDS: &[Command] = &[
-    command_row("set", 3, Flags::WRITE.union(Flags::FAST)).keys(KEY).run(set),
-    command_row("get", 2, Flags::READONLY.union(Flags::FAST)).keys(KEY).run(get),
-    command_row("slow-get", 2, Flags::READONLY).keys(KEY).run(get),
-    command_row("flushall", 1, Flags::WRITE).all_slots().run(flushall),
-    command_row("faulty", -3, Flags::WRITE).keys(KEY).run(faulty),
+    test_command("set", 3, Flags::WRITE.union(Flags::FAST)).keys(SINGLE_KEY).run(set),
+    test_command("get", 2, Flags::READONLY.union(Flags::FAST)).keys(SINGLE_KEY).run(get),
+    test_command("slow-get", 2, Flags::READONLY).keys(SINGLE_KEY).run(get),
+    test_command("flushall", 1, Flags::WRITE).locks_all_slots().run(flushall),
+    test_command("faulty", -3, Flags::WRITE).keys(SINGLE_KEY).run(access_undeclared_key),
 ];
 
 fn registry() -> &'static Registry {
@@ -56,7 +56,7 @@ fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Handler that accesses an undeclared key: its last argument, or an index beyond the arguments.
-fn faulty(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn access_undeclared_key(context: &mut Context<'_>) -> Result<(), CommandError> {
     let index = context.args.len() - usize::from(context.arg(2) != b"beyond");
     let key = context.key(index)?;
     let found = context.find(&key);
@@ -88,24 +88,24 @@ impl EffectLog for RecordedLog {
     }
 }
 
-struct Client {
+struct TestClient {
     engine: Engine,
-    commands: Commands,
+    commands: CommandSet,
     worker: Worker,
     session: Session,
     log: RecordedLog,
 }
 
-impl Client {
+impl TestClient {
     /// Connects a client to an empty server.
     fn new(topology: Option<Topology>) -> Self {
         let log = RecordedLog::default();
         let engine =
             Engine::new(registry().catalogue(), Keyspace::new(1, 1), topology, Box::new(log.clone()));
-        let worker = engine.worker(|| 0);
+        let worker = engine.new_worker(|| 0);
         Self {
             engine,
-            commands: Commands::new(registry()),
+            commands: CommandSet::new(registry()),
             worker,
             session: Session::new(1, CommandOrigin::Client, true),
             log,
@@ -117,7 +117,7 @@ impl Client {
     }
 
     fn run_lines(&mut self, lines: &str) -> String {
-        let (buffer, batch) = parsed(lines);
+        let (buffer, batch) = parse_batch(lines);
         let (worker, session, mut out) = (&mut self.worker, &mut self.session, Vec::new());
         let requests = PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: 0 };
         self.commands.dispatcher(&self.engine).run(worker, session, NOW, requests, &mut out);
@@ -127,7 +127,7 @@ impl Client {
 
 const NOW: Millis = Millis(1_700_000_000_000);
 
-fn parsed(lines: &str) -> (Vec<u8>, Batch) {
+fn parse_batch(lines: &str) -> (Vec<u8>, Batch) {
     let (mut buffer, mut batch) = (format!("{lines}\n").into_bytes(), Batch::default());
     resp::Parser::new().parse(&mut buffer, &mut batch, &resp::ParseLimits::default());
     (buffer, batch)
@@ -136,11 +136,11 @@ fn parsed(lines: &str) -> (Vec<u8>, Batch) {
 /// Sets flags after a command's admission and before its slot is locked. A pause, demotion or load proceeds once each
 /// slot was unlocked, so a command that was admitted earlier must not write when it locks its slot later.
 fn run_with_flag_set_after_admission(
-    client: &mut Client,
+    client: &mut TestClient,
     line: &str,
-    gate: NodeFlags,
+    flags: NodeFlags,
 ) -> (DispatchStatus, String) {
-    let (buffer, batch) = parsed(line);
+    let (buffer, batch) = parse_batch(line);
     let engine = &client.engine;
     let mut prepared = SmallVec::new();
     let mut out = Vec::new();
@@ -150,16 +150,16 @@ fn run_with_flag_set_after_admission(
     engine.prepare(&mut pipeline, batch.requests(0..1, &buffer), &mut prepared);
     let request = &prepared[0];
     let entry = engine.admit(&pipeline.context, request).expect("no flag is set yet");
-    engine.settings.set_node_flag(gate, true);
+    engine.settings.set_node_flag(flags, true);
     let flow = engine.run_admitted(&mut pipeline, request, entry, false);
     drop(pipeline);
-    engine.settings.set_node_flag(gate, false);
+    engine.settings.set_node_flag(flags, false);
     (flow, String::from_utf8(out).unwrap())
 }
 
 #[test]
 fn command_admitted_before_pause_waits_at_its_slot() {
-    let mut client = Client::new(None);
+    let mut client = TestClient::new(None);
     for (line, flow) in [
         ("set k v", DispatchStatus::Paused),
         ("get k", DispatchStatus::Done),
@@ -176,7 +176,7 @@ fn command_admitted_before_pause_waits_at_its_slot() {
 
 #[test]
 fn command_admitted_before_demotion_or_loading_is_refused_at_its_slot() {
-    let mut client = Client::new(None);
+    let mut client = TestClient::new(None);
     let replica = NodeFlags::REPLICA | NodeFlags::READ_ONLY_REPLICA;
     let readonly = "-READONLY You can't write against a read only replica.\r\n";
     let table = [
@@ -203,7 +203,7 @@ fn command_admitted_before_demotion_or_loading_is_refused_at_its_slot() {
 /// With `replica-read-only no` a replica accepts writes but does not propagate them.
 #[test]
 fn write_on_writable_replica_is_not_logged() {
-    let mut client = Client::new(None);
+    let mut client = TestClient::new(None);
     assert_eq!(run_with_flag_set_after_admission(&mut client, "set k v", NodeFlags::REPLICA).1, "+OK\r\n");
     assert_eq!(client.run_lines("get k"), "$1\r\nv\r\n");
     assert!(!client.is_logged());
@@ -211,7 +211,7 @@ fn write_on_writable_replica_is_not_logged() {
     assert!(client.is_logged());
 }
 
-fn master(byte: u8, endpoint: Endpoint) -> Member {
+fn master_node(byte: u8, endpoint: Endpoint) -> Member {
     let id = NodeId::from_random([byte; 20]);
     Member {
         id,
@@ -220,8 +220,8 @@ fn master(byte: u8, endpoint: Endpoint) -> Member {
         role: Role::Master,
         config_epoch: Epoch(1),
         offset: ReplOffset(0),
-        failed: false,
-        suspected: false,
+        has_failed: false,
+        is_suspected: false,
     }
 }
 
@@ -235,13 +235,13 @@ fn no_redirect_to_node_without_address() {
     for (endpoint, moved, asked) in
         [(known, redirect(false), redirect(true)), (Endpoint::default(), unserved.clone(), unserved)]
     {
-        let (me, other) = (master(1, Endpoint::default()), master(2, endpoint));
+        let (me, other) = (master_node(1, Endpoint::default()), master_node(2, endpoint));
         let (my_id, other_id) = (me.id, other.id);
         let mut topology = Topology::new(my_id, Epoch(1), true, vec![me, other]);
         topology.assign([slot], other_id);
         topology.mark_migrating(slot, other_id);
-        let engine = Client::new(Some(topology.clone())).engine;
-        let missing = RouteRequest { keys: 1, missing_keys: 1, ..RouteRequest::default() };
+        let engine = TestClient::new(Some(topology.clone())).engine;
+        let missing = RouteRequest { key_count: 1, missing_key_count: 1, ..RouteRequest::default() };
         let routed =
             |ownership| engine.check_route(&topology, slot, ownership, missing, ClientTransport::default());
         assert_eq!((routed(Ownership::Remote), routed(Ownership::Migrating)), (moved, asked));
@@ -252,11 +252,11 @@ fn no_redirect_to_node_without_address() {
 /// the role does not permit writes.
 #[test]
 fn replica_does_not_write_to_slots_it_still_owns() {
-    let member = master(1, Endpoint::default());
+    let member = master_node(1, Endpoint::default());
     let me = member.id;
     let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
     topology.assign(Slot::all(), me);
-    let mut client = Client::new(Some(topology));
+    let mut client = TestClient::new(Some(topology));
     for line in ["set k v", "get k"] {
         let (_, reply) = run_with_flag_set_after_admission(&mut client, line, NodeFlags::REPLICA);
         assert_eq!(reply.starts_with("-READONLY"), line.starts_with("set"), "{line}: {reply}");
@@ -265,7 +265,7 @@ fn replica_does_not_write_to_slots_it_still_owns() {
 
 #[test]
 fn transaction_admitted_before_pause_runs_after_it() {
-    let mut client = Client::new(None);
+    let mut client = TestClient::new(None);
     client.session.begin_transaction();
     assert_eq!(client.run_lines("set k v\nget k"), "+QUEUED\r\n+QUEUED\r\n");
     let engine = &client.engine;
@@ -286,17 +286,18 @@ fn transaction_admitted_before_pause_runs_after_it() {
 
 /// Slots locked ahead for later commands are released before a command that may be slow.
 #[test]
-fn slow_command_releases_slots_locked_ahead() {
-    let mut client = Client::new(None);
+fn slow_command_releases_prefetched_slots() {
+    let mut client = TestClient::new(None);
     client.run_lines("set a 1\nset b 2\nset c 3\nset d 4");
-    let (buffer, batch) = parsed("get a\nset b 5\nslow-get c\nget d");
+    let (buffer, batch) = parse_batch("get a\nset b 5\nslow-get c\nget d");
     let (engine, mut out, mut prepared) = (&client.engine, Vec::new(), SmallVec::new());
     let reply = Writer::new(&mut out, Protocol::Resp2);
     let (worker, session) = (&mut client.worker, &mut client.session);
     let mut pipeline = Pipeline::new(Context::new(engine, &client.commands, worker, session, NOW, reply));
     engine.prepare(&mut pipeline, batch.requests(0..4, &buffer), &mut prepared);
-    let held =
-        |pipeline: &Pipeline<'_>| pipeline.locked_ahead.iter().filter(|touched| touched.is_some()).count();
+    let held = |pipeline: &Pipeline<'_>| {
+        pipeline.prefetched_slots.iter().filter(|touched| touched.is_some()).count()
+    };
     assert_eq!(held(&pipeline), 4);
     for (request, held_after) in prepared.iter().zip([3, 2, 0, 0]) {
         assert_eq!(engine.run_request(&mut pipeline, request, true), DispatchStatus::Done);
@@ -308,11 +309,12 @@ fn slow_command_releases_slots_locked_ahead() {
 
 #[test]
 fn undeclared_key_access_is_error_for_that_client_only() {
-    const REFUSED: &str = "-ERR internal error: 'faulty' asked for a key that it did not declare\r\n";
-    let mut client = Client::new(None);
+    const UNDECLARED_KEY_ERROR: &str =
+        "-ERR internal error: 'faulty' asked for a key that it did not declare\r\n";
+    let mut client = TestClient::new(None);
     assert_eq!(client.run_lines("set other v"), "+OK\r\n");
     for line in ["faulty key other", "faulty {key}1 {key}2", "faulty key beyond"] {
-        assert_eq!(client.run_lines(line), REFUSED, "{line}");
+        assert_eq!(client.run_lines(line), UNDECLARED_KEY_ERROR, "{line}");
     }
     assert_eq!(
         (client.engine.undeclared_keys.count(), &*client.engine.undeclared_keys.last_command()),

@@ -20,7 +20,7 @@ use slot_routing::{Ownership, RouteRequest, Slot};
 use super::execution::LockedCommand;
 use super::pipeline::Pipeline;
 use super::{DispatchStatus, Dispatcher, Invocation, PrefetchedRequest};
-use crate::command::{Caller, CommandRunner, Commands, Context, Flags, LockScope, RegisteredCommand};
+use crate::command::{Caller, CommandRunner, CommandSet, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::outcome::{CommandOutcome, OffloadReason};
@@ -31,7 +31,7 @@ use crate::transaction::{DeferredExec, Transaction};
 
 /// The locks that a running EXEC holds.
 #[derive(Default)]
-struct HeldLocks<'a> {
+struct TransactionLocks<'a> {
     slots: LockedSlots<'a>,
     holds_all_slots: bool,
     /// The script lock, which EXEC holds if a queued command may need further slots.
@@ -48,7 +48,7 @@ enum QueueResult {
     Incomplete(Vec<Option<Vec<u8>>>),
 }
 
-impl HeldLocks<'_> {
+impl TransactionLocks<'_> {
     fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.global_lock.is_none()
     }
@@ -60,17 +60,17 @@ impl Engine {
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
-        asked: bool,
+        asking: bool,
     ) -> Option<Result<(), CommandOutcome>> {
         if request.command.is_some_and(|entry| entry.command.flags.contains(Flags::NOT_QUEUED)) {
             return None;
         }
         let admitted = self.admit(&pipeline.context, request);
-        let queued = admitted.and_then(|entry| self.check_queued(pipeline, request, asked, entry));
+        let queued = admitted.and_then(|entry| self.check_queued(pipeline, request, asking, entry));
         let session = &mut *pipeline.context.session;
         Some(match queued {
             Ok(entry) => {
-                let selected = entry.command.selected_database(request.args, self.keyspace.databases());
+                let selected = entry.command.selected_database(request.args, self.keyspace.database_count());
                 session.queue_command(entry.index, request.args, selected);
                 Ok(())
             }
@@ -88,7 +88,7 @@ impl Engine {
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
-        asked: bool,
+        asking: bool,
         entry: &'static RegisteredCommand,
     ) -> Result<&'static RegisteredCommand, CommandOutcome> {
         if entry.command.flags.contains(Flags::NO_MULTI) {
@@ -96,7 +96,7 @@ impl Engine {
             return Err(CommandError::Text(text.into()).into());
         }
         if self.topology.is_some() && !entry.command.keys.is_empty() {
-            let served = self.lock(pipeline, request, entry, asked);
+            let served = self.lock_command_slots(pipeline, request, entry, asking);
             pipeline.context.slots.release();
             served?;
         }
@@ -107,7 +107,7 @@ impl Engine {
     pub(super) fn exec(
         &self,
         context: &mut Context<'_>,
-        asked: bool,
+        asking: bool,
     ) -> Result<DispatchStatus, CommandError> {
         let none = CommandError::text("ERR EXEC without MULTI");
         let transaction = context.session.take_transaction().ok_or(none)?;
@@ -116,7 +116,7 @@ impl Engine {
             self.unwatch(context.session);
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
-        let mut held = self.lock_transaction(context, &transaction, asked);
+        let mut held = self.lock_transaction_slots(context, &transaction, asking);
         if let Some(status) = self.exec_deferral(context, &transaction, &held) {
             drop(held);
             context.session.restore_transaction(transaction);
@@ -128,7 +128,7 @@ impl Engine {
             (origin, Ok(held)) if origin.is_logged() && !gate.is_empty() => {
                 let nature =
                     self.effective_flags_of_exec(context, Flags::LOADING | Flags::STALE, &transaction);
-                self.check_under_locks(context.session, gate, nature, &mut held.slots)
+                self.recheck_admission(context.session, gate, nature, &mut held.slots)
             }
             _ => Ok(()),
         };
@@ -142,7 +142,7 @@ impl Engine {
         let passed = passed.map_err(|outcome| abort_error(outcome.into_error()));
         let held = passed.and(held.map_err(CommandOutcome::into_error)).map(|mut held| {
             let changed =
-                session.watching().is_dirty() || self.has_expired_watch(session, &mut held.slots, *now);
+                session.watch_state().is_dirty() || self.has_expired_watch(session, &mut held.slots, *now);
             (!changed).then_some(held)
         });
         self.unwatch(session);
@@ -150,7 +150,7 @@ impl Engine {
             reply.null_array();
             return Ok(DispatchStatus::Done);
         };
-        let logged = context.session.origin().is_logged() && self.is_logged_under(gate);
+        let logged = context.session.origin().is_logged() && self.are_changes_logged(gate);
         let start = context.reply.len();
         context.reply.array(transaction.queue.len());
         let ran = self.run_queue(context, &transaction, held, logged);
@@ -175,9 +175,9 @@ impl Engine {
         &self,
         context: &Context<'_>,
         transaction: &Transaction,
-        held: &Result<HeldLocks<'_>, CommandOutcome>,
+        lock_result: &Result<TransactionLocks<'_>, CommandOutcome>,
     ) -> Option<DispatchStatus> {
-        match held {
+        match lock_result {
             Ok(held) => self
                 .transaction_must_move_to_background(context, &held.slots, transaction)
                 .then_some(DispatchStatus::Offload(OffloadReason::SlowCommand)),
@@ -189,22 +189,29 @@ impl Engine {
     /// Runs the queued commands while their slots are locked, and logs their changes as one transaction if `is_logged`.
     fn run_queue<'a>(
         &'a self,
-        outer: &'a mut Context<'_>,
+        outer_context: &'a mut Context<'_>,
         transaction: &'a Transaction,
-        held: HeldLocks<'a>,
-        logged: bool,
+        locks: TransactionLocks<'a>,
+        is_logged: bool,
     ) -> QueueResult {
-        let reply = outer.reply.reborrow();
-        let mut context = Context::new(self, outer.commands, outer.worker, outer.session, outer.now, reply);
-        let (holds_all, in_order) = (held.holds_all_slots, held.is_empty());
-        (context.slots, context.global_lock, context.caller) = (held.slots, held.global_lock, Caller::Exec);
-        context.transaction_slot = self.transaction_slot(outer.commands, transaction);
+        let reply = outer_context.reply.reborrow();
+        let mut context = Context::new(
+            self,
+            outer_context.commands,
+            outer_context.worker,
+            outer_context.session,
+            outer_context.now,
+            reply,
+        );
+        let (holds_all, in_order) = (locks.holds_all_slots, locks.is_empty());
+        (context.slots, context.global_lock, context.caller) = (locks.slots, locks.global_lock, Caller::Exec);
+        context.transaction_slot = self.transaction_slot(outer_context.commands, transaction);
         let first_db = context.session.db();
-        context.worker.effects.begin(logged);
+        context.worker.effects.begin(is_logged);
         context.worker.frozen_wall_micros = None;
         let mut logged_db = first_db;
         let (mut waits, mut places) = (false, Vec::<Option<Range<usize>>>::new());
-        for (entry, request) in queued_commands(outer.commands, transaction) {
+        for (entry, request) in queued_commands(outer_context.commands, transaction) {
             if context.session.db() != logged_db {
                 logged_db = context.session.db();
                 context.worker.effects.add_select(logged_db);
@@ -217,7 +224,7 @@ impl Engine {
             }
             let start = context.reply.len();
             let call = LockedCommand { entry, args: request.args(), key: None, holds_all_slots: holds_all };
-            let answered = self.run_queued(&mut context, call).is_none();
+            let answered = self.run_queued_command(&mut context, call).is_none();
             places.push(answered.then(|| start..context.reply.len()));
             waits |= !answered;
         }
@@ -243,22 +250,26 @@ impl Engine {
     }
 
     /// Returns the slot of the queued keys, if there are any. In cluster mode all of them have the same slot.
-    pub(super) fn transaction_slot(&self, commands: &Commands, transaction: &Transaction) -> Option<Slot> {
+    pub(super) fn transaction_slot(&self, commands: &CommandSet, transaction: &Transaction) -> Option<Slot> {
         self.topology.as_ref()?;
         queued_commands(commands, transaction)
             .find_map(|(entry, request)| self.key_slots(entry, request.args()).first().copied())
     }
 
     /// Runs one queued command. If the client's connection must run the command later, returns it instead.
-    fn run_queued<'r>(&self, context: &mut Context<'r>, call: LockedCommand<'r>) -> Option<NodeCommand> {
+    fn run_queued_command<'r>(
+        &self,
+        context: &mut Context<'r>,
+        call: LockedCommand<'r>,
+    ) -> Option<NodeCommand> {
         context.begin(call.entry, call.args, None, call.holds_all_slots);
-        if self.is_denied(context, call.entry) {
+        if self.reply_if_denied(context, call.entry) {
             return None;
         }
         // A command that may be deferred is fed to MONITOR clients only when it runs.
         let is_shell_command = is_shell_command(call.entry);
         if !is_shell_command {
-            context.show_to_monitors(call.entry, call.args, false);
+            context.feed_to_monitors(call.entry, call.args, false);
         }
         match self.execute_nested(context, call) {
             CommandOutcome::Done
@@ -267,7 +278,7 @@ impl Engine {
             | CommandOutcome::Offload(_)
             | CommandOutcome::Fail(_) => {
                 if is_shell_command {
-                    context.show_to_monitors(call.entry, call.args, false);
+                    context.feed_to_monitors(call.entry, call.args, false);
                 }
                 None
             }
@@ -288,8 +299,8 @@ impl Engine {
 
     /// Replies with an error if the client has lost the permission for a queued command since MULTI; returns whether it
     /// has.
-    fn is_denied(&self, context: &mut Context<'_>, entry: &RegisteredCommand) -> bool {
-        let Err(denied) = self.permits(context.session, entry, context.args) else { return false };
+    fn reply_if_denied(&self, context: &mut Context<'_>, entry: &RegisteredCommand) -> bool {
+        let Err(denied) = self.check_permissions(context.session, entry, context.args) else { return false };
         if let Some(exec) = context.commands.by_original_name().find(b"exec") {
             context.session.publish(context.now, exec.index);
         }
@@ -303,12 +314,12 @@ impl Engine {
     }
 
     /// Locks the slots of all queued commands and watched keys.
-    fn lock_transaction<'s>(
+    fn lock_transaction_slots<'s>(
         &'s self,
         context: &Context<'_>,
         transaction: &Transaction,
-        asked: bool,
-    ) -> Result<HeldLocks<'s>, CommandOutcome> {
+        asking: bool,
+    ) -> Result<TransactionLocks<'s>, CommandOutcome> {
         let (session, worker) = (&*context.session, &*context.worker);
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
@@ -325,34 +336,34 @@ impl Engine {
             return Err(CommandError::CrossSlot.into());
         }
         let routed = slots.first().copied();
-        slots.extend(session.watching().keys.iter().map(|watched| Slot::of_key(&watched.key)));
-        let mut held = self.hold_locks(context, transaction, &slots, goes_beyond)?;
+        slots.extend(session.watch_state().keys.iter().map(|watched| Slot::of_key(&watched.key)));
+        let mut held = self.acquire_locks(context, transaction, &slots, goes_beyond)?;
         if let Some(routed) = routed.filter(|_| routes) {
-            self.check_queue_served(context, transaction, (routed, asked), &mut held.slots)?;
+            self.check_queue_served(context, transaction, (routed, asking), &mut held.slots)?;
         }
         Ok(held)
     }
 
     /// Locks these slots, or all slots if a command visits all. Also takes the script lock if a queued command may
     /// access undeclared keys.
-    fn hold_locks<'s>(
+    fn acquire_locks<'s>(
         &'s self,
         context: &Context<'_>,
         transaction: &Transaction,
         slots: &[Slot],
-        goes_beyond: bool,
-    ) -> Result<HeldLocks<'s>, CommandOutcome> {
-        let mut held = HeldLocks::default();
+        needs_global_lock: bool,
+    ) -> Result<TransactionLocks<'s>, CommandOutcome> {
+        let mut held = TransactionLocks::default();
         let walks = |by: fn(CommandRunner) -> bool| {
             any_visits_all_slots(queued_commands(context.commands, transaction), by)
         };
         let shell_walks = walks(|run| matches!(run, CommandRunner::Shell(_)));
         if walks(|run| !matches!(run, CommandRunner::Shell(_)))
-            || shell_walks && (goes_beyond || !slots.is_empty())
+            || shell_walks && (needs_global_lock || !slots.is_empty())
         {
-            held.slots = self.lock_all(context)?;
+            held.slots = self.lock_all_slots(context)?;
             held.holds_all_slots = true;
-        } else if goes_beyond {
+        } else if needs_global_lock {
             held.global_lock = Some(self.lock_with_global_lock(context, &mut held.slots, slots)?);
         } else {
             held.slots = self.lock_slots(context, slots)?;
@@ -372,17 +383,19 @@ impl Engine {
         let Some(topology) = self.topology.as_ref().filter(|_| ownership != Ownership::Local) else {
             return Ok(());
         };
-        let mut whole = RouteRequest { asking: asked, replica_read: true, ..RouteRequest::default() };
+        let mut whole =
+            RouteRequest { is_asking: asked, allows_replica_read: true, ..RouteRequest::default() };
         let mut db = session.db();
         for (entry, request) in queued_commands(context.commands, transaction) {
             let call = Invocation { entry, args: request.args(), asking: asked, db };
             let (flags, _) = self.effective_flags(context.worker, entry, request.args());
             let access = self.route_request(session, call, flags, locked, context.now);
-            whole.replica_read &= access.replica_read || access.keys == 0;
-            whole.keys += access.keys;
-            whole.missing_keys += access.missing_keys;
+            whole.allows_replica_read &= access.allows_replica_read || access.key_count == 0;
+            whole.key_count += access.key_count;
+            whole.missing_key_count += access.missing_key_count;
             whole.crosses_databases |= access.crosses_databases;
-            db = entry.command.selected_database(request.args(), self.keyspace.databases()).unwrap_or(db);
+            db =
+                entry.command.selected_database(request.args(), self.keyspace.database_count()).unwrap_or(db);
         }
         self.check_route(&topology.load(), slot, ownership, whole, session.client().connection.transport)
     }
@@ -396,7 +409,7 @@ impl Engine {
         args: Args<'_>,
         slots: &[Slot],
     ) -> bool {
-        match (entry.command.run, &self.topology) {
+        match (entry.command.runner, &self.topology) {
             (CommandRunner::Script(_), None) => true,
             (CommandRunner::Script(_), Some(_)) => {
                 slots.is_empty() || self.touches_undeclared_keys(worker, entry, args)
@@ -408,7 +421,7 @@ impl Engine {
 
     /// Returns whether a watched key has expired since WATCH.
     fn has_expired_watch(&self, session: &Session, slots: &mut LockedSlots<'_>, now: Millis) -> bool {
-        session.watching().keys.iter().any(|watched| {
+        session.watch_state().keys.iter().any(|watched| {
             let key = self.keyspace.key(&watched.key);
             let found = slots.slot_mut(key.slot()).table(watched.db).find(&key, now);
             matches!(found, KeyLookup::Expired(_)) && !self.watch_table.was_expired(watched, session.id())
@@ -423,7 +436,8 @@ impl Engine {
         request: &PrefetchedRequest<'_>,
         error: CommandError,
     ) -> CommandError {
-        let is_exec = request.command.is_some_and(|entry| matches!(entry.command.run, CommandRunner::Exec));
+        let is_exec =
+            request.command.is_some_and(|entry| matches!(entry.command.runner, CommandRunner::Exec));
         if !is_exec {
             session.fail_transaction();
             return error;
@@ -445,10 +459,10 @@ impl Dispatcher<'_> {
         out: &mut Vec<u8>,
     ) -> Option<(NodeCommand, Request)> {
         let mut unfinished = session.take_suspended_exec()?;
-        if let (Some(answered), Some(_)) = (unfinished.next_unanswered(), &reply) {
+        if let (Some(answered), Some(_)) = (unfinished.next_pending_command(), &reply) {
             unfinished.replies[answered] = reply;
         }
-        while let Some(next) = unfinished.next_unanswered() {
+        while let Some(next) = unfinished.next_pending_command() {
             let (entry, request) = queued_command(self.commands, &unfinished.transaction.queue[next]);
             let mut reply = Vec::new();
             let call = LockedCommand { entry, args: request.args(), key: None, holds_all_slots: false };
@@ -478,10 +492,10 @@ impl Dispatcher<'_> {
         let (reply, db) = (Writer::new(reply, session.protocol()), session.db());
         let mut context = Context::new(engine, self.commands, worker, session, now, reply);
         context.caller = Caller::Exec;
-        context.worker.effects.begin(engine.is_logged_under(engine.settings.node_flags()));
-        let handed_over = engine.run_queued(&mut context, call);
+        context.worker.effects.begin(engine.are_changes_logged(engine.settings.node_flags()));
+        let handed_over = engine.run_queued_command(&mut context, call);
         if handed_over.is_some() {
-            context.show_to_monitors(call.entry, call.args, false);
+            context.feed_to_monitors(call.entry, call.args, false);
         }
         context.finish_effects();
         context.append_effects(db);
@@ -490,39 +504,39 @@ impl Dispatcher<'_> {
 }
 
 pub(super) fn queued_commands<'t>(
-    commands: &'t Commands,
+    commands: &'t CommandSet,
     transaction: &'t Transaction,
 ) -> impl Iterator<Item = (&'static RegisteredCommand, &'t Request)> {
     transaction.queue.iter().map(|queued| queued_command(commands, queued))
 }
 
 fn queued_command<'t>(
-    commands: &Commands,
+    commands: &CommandSet,
     (number, request): &'t (usize, Request),
 ) -> (&'static RegisteredCommand, &'t Request) {
-    (commands.by_number(*number).row_for_request(request.args()), request)
+    (commands.command_by_number(*number).command_for_request(request.args()), request)
 }
 
 /// Returns whether any of the commands selected by `filter` visits all slots.
 fn any_visits_all_slots<'t>(
     queue: impl Iterator<Item = (&'static RegisteredCommand, &'t Request)>,
-    by: impl Fn(CommandRunner) -> bool,
+    filter: impl Fn(CommandRunner) -> bool,
 ) -> bool {
     let through_them =
         |reach| matches!(reach, LockScope::EachSlot | LockScope::AllSlots | LockScope::NamedSlot);
     let mut commands = queue.map(|(entry, _)| entry.command);
-    commands.any(|command| through_them(command.lock_scope) && by(command.run))
+    commands.any(|command| through_them(command.lock_scope) && filter(command.runner))
 }
 
 /// Returns whether the server process or the client's connection runs the command, rather than the engine.
 fn is_shell_command(entry: &RegisteredCommand) -> bool {
-    matches!(entry.command.run, CommandRunner::Shell(_) | CommandRunner::Node(_))
+    matches!(entry.command.runner, CommandRunner::Shell(_) | CommandRunner::Node(_))
 }
 
 /// Converts the error of a queued command to the error that refuses the whole EXEC: EXECABORT, or an unchanged
 /// redirection.
 fn abort_error(error: CommandError) -> CommandError {
-    if error.is_about_cluster() {
+    if error.is_cluster_error() {
         return error;
     }
     let text = error.to_string();

@@ -7,16 +7,16 @@ use keyspace::{KeyLookup, LockedSlots};
 use resp::{Request, Writer};
 use slot_routing::{Ownership, Slot};
 
-use super::admission::{Verdict, admit};
+use super::admission::{AdmissionVerdict, admit};
 use super::execution::LockedCommand;
 use super::{DispatchStatus, Dispatcher, ExecutedCommand, Invocation};
 use crate::clients::UnblockReason;
-use crate::command::{Caller, Commands, Context, Flags};
+use crate::command::{Caller, CommandSet, Context, Flags};
 use crate::engine::{Engine, Worker};
 use crate::outcome::CommandOutcome;
 use crate::session::{CommandOrigin, Session};
 use crate::settings::NodeFlags;
-use crate::waiting::{BlockedCommand, FETCH_BATCH, KeyWait, ReadyKey, ServedReply, Waiter};
+use crate::waiting::{BlockedCommand, FETCH_BATCH_SIZE, KeyWait, ReadyKey, ServedReply, Waiter};
 
 /// How a client continues after its wait has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,13 +24,13 @@ pub enum WaitEnd {
     /// The reply is written; continue with the next request.
     Replied,
     /// The command runs again before the next request ([`Dispatcher::retry`]), since its keys may have moved.
-    RunsAgain,
+    Retry,
 }
 
 /// A waiter that may be served now.
 struct WaiterCandidate {
     /// Index of the candidate's key among the ready keys.
-    ready: usize,
+    ready_key_index: usize,
     waiter: Arc<Waiter>,
 }
 
@@ -43,11 +43,11 @@ impl Engine {
         mut wait: KeyWait,
     ) -> DispatchStatus {
         let session = &mut *context.session;
-        if let Some(before) = session.runs_again() {
+        if let Some(before) = session.waiter_to_retry() {
             wait.deadline = before.deadline();
         }
         let waiting = BlockedCommand {
-            command: call.entry.index,
+            command_number: call.entry.index,
             request: wait.resolved_request.take().unwrap_or_else(|| Request::from(call.args)),
             slots: self.key_slots(call.entry, call.args).into_iter().collect(),
             db: session.db(),
@@ -81,19 +81,25 @@ impl Engine {
             let (mut candidates, mut more) = (Vec::new(), Vec::new());
             for (number, key) in ready.iter_mut().enumerate() {
                 let slot = Slot::of_key(&key.key);
-                let waiters =
-                    self.wait_queues.next_waiters(key.db, slot, &key.key, key.last_tried, key.is_removed);
-                more.push(waiters.len() == FETCH_BATCH);
-                key.last_tried = waiters.last().map(|waiter| waiter.sequence());
-                candidates
-                    .extend(waiters.into_iter().map(|waiter| WaiterCandidate { ready: number, waiter }));
+                let waiters = self.wait_queues.next_waiters(
+                    key.db,
+                    slot,
+                    &key.key,
+                    key.last_tried_waiter,
+                    key.is_removed,
+                );
+                more.push(waiters.len() == FETCH_BATCH_SIZE);
+                key.last_tried_waiter = waiters.last().map(|waiter| waiter.sequence());
+                candidates.extend(
+                    waiters.into_iter().map(|waiter| WaiterCandidate { ready_key_index: number, waiter }),
+                );
             }
             let round = ServingRound {
                 engine: self,
                 commands: context.commands,
                 now,
-                logged,
-                ready: &ready,
+                is_logged: logged,
+                ready_keys: &ready,
                 candidates: &candidates,
             };
             let is_there = round.serve_all(context.worker, std::mem::take(&mut slots));
@@ -117,7 +123,7 @@ impl Dispatcher<'_> {
         worker: &mut Worker,
         session: &mut Session,
         now: Millis,
-        how: UnblockReason,
+        reason: UnblockReason,
         out: &mut Vec<u8>,
     ) -> WaitEnd {
         let Some(waiter) = session.take_waiter() else { return WaitEnd::Replied };
@@ -125,10 +131,10 @@ impl Dispatcher<'_> {
         let served = engine.remove_waiter(&waiter);
         session.client().set_blocked(false);
         if session.receives_messages() {
-            session.client().release_messages();
+            session.client().release_postponed_messages();
         }
         let start = out.len();
-        match (served, how) {
+        match (served, reason) {
             (Some(served), _) => {
                 out.extend_from_slice(&served.reply);
                 session.merge_progress(served.progress);
@@ -138,23 +144,23 @@ impl Dispatcher<'_> {
                 if waiter.command.asking {
                     session.set_asking();
                 }
-                session.begin_again(waiter);
-                return WaitEnd::RunsAgain;
+                session.schedule_retry(waiter);
+                return WaitEnd::Retry;
             }
             (None, UnblockReason::Timeout) => {
                 (waiter.key_wait.timeout_reply)(&mut Writer::new(out, session.protocol()));
             }
             (None, UnblockReason::Error | UnblockReason::RoleChanged) => {
-                let text = how.error().unwrap_or_default();
-                worker.stats.count_rejection(waiter.command.command, text);
+                let text = reason.error().unwrap_or_default();
+                worker.stats.count_rejection(waiter.command.command_number, text);
                 Writer::new(out, session.protocol()).error(text);
-                if how == UnblockReason::RoleChanged {
+                if reason == UnblockReason::RoleChanged {
                     session.close_after_reply();
                 }
             }
         }
         let (args, reply_len) = (waiter.command.request.args(), out.len() - start);
-        let entry = self.commands.by_number(waiter.command.command);
+        let entry = self.commands.command_by_number(waiter.command.command_number);
         engine.record_execution(
             &worker.stats,
             session,
@@ -166,8 +172,8 @@ impl Dispatcher<'_> {
 }
 
 /// Creates a copy of the client's session, in which another thread runs the waiter's command.
-fn session_copy(waiter: &Waiter) -> Session {
-    let mut session = Session::of(waiter.client.clone(), CommandOrigin::Client, true);
+fn session_for_waiter(waiter: &Waiter) -> Session {
+    let mut session = Session::for_client(waiter.client.clone(), CommandOrigin::Client, true);
     session.select(waiter.command.db);
     session.adopt_protocol(waiter.command.protocol);
     session
@@ -176,43 +182,52 @@ fn session_copy(waiter: &Waiter) -> Session {
 /// A round of serving waiters, one after another.
 struct ServingRound<'a> {
     engine: &'a Engine,
-    commands: &'a Commands,
+    commands: &'a CommandSet,
     now: Millis,
     /// Whether changes in the already locked slots are logged.
-    logged: bool,
-    ready: &'a [ReadyKey],
+    is_logged: bool,
+    ready_keys: &'a [ReadyKey],
     candidates: &'a [WaiterCandidate],
 }
 
 impl<'a> ServingRound<'a> {
     /// Serves all waiters that can be served; `slots` are locked already. Returns for each key whether it still exists.
     fn serve_all(&self, worker: &'a mut Worker, slots: LockedSlots<'a>) -> Vec<bool> {
-        let mut is_there = vec![true; self.ready.len()];
+        let mut is_there = vec![true; self.ready_keys.len()];
         let Some(first) = self.candidates.first() else { return is_there };
-        let (mut session, mut reply) = (session_copy(&first.waiter), Vec::new());
+        let (mut session, mut reply) = (session_for_waiter(&first.waiter), Vec::new());
         let reply = Writer::new(&mut reply, session.protocol());
         let mut context = Context::new(self.engine, self.commands, worker, &mut session, self.now, reply);
         (context.slots, context.caller) = (slots, Caller::Waiter);
-        let mut logged = self.logged;
+        let mut logged = self.is_logged;
         for candidate in self.candidates {
-            let (waiter, there) = (&*candidate.waiter, &mut is_there[candidate.ready]);
-            if (*there || waiter.key_wait.wakes_on_removal)
-                && self.lock_and_check(&mut context, waiter, &mut logged)
+            let (waiter, there) = (&*candidate.waiter, &mut is_there[candidate.ready_key_index]);
+            if (*there || waiter.key_wait.retries_on_removal)
+                && self.lock_and_check_admission(&mut context, waiter, &mut logged)
             {
                 context.worker.effects.begin(logged);
-                *there = self.try_waiter(&mut context, waiter, &self.ready[candidate.ready]);
+                *there = self.try_serving_waiter(
+                    &mut context,
+                    waiter,
+                    &self.ready_keys[candidate.ready_key_index],
+                );
             }
         }
         is_there
     }
 
     /// Locks all slots of a waiter's command and then checks its admission.
-    fn lock_and_check(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
+    fn lock_and_check_admission(
+        &self,
+        context: &mut Context<'a>,
+        waiter: &Waiter,
+        is_logged: &mut bool,
+    ) -> bool {
         if !waiter.command.slots.iter().all(|slot| context.slots.is_locked(*slot)) {
             context.slots.release();
             context.slots = self.engine.keyspace.lock_many(&waiter.command.slots);
             // The flags and slot ownership may have changed since the key was changed.
-            *logged = self.engine.is_logged_under(self.engine.settings.node_flags());
+            *is_logged = self.engine.are_changes_logged(self.engine.settings.node_flags());
             if !context.slots.iter_mut().all(|data| data.ownership() == Ownership::Local) {
                 waiter.retry();
                 return false;
@@ -229,51 +244,56 @@ impl<'a> ServingRound<'a> {
     /// Returns whether a waiter's command may run now, by node state and permissions.
     fn is_admitted(&self, context: &Context<'_>, waiter: &Waiter) -> bool {
         let (engine, gate) = (self.engine, self.engine.settings.node_flags());
-        let entry = self.commands.by_number(waiter.command.command);
-        let session = session_copy(waiter);
+        let entry = self.commands.command_by_number(waiter.command.command_number);
+        let session = session_for_waiter(waiter);
         if !gate.is_empty() {
             let (flags, keys) = engine.effective_flags(context.worker, entry, waiter.command.request.args());
-            let need = engine.needs_of_flags(&session, flags, keys);
-            if admit(gate, Caller::Waiter, &need) != Verdict::Run {
+            let need = engine.admission_input(&session, flags, keys);
+            if admit(gate, Caller::Waiter, &need) != AdmissionVerdict::Run {
                 return false;
             }
         }
         waiter.command.users_version == engine.users_version()
-            || engine.permits(&session, entry, waiter.command.request.args()).is_ok()
+            || engine.check_permissions(&session, entry, waiter.command.request.args()).is_ok()
     }
 
     /// Runs a waiter's command if it can complete; returns whether the key still exists.
-    fn try_waiter(&self, context: &mut Context<'a>, waiter: &'a Waiter, ready: &ReadyKey) -> bool {
+    fn try_serving_waiter(
+        &self,
+        context: &mut Context<'a>,
+        waiter: &'a Waiter,
+        ready_key: &ReadyKey,
+    ) -> bool {
         let engine = self.engine;
-        let key = engine.keyspace.key(&ready.key);
+        let key = engine.keyspace.key(&ready_key.key);
         if !context.slots.is_locked(key.slot()) {
             return true;
         }
-        let table = context.slots.slot(key.slot()).table_ref(ready.db);
+        let table = context.slots.slot(key.slot()).table_ref(ready_key.db);
         let kind = match table.find(&key, self.now) {
             KeyLookup::Live(place) => Some(table.kind(place)),
             KeyLookup::Missing | KeyLookup::Expired(_) => None,
         };
-        if kind != Some(waiter.key_wait.kind) && !waiter.key_wait.wakes_on_removal {
+        if kind != Some(waiter.key_wait.value_type) && !waiter.key_wait.retries_on_removal {
             return kind.is_some();
         }
         let mut served = waiter.served_reply.lock();
         if !waiter.is_waiting(served.as_ref()) {
             return true;
         }
-        *context.session = session_copy(waiter);
+        *context.session = session_for_waiter(waiter);
         context.reply.set_protocol(context.session.protocol());
-        let entry = self.commands.by_number(waiter.command.command);
+        let entry = self.commands.command_by_number(waiter.command.command_number);
         let call =
             LockedCommand { entry, args: waiter.command.request.args(), key: None, holds_all_slots: false };
-        waiter.client.hold_messages_for_reply();
+        waiter.client.postpone_messages();
         let part = engine.execute_nested(context, call);
         context.finish_effects();
         context.append_effects(waiter.command.db);
         match part {
             CommandOutcome::Block(_) | CommandOutcome::Defer(_) => {
                 context.reply.truncate(0);
-                waiter.client.release_messages();
+                waiter.client.release_postponed_messages();
                 return true;
             }
             CommandOutcome::Done
@@ -286,7 +306,7 @@ impl<'a> ServingRound<'a> {
         *served = Some(ServedReply { reply, progress: context.session.progress() });
         engine.wait_queues.remove(waiter);
         drop(served);
-        waiter.finish();
+        waiter.finish_wait();
         true
     }
 }

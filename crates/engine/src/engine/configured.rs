@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use config::{PubsubDefault, Values, keys};
 
 use super::Engine;
-use crate::hot_keys::HotKeyWindows;
+use crate::hot_keys::HotKeyWindowSettings;
 use crate::settings::NodeFlags;
 
 impl Engine {
@@ -13,10 +13,10 @@ impl Engine {
     pub fn configure(&self, values: &Values) {
         self.settings.configure(values);
         self.configure_logs(values);
-        let windows = HotKeyWindows {
+        let windows = HotKeyWindowSettings {
             top_k: values[keys::HOTKEYS_TOP_K],
-            percent: values[keys::HOTKEYS_SAMPLING_PERCENTAGE],
-            seconds: values[keys::HOTKEYS_WINDOW_SECONDS],
+            sampling_percent: values[keys::HOTKEYS_SAMPLING_PERCENTAGE],
+            window_secs: values[keys::HOTKEYS_WINDOW_SECONDS],
         };
         self.hot_keys.configure(&self.settings, windows);
         self.configure_output_limits(values);
@@ -35,24 +35,24 @@ impl Engine {
         self.latency.configure(u64::try_from(threshold).unwrap_or(u64::MAX));
         let logs = &self.command_logs;
         for (log, threshold, len) in [
-            (&logs.slow, keys::SLOWLOG_LOG_SLOWER_THAN, keys::SLOWLOG_MAX_LEN),
+            (&logs.slow_commands, keys::SLOWLOG_LOG_SLOWER_THAN, keys::SLOWLOG_MAX_LEN),
             (
-                &logs.large_request,
+                &logs.large_requests,
                 keys::COMMANDLOG_REQUEST_LARGER_THAN,
                 keys::COMMANDLOG_LARGE_REQUEST_MAX_LEN,
             ),
-            (&logs.large_reply, keys::COMMANDLOG_REPLY_LARGER_THAN, keys::COMMANDLOG_LARGE_REPLY_MAX_LEN),
+            (&logs.large_replies, keys::COMMANDLOG_REPLY_LARGER_THAN, keys::COMMANDLOG_LARGE_REPLY_MAX_LEN),
         ] {
             log.configure(values[threshold], values[len]);
         }
-        self.acl_log.lock().set_length(values[keys::ACLLOG_MAX_LEN]);
+        self.acl_log.lock().set_max_len(values[keys::ACLLOG_MAX_LEN]);
     }
 
     fn configure_output_limits(&self, values: &Values) {
         let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
         self.tracking.max_keys.store(values[keys::TRACKING_TABLE_MAX_KEYS], Ordering::Relaxed);
-        self.tracking.output_limit.store(limits.pubsub.hard, Ordering::Relaxed);
-        self.pubsub.output_limit.store(limits.pubsub.hard, Ordering::Relaxed);
-        self.monitors.output_limit.store(limits.normal.hard, Ordering::Relaxed);
+        self.tracking.output_limit.store(limits.pubsub.hard_limit, Ordering::Relaxed);
+        self.pubsub.output_limit.store(limits.pubsub.hard_limit, Ordering::Relaxed);
+        self.monitors.output_limit.store(limits.normal.hard_limit, Ordering::Relaxed);
     }
 }

@@ -20,16 +20,17 @@ use crate::settings::{EvictionSettings, LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
 /// Sampling moves on to another slot after inspecting 1/SLOT_SAMPLE_DIVISOR of a slot's keys.
-const SLOT_SAMPLE_FRACTION: usize = 2;
+const SLOT_SAMPLE_DIVISOR: usize = 2;
 /// Number of consecutive rounds without a candidate after which eviction gives up.
 const MAX_EMPTY_ROUNDS: usize = 64;
 
 impl Engine {
     /// Returns whether this node may evict keys. A replica leaves eviction to its master, and paused writes and loading
     /// forbid it.
-    fn may_evict(&self, gate: NodeFlags) -> bool {
-        let replica = gate.contains(NodeFlags::REPLICA) && self.settings.eviction_settings().replica_ignores;
-        !replica && !gate.intersects(NodeFlags::PAUSED | NodeFlags::LOADING)
+    fn may_evict(&self, node_flags: NodeFlags) -> bool {
+        let replica = node_flags.contains(NodeFlags::REPLICA)
+            && self.settings.eviction_settings().replica_ignores_maxmemory;
+        !replica && !node_flags.intersects(NodeFlags::PAUSED | NodeFlags::LOADING)
     }
 
     /// Sets the memory limit in bytes; 0 means unlimited. It takes effect before the next command.
@@ -54,7 +55,7 @@ impl Engine {
             let clients = self.clients.closing_bytes();
             // Together the Lua states may use more than `maxmemory` although each is within its own limit, so only a
             // bounded part of their memory counts.
-            let scripts = self.scripts.lua_bytes().min(scripting::memory_bound(self.budget.limit()));
+            let scripts = self.scripts.lua_bytes().min(scripting::lua_memory_limit(self.budget.limit()));
             keyspace::snapshot_only_bytes() + self.lazy_free.pending_bytes() + log + clients + scripts
         })
     }
@@ -70,7 +71,7 @@ impl Engine {
     /// Evicts clients if together they exceed `maxmemory-clients`.
     pub fn evict_clients(&self) {
         self.clients.update_all_memory();
-        self.clients.evict();
+        self.clients.evict_over_limit();
     }
 
     /// Evicts keys if memory use exceeds the limit. The caller must not hold a slot lock.
@@ -112,13 +113,13 @@ impl Engine {
                 break;
             }
             self.budget.report_allocations(&mut worker.reported_allocations);
-            if (worker.clock_nanos)().saturating_sub(begun) > evicting.nanos {
+            if (worker.clock_nanos)().saturating_sub(begun) > evicting.time_limit_nanos {
                 room = MemoryState::Evicting;
                 break;
             }
         }
         worker.evictor = evictor;
-        self.latency.sample("eviction-cycle", now, (worker.clock_nanos)().saturating_sub(begun));
+        self.latency.record_if_slow("eviction-cycle", now, (worker.clock_nanos)().saturating_sub(begun));
         room
     }
 
@@ -127,20 +128,20 @@ impl Engine {
         &self,
         worker: &mut Worker,
         evictor: &mut Evictor,
-        evicting: EvictionSettings,
+        settings: EvictionSettings,
         now: Millis,
     ) -> bool {
-        evictor.set_policy(evicting.policy);
+        evictor.set_policy(settings.policy);
         for _ in 0..MAX_EMPTY_ROUNDS {
             // Another sampled key may turn out to be a better candidate.
             if let Some(best) = evictor.best_candidate() {
                 self.keyspace.prefetch_slot(&self.keyspace.key_in_slot(best.slot, &best.key));
             }
-            if !self.sample_candidates(worker, evictor, evicting, now) {
+            if !self.sample_candidates(worker, evictor, settings, now) {
                 return false;
             }
             while let Some(best) = evictor.pop() {
-                if self.evict(worker, &best, evicting.policy, now) {
+                if self.evict_candidate(worker, &best, settings.policy, now) {
                     return true;
                 }
             }
@@ -153,25 +154,26 @@ impl Engine {
         &self,
         worker: &mut Worker,
         evictor: &mut Evictor,
-        evicting: EvictionSettings,
+        settings: EvictionSettings,
         now: Millis,
     ) -> bool {
-        let EvictionSettings { policy, samples, .. } = evicting;
+        let EvictionSettings { policy, sample_count: samples, .. } = settings;
         let (mut seen, lfu) = (0, self.settings.lfu());
         while seen < samples {
             let random = worker.random.next_u64();
-            let Some(slot) = evictor.choose_slot(&self.keyspace, policy.volatile, random) else {
+            let Some(slot) = evictor.choose_slot(&self.keyspace, policy.volatile_only, random) else {
                 return !evictor.is_empty();
             };
             let before = seen;
             let guard = self.keyspace.lock(slot);
             let databases = guard.databases().into_iter().filter_map(|db| Some((db, guard.table_if(db)?)));
             for (db, table) in databases {
-                let merit =
-                    |item: &ScanItem<'_>| policy.rank(self.usage_in(slot, item.usage), item.expiry, lfu, now);
+                let merit = |item: &ScanItem<'_>| {
+                    policy.rank(self.interpret_usage(slot, item.usage), item.expiry, lfu, now)
+                };
                 sample_keys(
                     table,
-                    policy.volatile,
+                    policy.volatile_only,
                     samples - seen.min(samples - 1),
                     &mut worker.random,
                     |item| {
@@ -189,7 +191,13 @@ impl Engine {
     }
 
     /// Removes a key unless it is gone or was used since it was sampled.
-    fn evict(&self, worker: &mut Worker, candidate: &Candidate, policy: EvictionRule, now: Millis) -> bool {
+    fn evict_candidate(
+        &self,
+        worker: &mut Worker,
+        candidate: &Candidate,
+        rule: EvictionRule,
+        now: Millis,
+    ) -> bool {
         let Candidate { rank: merit, slot, db, ref key } = *candidate;
         let begun = (worker.clock_nanos)();
         let mut guard = self.keyspace.lock(slot);
@@ -203,8 +211,9 @@ impl Engine {
         let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = table.find(&hashed, now) else {
             return false;
         };
-        let (usage, expiry) = (self.usage_in(slot, table.usage(place)), table.expiry(place));
-        if policy.volatile && expiry.is_none() || policy.rank(usage, expiry, self.settings.lfu(), now) < merit
+        let (usage, expiry) = (self.interpret_usage(slot, table.usage(place)), table.expiry(place));
+        if rule.volatile_only && expiry.is_none()
+            || rule.rank(usage, expiry, self.settings.lfu(), now) < merit
         {
             return false;
         }
@@ -214,7 +223,7 @@ impl Engine {
         drop(guard);
         self.lazy_free.discard(dropped, self.settings.frees_lazily(LazyFreeReason::EVICTION));
         add(&worker.stats.evicted_keys, 1);
-        self.latency.sample("eviction-del", now, (worker.clock_nanos)().saturating_sub(begun));
+        self.latency.record_if_slow("eviction-del", now, (worker.clock_nanos)().saturating_sub(begun));
         true
     }
 }
@@ -223,15 +232,15 @@ impl Engine {
 /// of the server is equally likely to be sampled.
 fn sample_keys(
     table: &Table,
-    volatile: bool,
+    volatile_only: bool,
     count: usize,
     random: &mut Random,
     mut visit: impl FnMut(ScanItem<'_>),
 ) {
-    let keys = if volatile { table.volatile_len() } else { table.len() };
+    let keys = if volatile_only { table.volatile_len() } else { table.len() };
     let randoms: SmallVec<[u64; 8]> =
-        (0..count.min(keys.div_ceil(SLOT_SAMPLE_FRACTION))).map(|_| random.next_u64()).collect();
-    if !volatile {
+        (0..count.min(keys.div_ceil(SLOT_SAMPLE_DIVISOR))).map(|_| random.next_u64()).collect();
+    if !volatile_only {
         table.sample(&randoms, &mut visit);
         return;
     }

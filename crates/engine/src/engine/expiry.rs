@@ -21,7 +21,7 @@ use crate::stats::add;
 /// Number of keys and fields that are removed before the slot lock is released: about ten microseconds of work.
 const KEYS_PER_LOCK: usize = 32;
 /// Maximum capacity in bytes that the buffers for key and field names retain.
-const MAX_KEPT_NAME_CAPACITY: usize = 16 * 1024;
+const MAX_RETAINED_NAME_CAPACITY: usize = 16 * 1024;
 
 /// The slot at which the last cycle stopped.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Engine {
     /// Deletes and logs expired keys and fields for about as long as `budget`; returns whether more are due. While
     /// loading or while writes are paused, expired keys are only hidden and nothing is deleted. A replica deletes only
     /// keys whose expiry its own clients set ([`super::local_expiry`]).
-    pub fn expire_cycle(&self, worker: &mut Worker, now: Millis, budget: Duration) -> bool {
+    pub fn run_expiry_cycle(&self, worker: &mut Worker, now: Millis, budget: Duration) -> bool {
         let active = self.settings.active_expire.load(Ordering::Relaxed);
         let stopped = self.settings.node_flags().intersection(NodeFlags::NO_OWN_CHANGES);
         if !active || !NodeFlags::REPLICA.contains(stopped) {
@@ -98,7 +98,7 @@ impl Engine {
                 fields += 1;
                 self.report_changed(db, slot, &key, None);
                 worker.effects.push([&b"HDEL"[..], &key, &name]);
-                if self.settings.notified_classes().intersects(EventClass::HASH | EventClass::GENERIC)
+                if self.settings.notified_event_classes().intersects(EventClass::HASH | EventClass::GENERIC)
                     && !hashes.contains(&key)
                 {
                     hashes.push(key.clone());
@@ -111,12 +111,12 @@ impl Engine {
                     self.notify(EventClass::GENERIC, "del", db, &hash);
                 }
             }
-            worker.effects.finish_unwrapped();
+            worker.effects.finish_without_multi();
             worker.effects.append(&*self.log, db);
         }
         drop(guard);
-        key.shrink_to(MAX_KEPT_NAME_CAPACITY);
-        name.shrink_to(MAX_KEPT_NAME_CAPACITY);
+        key.shrink_to(MAX_RETAINED_NAME_CAPACITY);
+        name.shrink_to(MAX_RETAINED_NAME_CAPACITY);
         (worker.key_buffer, worker.name_buffer) = (key, name);
         let full = dropped.len() == KEYS_PER_LOCK;
         add(&worker.stats.expired_keys, (dropped.len() - fields) as u64);

@@ -26,8 +26,8 @@ impl Default for Lease {
 impl Engine {
     /// Extends the lease to `expires_at`, in nanoseconds of the workers' clock. Other reasons not to serve stay in
     /// force.
-    pub fn renew_lease(&self, until: u64) {
-        self.lease.0.store(until, Ordering::Release);
+    pub fn renew_lease(&self, expires_at: u64) {
+        self.lease.0.store(expires_at, Ordering::Release);
         self.pauses.unpause(&self.settings, PausePurpose::ProcessSuspended);
     }
 

@@ -59,14 +59,14 @@ impl RecordedExpiries {
 
 /// Keys to which clients of this replica gave an expiry.
 #[derive(Debug, Default)]
-pub(crate) struct LocalExpiry {
+pub(crate) struct LocalExpiries {
     /// Number of recorded keys, so that a single atomic load shows that there are none.
     count: AtomicUsize,
     /// The records; this mutex is locked after the slot lock, never before.
     expiries: Mutex<RecordedExpiries>,
 }
 
-impl LocalExpiry {
+impl LocalExpiries {
     fn update<R>(&self, change: impl FnOnce(&mut RecordedExpiries) -> R) -> R {
         let mut times = self.expiries.lock();
         let outcome = change(&mut times);
@@ -96,7 +96,7 @@ impl Engine {
         &self,
         worker: &mut Worker,
         now: Millis,
-        is_over: impl Fn(&Worker) -> bool,
+        is_time_over: impl Fn(&Worker) -> bool,
     ) -> bool {
         if self.local_expiry.len() == 0 {
             return false;
@@ -110,7 +110,7 @@ impl Engine {
                 self.local_expiry.update(|times| times.set((db, name), Some(time)));
                 return false;
             }
-            if is_over(worker) {
+            if is_time_over(worker) {
                 return true;
             }
         }

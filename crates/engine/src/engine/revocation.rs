@@ -25,19 +25,19 @@ use crate::settings::{NodeFlags, Settings};
 /// Number of checks in a spin loop before the revoker sleeps; most commands finish earlier.
 const SPIN_LIMIT: u32 = 200;
 /// Time to sleep between two checks of the running clients.
-const SLEEP_ROUND: Duration = Duration::from_micros(50);
+const SLEEP_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Number of waiting revokers.
 #[derive(Debug, Default)]
 pub(super) struct Revocations {
-    revokers: Mutex<usize>,
+    revoker_count: Mutex<usize>,
     /// Condition variable on which revokers sleep with a timeout; it is never notified.
     sleep_condvar: Condvar,
 }
 
 impl Revocations {
-    fn update_revokers(&self, settings: &Settings, change: impl FnOnce(&mut usize)) {
-        let mut revokers = self.revokers.lock();
+    fn update_revoker_count(&self, settings: &Settings, change: impl FnOnce(&mut usize)) {
+        let mut revokers = self.revoker_count.lock();
         change(&mut revokers);
         settings.set_node_flag(NodeFlags::REVOKING, *revokers > 0);
     }
@@ -58,7 +58,7 @@ impl Engine {
     /// Checks the session's permissions between two requests of a batch, because a revoker is waiting for this check.
     #[cold]
     pub(crate) fn check_revocation(&self, session: &mut Session) -> bool {
-        session.client().running_requests.mark_check();
+        session.client().running_requests.mark_revocation_check();
         self.check_session(session)
     }
 
@@ -75,7 +75,7 @@ impl Engine {
 
     #[cold]
     fn wait_for_request_end(&self, clients: &[Arc<Client>]) {
-        self.revocations.update_revokers(&self.settings, |revokers| *revokers += 1);
+        self.revocations.update_revoker_count(&self.settings, |revokers| *revokers += 1);
         fence(Ordering::SeqCst);
         for turns in clients.iter().map(|client| &client.running_requests) {
             let (count, mut spins) = (turns.generation(), 0);
@@ -86,11 +86,11 @@ impl Engine {
                 } else if self.settings.node_flags().contains(NodeFlags::BUSY) {
                     break;
                 } else {
-                    let mut revokers = self.revocations.revokers.lock();
-                    let _ = self.revocations.sleep_condvar.wait_for(&mut revokers, SLEEP_ROUND);
+                    let mut revokers = self.revocations.revoker_count.lock();
+                    let _ = self.revocations.sleep_condvar.wait_for(&mut revokers, SLEEP_INTERVAL);
                 }
             }
         }
-        self.revocations.update_revokers(&self.settings, |revokers| *revokers -= 1);
+        self.revocations.update_revoker_count(&self.settings, |revokers| *revokers -= 1);
     }
 }

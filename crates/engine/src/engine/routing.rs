@@ -17,7 +17,7 @@ use crate::settings::NodeFlags;
 pub struct TopologyChange {
     previous: Arc<Topology>,
     topology: Arc<Topology>,
-    other_slots: Vec<Slot>,
+    remaining_slots: Vec<Slot>,
 }
 
 impl Engine {
@@ -35,33 +35,33 @@ impl Engine {
         let before = published.load_full();
         let is_ours =
             |slot: &Slot| matches!(topology.ownership(*slot), Ownership::Local | Ownership::Migrating);
-        let changed = topology.changes_since(&before).into_iter();
+        let changed = topology.ownership_changes_since(&before).into_iter();
         let (ours, others): (Vec<Slot>, Vec<Slot>) =
-            changed.filter(|slot| self.keyspace.is_in_use(*slot)).partition(is_ours);
+            changed.filter(|slot| self.keyspace.is_usable(*slot)).partition(is_ours);
         self.update_ownership(&topology, ours);
         published.store(topology.clone());
-        Some(TopologyChange { previous: before, topology, other_slots: others })
+        Some(TopologyChange { previous: before, topology, remaining_slots: others })
     }
 
     /// Second half of a topology change: updates all other changed slots.
-    pub fn end_topology_change(&self, rerouting: TopologyChange) {
-        let TopologyChange { previous: before, topology, other_slots: others } = rerouting;
+    pub fn end_topology_change(&self, change: TopologyChange) {
+        let TopologyChange { previous: before, topology, remaining_slots: others } = change;
         self.update_ownership(&topology, others);
         let (served, serves) = (before.slots_of_my_shard(), topology.slots_of_my_shard());
         let left = |slot: Slot| served.contains(slot) && !serves.contains(slot);
         self.pubsub.unsubscribe_moved_slots(left);
         self.reset_slot_costs(self.keyspace.slots().filter(|slot| left(*slot)));
-        self.settings.set_node_flag(NodeFlags::CLUSTER_DOWN, !topology.serving);
-        if !topology.serving {
+        self.settings.set_node_flag(NodeFlags::CLUSTER_DOWN, !topology.is_serving);
+        if !topology.is_serving {
             self.retry_waiters();
         }
     }
 
     /// Initializes the role of every slot from the topology at startup.
-    pub fn begin_routing(&self) {
+    pub fn init_slot_ownership(&self) {
         if let Some(published) = &self.topology {
             let topology = published.load();
-            self.settings.set_node_flag(NodeFlags::CLUSTER_DOWN, !topology.serving);
+            self.settings.set_node_flag(NodeFlags::CLUSTER_DOWN, !topology.is_serving);
             self.update_ownership(&topology, self.keyspace.slots());
         }
     }

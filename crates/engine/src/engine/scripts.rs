@@ -6,7 +6,7 @@ use resp::Args;
 use scripting::{FunctionError, Interpreter, InterpreterOptions, RestorePolicy};
 
 use super::{Engine, Worker};
-use crate::scripting::{Runnable, ScriptHooks, Scripting, sha_of};
+use crate::scripting::{Runnable, ScriptHooks, ThreadScripting, parse_sha1};
 use crate::settings::NodeFlags;
 
 /// The Redis version that scripts see in `redis.REDIS_VERSION`.
@@ -15,8 +15,12 @@ const REDIS_VERSION_NUMBER: u32 = 0x0007_0204;
 
 impl Engine {
     /// Takes the thread's interpreter for a run, or creates one; the caller puts it back.
-    pub(crate) fn take_interpreter(&self, scripting: &mut Scripting, nanos: fn() -> u64) -> Box<Interpreter> {
-        scripting.drop_released(self.scripts.announced_releases());
+    pub(crate) fn take_interpreter(
+        &self,
+        scripting: &mut ThreadScripting,
+        nanos: fn() -> u64,
+    ) -> Box<Interpreter> {
+        scripting.drop_released(self.scripts.announced_release_count());
         let deprecated_api = self.settings.lua_deprecated_api.load(Ordering::Relaxed);
         let interpreter = scripting.take_interpreter(deprecated_api, || {
             let ScriptHooks { log_line: log, on_busy: busy } = self.script_hooks;
@@ -40,7 +44,7 @@ impl Engine {
     /// Drops the calling thread's compiled scripts and libraries that were flushed or replaced. A thread that runs no
     /// scripts calls this when [`scripting::Scripts::call_when_released`] notifies it.
     pub fn drop_released_scripts(&self, worker: &mut Worker) {
-        worker.scripting.drop_released(self.scripts.announced_releases());
+        worker.scripting.drop_released(self.scripts.announced_release_count());
     }
 
     /// Sets or clears the busy flag for all commands, depending on whether a script has exceeded
@@ -61,7 +65,7 @@ impl Engine {
             self.scripts.functions.flush();
             return Ok(());
         }
-        let mut interpreter = self.take_interpreter(&mut Scripting::default(), nanos);
+        let mut interpreter = self.take_interpreter(&mut ThreadScripting::default(), nanos);
         let libraries =
             codes.iter().map(|code| interpreter.load_library(code, false)).collect::<Result<_, _>>()?;
         self.scripts.functions.add_all(libraries, RestorePolicy::Flush)
@@ -75,14 +79,14 @@ impl Engine {
         if codes.is_empty() {
             return Ok(());
         }
-        let mut interpreter = self.take_interpreter(&mut Scripting::default(), nanos);
+        let mut interpreter = self.take_interpreter(&mut ThreadScripting::default(), nanos);
         codes.iter().try_for_each(|code| interpreter.load_library(code, false).map(drop))
     }
 
     /// Finds the cached script or function that a command will run.
     pub(crate) fn find_cached_script(
         &self,
-        scripting: &Scripting,
+        scripting: &ThreadScripting,
         name: &str,
         args: Args<'_>,
     ) -> Option<Runnable> {
@@ -92,10 +96,10 @@ impl Engine {
             return Some(Runnable::Function(library, place));
         }
         if name.starts_with("evalsha") {
-            let sha = sha_of(word)?;
-            let script = scripting.by_sha(&sha).or_else(|| self.scripts.find(&sha))?;
+            let sha = parse_sha1(word)?;
+            let script = scripting.find_by_sha(&sha).or_else(|| self.scripts.find(&sha))?;
             return Some(Runnable::Script(script));
         }
-        scripting.by_text(self.keyspace.hash_element_name(word), word).map(Runnable::Script)
+        scripting.find_by_text(self.keyspace.hash_element_name(word), word).map(Runnable::Script)
     }
 }

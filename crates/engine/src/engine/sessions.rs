@@ -10,10 +10,10 @@ use crate::watch::{WatchedKey, Watcher};
 
 impl Engine {
     /// Watches one key, whose slot is locked. If `was_expired`, removal of the key does not count as a change.
-    pub fn watch(&self, session: &mut Session, key: &Key<'_>, was_expired: bool) {
+    pub fn watch_key(&self, session: &mut Session, key: &Key<'_>, was_expired: bool) {
         let watched = WatchedKey { db: session.db(), key: key.bytes().to_vec() };
-        let bytes = watched.bytes();
-        let watching = session.watching_mut();
+        let bytes = watched.memory_bytes();
+        let watching = session.watch_state_mut();
         let first = watching.keys.is_empty();
         if !watching.keys.insert(watched) {
             return;
@@ -23,21 +23,21 @@ impl Engine {
         if first {
             self.watch_table.count_watching_client();
         }
-        let watcher = Watcher { session: session.id(), dirty, was_expired };
+        let watcher = Watcher { session_id: session.id(), dirty, was_expired };
         self.watch_table.watch(session.db(), key, watcher);
         let keys = u32::try_from(keys).unwrap_or(u32::MAX);
-        session.client().watched_keys.store(keys, Ordering::Relaxed);
+        session.client().watched_key_count.store(keys, Ordering::Relaxed);
     }
 
     /// Stops watching all keys, as UNWATCH and EXEC do.
     pub fn unwatch(&self, session: &mut Session) {
-        if session.watching().keys.is_empty() {
+        if session.watch_state().keys.is_empty() {
             return;
         }
         self.watch_table.uncount_watching_client();
-        session.client().watched_keys.store(0, Ordering::Relaxed);
+        session.client().watched_key_count.store(0, Ordering::Relaxed);
         session.client().watched_bytes.store(0, Ordering::Relaxed);
-        for watched in &session.watching_mut().unwatch_all() {
+        for watched in &session.watch_state_mut().unwatch_all() {
             self.watch_table.unwatch(watched, session.id());
         }
     }
@@ -50,13 +50,13 @@ impl Engine {
     }
 
     /// Returns the number of clients that watch keys.
-    pub fn watching_clients(&self) -> usize {
-        self.watch_table.clients()
+    pub fn watching_client_count(&self) -> usize {
+        self.watch_table.client_count()
     }
 
     /// Returns the number of watched keys; a key counts once per client that watches it.
-    pub fn watched_keys(&self) -> usize {
-        self.watch_table.keys()
+    pub fn watched_key_count(&self) -> usize {
+        self.watch_table.key_count()
     }
 
     /// Removes a closed connection's session with its watches, waits and subscriptions.

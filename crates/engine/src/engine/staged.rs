@@ -32,7 +32,7 @@ impl CopyOnAccess {
         let key = self.source.keyspace.key(name);
         let mut found = Vec::new();
         let mut slot = self.source.keyspace.lock(key.slot());
-        for db in 0..self.source.keyspace.databases() {
+        for db in 0..self.source.keyspace.database_count() {
             let table = slot.table(db);
             if let KeyLookup::Live(place) | KeyLookup::Expired(place) = table.find(&key, Millis(i64::MIN)) {
                 found.push((db, table.copy(place), table.expiry(place)));
@@ -51,7 +51,7 @@ impl CopyOnAccess {
         if self.is_complete.load(Ordering::Relaxed) {
             return true;
         }
-        let (mut names, databases) = (Vec::new(), source.databases());
+        let (mut names, databases) = (Vec::new(), source.database_count());
         for number in Slot::all() {
             let mut slot = source.lock(number);
             for db in 0..databases {
@@ -70,7 +70,7 @@ impl CopyOnAccess {
 impl Engine {
     /// Creates an engine with a copy-on-access view of this one, for a session at `users_version`.
     pub(crate) fn copy_on_access_view(self: &Arc<Self>, users_version: u64) -> Self {
-        let keyspace = Keyspace::new(0, self.keyspace.databases());
+        let keyspace = Keyspace::new(0, self.keyspace.database_count());
         let mut engine = Self::new(self.catalogue.clone(), keyspace, None, Box::new(NoLog));
         engine.script_hooks = self.script_hooks;
         engine.users_version.store(users_version, Ordering::Relaxed);
@@ -78,8 +78,10 @@ impl Engine {
         to.set_encoding_limits(&from.encoding_limits());
         to.proto_max_bulk_len.store(from.proto_max_bulk_len.load(Ordering::Relaxed), Ordering::Relaxed);
         to.lua_deprecated_api.store(from.lua_deprecated_api.load(Ordering::Relaxed), Ordering::Relaxed);
-        to.hll_sparse_bytes.store(from.hll_sparse_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
-        engine.wall_base.store(self.wall_base.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.hll_sparse_max_bytes.store(from.hll_sparse_max_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        engine
+            .wall_clock_offset_micros
+            .store(self.wall_clock_offset_micros.load(Ordering::Relaxed), Ordering::Relaxed);
         let source = self.clone();
         engine.copy_on_access =
             Some(CopyOnAccess { source, copied_keys: Mutex::default(), is_complete: AtomicBool::new(false) });

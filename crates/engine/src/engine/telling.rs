@@ -4,7 +4,7 @@
 use slot_routing::{ReplOffset, Slot};
 
 use super::Engine;
-use crate::clients::{ChannelKind, Client, Tracking, TrackingMode};
+use crate::clients::{ChannelKind, Client, ClientTracking, TrackingMode};
 use crate::notifications::EventClass;
 use crate::session::Session;
 use crate::watch::KeyPresence;
@@ -13,13 +13,13 @@ impl Engine {
     /// Subscribes the session's client to a channel or pattern; returns the count of subscriptions that the reply
     /// contains.
     pub fn subscribe(&self, session: &mut Session, kind: ChannelKind, name: &[u8]) -> usize {
-        session.start_messages();
+        session.start_receiving_messages();
         self.pubsub.subscribe(kind, name, session.client())
     }
 
     /// Starts tracking, or changes its mode (CLIENT TRACKING ON).
-    pub fn start_tracking(&self, session: &mut Session, tracking: Tracking) {
-        session.start_messages();
+    pub fn start_tracking(&self, session: &mut Session, tracking: ClientTracking) {
+        session.start_receiving_messages();
         session.set_tracks_reads(tracking.mode != TrackingMode::Broadcast);
         self.tracking.start(session.client(), tracking);
     }
@@ -32,7 +32,7 @@ impl Engine {
 
     /// Starts MONITOR for the session's client.
     pub fn start_monitor(&self, session: &mut Session) {
-        session.start_messages();
+        session.start_receiving_messages();
         self.monitors.start(&self.settings, session.client());
     }
 
@@ -53,20 +53,20 @@ impl Engine {
     /// Publishes a keyspace event if its class is enabled. The caller holds the key's slot lock.
     #[inline]
     pub(crate) fn notify(&self, class: EventClass, event: &str, db: u16, key: &[u8]) {
-        let wanted = self.settings.notified_classes();
+        let wanted = self.settings.notified_event_classes();
         if wanted.intersects(class) {
             self.publish_event(wanted, event, db, key);
         }
     }
 
     #[cold]
-    fn publish_event(&self, wanted: EventClass, event: &str, db: u16, key: &[u8]) {
-        if wanted.contains(EventClass::KEYSPACE) {
+    fn publish_event(&self, event_class: EventClass, event: &str, db: u16, key: &[u8]) {
+        if event_class.contains(EventClass::KEYSPACE) {
             let mut channel = format!("__keyspace@{db}__:").into_bytes();
             channel.extend_from_slice(key);
             self.pubsub.deliver(false, &channel, event.as_bytes());
         }
-        if wanted.contains(EventClass::KEYEVENT) {
+        if event_class.contains(EventClass::KEYEVENT) {
             self.pubsub.deliver(false, format!("__keyevent@{db}__:{event}").as_bytes(), key);
         }
     }
@@ -74,9 +74,9 @@ impl Engine {
     /// Reports a changed key to watchers and tracking clients; `changed_by` is the id of the session that changed it.
     /// The caller holds the slot lock.
     #[inline]
-    pub(crate) fn report_changed(&self, db: u16, slot: Slot, key: &[u8], by: Option<u64>) {
+    pub(crate) fn report_changed(&self, db: u16, slot: Slot, key: &[u8], changed_by: Option<u64>) {
         self.watch_table.mark_changed(db, slot, key);
-        self.tracking.report_changed(&self.clients, slot, key, by);
+        self.tracking.report_changed(&self.clients, slot, key, changed_by);
     }
 
     /// Reports a key that was removed outside of a command. Blocked commands that wait for removals run again. For a
@@ -106,7 +106,7 @@ impl Engine {
     /// Invalidates all watches and tracked keys, when a full resync replaces the data set without running commands.
     pub fn invalidate_all_watches(&self) {
         self.tracking.invalidate_all(&self.clients);
-        for db in 0..self.keyspace.databases() {
+        for db in 0..self.keyspace.database_count() {
             self.watch_table.mark_replaced(db, |_| (KeyPresence::Live, KeyPresence::Live));
         }
     }

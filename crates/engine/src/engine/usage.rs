@@ -15,14 +15,14 @@ use super::Engine;
 /// The kind of usage data that the two bytes of each key contain at present.
 #[derive(Debug)]
 pub(crate) struct UsageKind {
-    is_counter: AtomicBool,
+    is_lfu_counter: AtomicBool,
     /// Slots from this index on may still contain usage data of the previous kind.
-    reset_below: AtomicUsize,
+    first_unreset_slot: AtomicUsize,
 }
 
 impl Default for UsageKind {
     fn default() -> Self {
-        Self { is_counter: AtomicBool::new(false), reset_below: AtomicUsize::new(SLOT_COUNT) }
+        Self { is_lfu_counter: AtomicBool::new(false), first_unreset_slot: AtomicUsize::new(SLOT_COUNT) }
     }
 }
 
@@ -30,30 +30,30 @@ impl Engine {
     /// Sets the usage data with which new keys start.
     pub fn set_initial_usage(&self, now: Millis) {
         let usage =
-            if self.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::with_access_time(now) };
+            if self.settings.lfu().is_some() { Usage::new_lfu(now) } else { Usage::with_access_time(now) };
         usage.set_for_new_keys();
     }
 
     /// Resets the usage data of all keys if `maxmemory-policy` now needs another kind of data. Called after a settings
     /// change, by one thread at a time.
-    pub fn reset_usage_of_other_kind(&self, now: Millis) {
+    pub fn reset_usage_after_kind_change(&self, now: Millis) {
         let counts_uses = self.settings.lfu().is_some();
-        if self.usage_kind.is_counter.swap(counts_uses, Ordering::Relaxed) == counts_uses {
+        if self.usage_kind.is_lfu_counter.swap(counts_uses, Ordering::Relaxed) == counts_uses {
             return;
         }
         self.set_initial_usage(now);
-        self.usage_kind.reset_below.store(0, Ordering::Relaxed);
+        self.usage_kind.first_unreset_slot.store(0, Ordering::Relaxed);
         for slot in self.keyspace.slots() {
             self.keyspace.reset_usage(slot, Usage::for_new_keys());
-            self.usage_kind.reset_below.store(slot.index() + 1, Ordering::Relaxed);
+            self.usage_kind.first_unreset_slot.store(slot.index() + 1, Ordering::Relaxed);
         }
-        self.usage_kind.reset_below.store(SLOT_COUNT, Ordering::Relaxed);
+        self.usage_kind.first_unreset_slot.store(SLOT_COUNT, Ordering::Relaxed);
     }
 
     /// Returns the usage data of a key in `slot`, or that of a new key while the slot still contains the previous kind.
     #[must_use]
-    pub fn usage_in(&self, slot: Slot, stored: Usage) -> Usage {
-        if slot.index() < self.usage_kind.reset_below.load(Ordering::Relaxed) {
+    pub fn interpret_usage(&self, slot: Slot, stored: Usage) -> Usage {
+        if slot.index() < self.usage_kind.first_unreset_slot.load(Ordering::Relaxed) {
             stored
         } else {
             Usage::for_new_keys()

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use acl::{AclDenial, ChannelUse, DenialReason, User, Users};
+use acl::{AccessedChannel, AclDenial, DenialReason, User, Users};
 use clock::Millis;
 
 use super::Engine;
@@ -15,7 +15,7 @@ use crate::error::CommandError;
 use crate::session::Session;
 
 /// The error reply to a failed login.
-const WRONG_PASS: CommandError =
+const WRONG_PASS_ERROR: CommandError =
     CommandError::text("WRONGPASS invalid username-password pair or user is disabled.");
 
 impl Engine {
@@ -27,8 +27,9 @@ impl Engine {
         context: &'static str,
         (reason, object, username): (DenialReason, Vec<u8>, Vec<u8>),
     ) {
-        let client = String::from_utf8_lossy(&session.client().describe(now, &self.catalogue)).into_owned();
-        self.acl_log.lock().add(now, AclDenial { reason, context, object, username, client });
+        let client =
+            String::from_utf8_lossy(&session.client().format_line(now, &self.catalogue)).into_owned();
+        self.acl_log.lock().record(now, AclDenial { reason, context, object, username, client });
     }
 
     /// Authenticates the session's client; `object` is recorded in ACL LOG if the login fails.
@@ -44,12 +45,12 @@ impl Engine {
     ) -> Result<(), CommandError> {
         let user = {
             let users = self.users.read();
-            users.find(name).filter(|_| users.is_request_permitted(name, password)).cloned()
+            users.find(name).filter(|_| users.can_authenticate(name, password)).cloned()
         };
         let Some(user) = user else {
             let what = (DenialReason::Auth, object.to_vec(), name.to_vec());
             self.record_denied_access(session, now, "toplevel", what);
-            return Err(WRONG_PASS);
+            return Err(WRONG_PASS_ERROR);
         };
         session.set_user(name, user);
         Ok(())
@@ -82,7 +83,7 @@ impl Engine {
     /// Returns whether the default user needs no password, so that new clients are authenticated when they connect.
     #[must_use]
     pub fn is_default_user_open(&self) -> bool {
-        self.users.read().default_user().is_open()
+        self.users.read().default_user().can_skip_authentication()
     }
 
     /// Reloads the rules of the session's user. Returns `false` if the user was deleted and the client must be closed.
@@ -95,7 +96,7 @@ impl Engine {
         let users = self.users.read();
         let version = self.users_version();
         let user = users.find(&session.client().user.lock()).cloned();
-        session.replace_rules(user, users.default_user().is_open(), version);
+        session.replace_rules(user, users.default_user().can_skip_authentication(), version);
         session.user().is_some()
     }
 
@@ -118,17 +119,17 @@ impl Engine {
     /// `own_session` is closed only after its reply. Returns the other clients, which may still be running commands
     /// ([`Engine::await_revoked`]).
     #[must_use]
-    pub fn close_unauthorized_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {
+    pub fn close_unauthorized_clients(&self, own_session: Option<&mut Session>) -> Vec<Arc<Client>> {
         let users = self.users.read();
         let is_to_go = |client: &Client| match users.find(&client.user.lock()) {
             None => true,
             Some(user) => has_forbidden_subscription(client, user),
         };
-        let own_id = own.as_ref().map(|session| session.id());
+        let own_id = own_session.as_ref().map(|session| session.id());
         let mut others = self.clients.list();
         others.retain(|client| Some(client.id) != own_id);
         others.iter().filter(|client| is_to_go(client)).for_each(|client| client.kill());
-        if let Some(session) = own
+        if let Some(session) = own_session
             && is_to_go(session.client())
         {
             session.close_after_reply();
@@ -141,6 +142,9 @@ impl Engine {
 fn has_forbidden_subscription(client: &Client, user: &User) -> bool {
     ChannelKind::ALL.into_iter().any(|kind| {
         let is_pattern = kind == ChannelKind::Pattern;
-        client.subscriptions(kind).iter().any(|name| !user.may_subscribe(ChannelUse { name, is_pattern }))
+        client
+            .subscriptions(kind)
+            .iter()
+            .any(|name| !user.may_subscribe(AccessedChannel { name, is_pattern }))
     })
 }

@@ -57,14 +57,14 @@ impl Engine {
     /// Unblocks all waiters after this node became a replica. The caller must ensure that no command admitted earlier
     /// can still block. As in Valkey, clients in READONLY mode continue to wait for the replication stream, and clients
     /// with the REDIRECT capability are redirected to the master.
-    pub fn unblock_all(&self) {
+    pub fn unblock_all_waiters(&self) {
         let redirects = self.settings.node_flags().contains(NodeFlags::REDIRECTS);
         let waiting = self.wait_queues.served_by_replicas();
         for client in self.clients.list() {
             let how = match waiting.get(&client.id) {
                 Some(true) => continue,
                 // The client's command runs again and replies with a redirection.
-                Some(_) if redirects && client.knows_redirect() => UnblockReason::Retry,
+                Some(_) if redirects && client.supports_redirect() => UnblockReason::Retry,
                 Some(_) | None => UnblockReason::RoleChanged,
             };
             client.unblock(how);
@@ -73,14 +73,14 @@ impl Engine {
 
     /// Returns the number of keys that clients wait for.
     #[must_use]
-    pub fn awaited_keys(&self) -> usize {
-        self.wait_queues.keys()
+    pub fn awaited_key_count(&self) -> usize {
+        self.wait_queues.key_count()
     }
 
     /// Returns the number of awaited keys whose removal also ends a wait.
     #[must_use]
-    pub fn awaited_keys_with_removal(&self) -> usize {
-        self.wait_queues.keys_with_removal_waiters()
+    pub fn removal_awaited_key_count(&self) -> usize {
+        self.wait_queues.removal_awaited_key_count()
     }
 
     /// Returns whether the waiter counts are consistent: each waiter that was counted on entry was also counted on

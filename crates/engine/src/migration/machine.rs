@@ -60,14 +60,14 @@ pub enum MigrateStep {
     /// Pause writes to the given slots until the migration ends, then capture the keys in the given formats.
     Capture {
         /// Slots whose writes are paused first; may include slots that are paused already.
-        hold: Vec<Slot>,
+        pause_slots: Vec<Slot>,
         /// Indexes in [`MigrateArgs::keys`] with the payload format.
         keys: Vec<(usize, Dialect)>,
     },
     /// Connect to the target, or reuse a cached connection.
     Connect {
         /// Whether a new connection is required, so that a cached one must not be used.
-        reconnects: bool,
+        force_new: bool,
     },
     /// Send these bytes to the target.
     Send(Vec<u8>),
@@ -87,7 +87,7 @@ pub enum MigrateStep {
         /// The reply text, or the error that is converted to one.
         result: Result<&'static str, MigrateError>,
         /// Whether the connection may be cached for reuse.
-        keep_link: bool,
+        keep_connection: bool,
     },
 }
 
@@ -101,7 +101,7 @@ pub enum MigrateStepResult {
         /// Whether a cached connection was reused.
         is_reused: bool,
         /// Whether the target is this server itself: its keys must not be deleted after restoring them.
-        to_self: bool,
+        is_own_server: bool,
     },
     /// No connection could be made.
     ConnectFailed(MigrateError),
@@ -134,7 +134,7 @@ enum TargetLink {
     None,
     Connected {
         /// Whether the connection was cached and the target has not replied over it since.
-        untried: bool,
+        is_untried: bool,
     },
 }
 
@@ -163,20 +163,20 @@ impl Migration {
     /// Starts a migration and returns its first step. In cluster mode (`sends_asking`) the target is importing the slot
     /// and does not own it yet.
     #[must_use]
-    pub fn new(now: Instant, order: MigrateArgs, asking: bool) -> (Self, MigrateStep) {
+    pub fn new(now: Instant, args: MigrateArgs, sends_asking: bool) -> (Self, MigrateStep) {
         let parcel = |key| KeyTransfer { key, dialect: Dialect::Redis, captured: None };
         let mut migration = Self {
-            deadline: now + order.timeout,
+            deadline: now + args.timeout,
             link: TargetLink::None,
             round: 0,
             transfers: Vec::new(),
             next_reply: 0,
             expects_asking_reply: false,
-            resend: (0..order.keys.len()).map(parcel).collect(),
+            resend: (0..args.keys.len()).map(parcel).collect(),
             failure: None,
             timeout_error: MigrateError::Reading,
-            args: order,
-            sends_asking: asking,
+            args,
+            sends_asking,
         };
         let first = migration.begin_round();
         (migration, first)
@@ -193,20 +193,20 @@ impl Migration {
     /// # Panics
     ///
     /// If the result does not belong to the last step.
-    pub fn handle(&mut self, wall: Millis, outcome: MigrateStepResult) -> MigrateStep {
-        match outcome {
+    pub fn handle(&mut self, wall: Millis, result: MigrateStepResult) -> MigrateStep {
+        match result {
             MigrateStepResult::Captured(captured) => self.on_captured(wall, captured),
-            MigrateStepResult::Connected { to_self: true, .. } => reply(Err(MigrateError::Reading)),
-            MigrateStepResult::Connected { is_reused: kept, to_self: false } => {
-                self.link = TargetLink::Connected { untried: kept };
+            MigrateStepResult::Connected { is_own_server: true, .. } => reply(Err(MigrateError::Reading)),
+            MigrateStepResult::Connected { is_reused: kept, is_own_server: false } => {
+                self.link = TargetLink::Connected { is_untried: kept };
                 self.send(wall)
             }
             MigrateStepResult::ConnectFailed(failure) => reply(Err(failure)),
             MigrateStepResult::Sent => self.read(),
             MigrateStepResult::SendFailed => self.on_connection_lost(MigrateError::Writing),
             MigrateStepResult::Replied(answer) => {
-                self.link = TargetLink::Connected { untried: false };
-                self.on_answer(answer)
+                self.link = TargetLink::Connected { is_untried: false };
+                self.on_reply(answer)
             }
             MigrateStepResult::ReadFailed => self.on_connection_lost(MigrateError::Reading),
             MigrateStepResult::Released(outcome) => self.on_released(outcome),
@@ -224,7 +224,7 @@ impl Migration {
             false => BTreeSet::new(),
         };
         let keys = self.transfers.iter().map(|parcel| (parcel.key, parcel.dialect)).collect();
-        MigrateStep::Capture { hold: slots.into_iter().collect(), keys }
+        MigrateStep::Capture { pause_slots: slots.into_iter().collect(), keys }
     }
 
     fn on_captured(&mut self, wall: Millis, captured: Vec<Option<CapturedKey>>) -> MigrateStep {
@@ -242,9 +242,9 @@ impl Migration {
         }
     }
 
-    fn connect(&mut self, anew: bool) -> MigrateStep {
+    fn connect(&mut self, force_new: bool) -> MigrateStep {
         (self.link, self.timeout_error) = (TargetLink::None, MigrateError::Connecting);
-        MigrateStep::Connect { reconnects: anew }
+        MigrateStep::Connect { force_new }
     }
 
     fn send(&mut self, wall: Millis) -> MigrateStep {
@@ -279,7 +279,9 @@ impl Migration {
             }
             None => match self.failure.take() {
                 Some(failure) => reply(Err(failure)),
-                None if self.resend.is_empty() => MigrateStep::Reply { result: Ok("OK"), keep_link: true },
+                None if self.resend.is_empty() => {
+                    MigrateStep::Reply { result: Ok("OK"), keep_connection: true }
+                }
                 None => self.begin_round(),
             },
         }
@@ -290,17 +292,17 @@ impl Migration {
         self.read()
     }
 
-    fn on_answer(&mut self, answer: Value) -> MigrateStep {
+    fn on_reply(&mut self, value: Value) -> MigrateStep {
         if take(&mut self.expects_asking_reply) {
             return MigrateStep::Read;
         }
         let parcel = &self.transfers[self.next_reply];
-        match answer {
+        match value {
             Value::Error(text) if text == BAD_FORMAT_REPLY && parcel.dialect == Dialect::Redis => {
                 self.resend.push(KeyTransfer { dialect: Dialect::Valkey, ..parcel.clone() });
                 self.read_next()
             }
-            Value::Error(text) => self.fail(MigrateError::Refused(text)),
+            Value::Error(text) => self.record_failure(MigrateError::Refused(text)),
             _ if self.args.copy => self.read_next(),
             _ => self.release(),
         }
@@ -314,34 +316,34 @@ impl Migration {
         }
     }
 
-    fn on_released(&mut self, outcome: Result<ReleaseResult, CommandError>) -> MigrateStep {
-        match outcome {
+    fn on_released(&mut self, result: Result<ReleaseResult, CommandError>) -> MigrateStep {
+        match result {
             Ok(ReleaseResult::Deleted(_)) => self.read_next(),
             Ok(ReleaseResult::Changed) => {
                 self.resend.push(self.transfers[self.next_reply].clone());
                 self.read_next()
             }
             Ok(ReleaseResult::Paused) => MigrateStep::AwaitUnpause,
-            Err(error) => self.fail(MigrateError::NotServed(error)),
+            Err(error) => self.record_failure(MigrateError::NotServed(error)),
         }
     }
 
     /// Records the first error, which is returned once all replies have been read.
-    fn fail(&mut self, failure: MigrateError) -> MigrateStep {
+    fn record_failure(&mut self, failure: MigrateError) -> MigrateStep {
         self.failure.get_or_insert(failure);
         self.read_next()
     }
 
     fn on_connection_lost(&mut self, failure: MigrateError) -> MigrateStep {
         match self.link {
-            TargetLink::Connected { untried: true } => self.connect(true),
-            TargetLink::Connected { untried: false } | TargetLink::None => reply(Err(failure)),
+            TargetLink::Connected { is_untried: true } => self.connect(true),
+            TargetLink::Connected { is_untried: false } | TargetLink::None => reply(Err(failure)),
         }
     }
 }
 
 fn reply(result: Result<&'static str, MigrateError>) -> MigrateStep {
-    MigrateStep::Reply { result, keep_link: false }
+    MigrateStep::Reply { result, keep_connection: false }
 }
 
 fn encode_restore(

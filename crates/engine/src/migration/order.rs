@@ -7,8 +7,8 @@ use resp::Args;
 
 /// Timeout that replaces a timeout of zero or below, as in Redis.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
-const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
-const SYNTAX: &str = "ERR syntax error";
+const NOT_INTEGER_ERROR: &str = "ERR value is not an integer or out of range";
+const SYNTAX_ERROR: &str = "ERR syntax error";
 
 /// The target of a migration: server, database and credentials.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,11 +114,11 @@ impl MigrateArgs {
                     );
                 }
                 MigrateOption::Keys(keys) => order.keys = keys.map(|at| args[at].to_vec()).collect(),
-                MigrateOption::Unknown => return Err(SYNTAX),
+                MigrateOption::Unknown => return Err(SYNTAX_ERROR),
             }
         }
-        let millis = resp::parse_i64(&args[5]).ok_or(NOT_INTEGER)?;
-        order.destination.db = resp::parse_i64(&args[4]).ok_or(NOT_INTEGER)?;
+        let millis = resp::parse_i64(&args[5]).ok_or(NOT_INTEGER_ERROR)?;
+        order.destination.db = resp::parse_i64(&args[4]).ok_or(NOT_INTEGER_ERROR)?;
         if millis > 0 {
             order.timeout = Duration::from_millis(millis.unsigned_abs());
         }
@@ -156,12 +156,12 @@ mod tests {
             ("k 0 5 auth2 me pw replace", Ok(migrate_args(&["k"], 0, 5, &["me", "pw"], (false, true)))),
             ("- 0 5 keys a b copy", Ok(migrate_args(&["a", "b", "copy"], 0, 5, &[], no))),
             ("- 0 5 replace keys", Ok(migrate_args(&[], 0, 5, &[], (false, true)))),
-            ("k 0 5 auth", Err(SYNTAX)),
-            ("k 0 5 auth2 me", Err(SYNTAX)),
-            ("k 0 5 nonsense", Err(SYNTAX)),
-            ("k x 5 nonsense", Err(SYNTAX)),
-            ("k x 5", Err(NOT_INTEGER)),
-            ("k 0 x", Err(NOT_INTEGER)),
+            ("k 0 5 auth", Err(SYNTAX_ERROR)),
+            ("k 0 5 auth2 me", Err(SYNTAX_ERROR)),
+            ("k 0 5 nonsense", Err(SYNTAX_ERROR)),
+            ("k x 5 nonsense", Err(SYNTAX_ERROR)),
+            ("k x 5", Err(NOT_INTEGER_ERROR)),
+            ("k 0 x", Err(NOT_INTEGER_ERROR)),
         ];
         for (line, expected) in table {
             // In the test tables a dash stands for an empty argument.

@@ -23,7 +23,7 @@ pub enum ReplySuppression {
 
 /// What is pushed to the client besides replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Pushes {
+pub(super) enum PushMode {
     /// Only replies are sent.
     #[default]
     None,
@@ -33,7 +33,7 @@ pub(super) enum Pushes {
     MessagesAndReadKeys,
 }
 
-impl Pushes {
+impl PushMode {
     pub(super) fn with_messages(self) -> Self {
         match self {
             Self::None => Self::Messages,
@@ -41,8 +41,8 @@ impl Pushes {
         }
     }
 
-    pub(super) fn with_read_keys(self, tracks: bool) -> Self {
-        match (self, tracks) {
+    pub(super) fn with_read_keys(self, enabled: bool) -> Self {
+        match (self, enabled) {
             (_, true) => Self::MessagesAndReadKeys,
             (Self::None, false) => Self::None,
             (Self::Messages | Self::MessagesAndReadKeys, false) => Self::Messages,
@@ -56,13 +56,13 @@ pub(super) struct ProtocolSettings {
     /// The protocol version negotiated by HELLO.
     pub(super) version: Protocol,
     pub(super) suppression: ReplySuppression,
-    pub(super) pushes: Pushes,
+    pub(super) pushes: PushMode,
     /// Set by READONLY: the client accepts reads from a replica.
     pub(super) is_readonly: bool,
     /// Set by CLIENT CAPA REDIRECT.
-    knows_redirect: bool,
+    supports_redirect: bool,
     /// Set by CLIENT IMPORT-SOURCE: the client sees expired keys.
-    imports: bool,
+    is_import_source: bool,
 }
 
 impl Session {
@@ -113,7 +113,7 @@ impl Session {
 
     /// Returns whether the running command's reply is suppressed.
     #[must_use]
-    pub fn is_mute(&self) -> bool {
+    pub fn is_reply_suppressed(&self) -> bool {
         matches!(self.protocol.suppression, ReplySuppression::Current | ReplySuppression::All)
     }
 
@@ -129,25 +129,25 @@ impl Session {
     }
 
     /// Returns whether the client follows redirections to the master.
-    pub(crate) fn knows_redirect(&self) -> bool {
-        self.protocol.knows_redirect
+    pub(crate) fn supports_redirect(&self) -> bool {
+        self.protocol.supports_redirect
     }
 
     /// Sets whether the client follows redirections to the master (CLIENT CAPA REDIRECT).
-    pub fn set_knows_redirect(&mut self, knows: bool) {
-        self.protocol.knows_redirect = knows;
-        self.client().knows_redirect.store(knows, Ordering::Relaxed);
+    pub fn set_supports_redirect(&mut self, enabled: bool) {
+        self.protocol.supports_redirect = enabled;
+        self.client().supports_redirect.store(enabled, Ordering::Relaxed);
     }
 
     /// Returns whether the client imports data from another server and sees expired keys.
     #[inline]
-    pub(crate) fn imports(&self) -> bool {
-        self.protocol.imports
+    pub(crate) fn is_import_source(&self) -> bool {
+        self.protocol.is_import_source
     }
 
     /// Sets whether the client imports data and sees expired keys (CLIENT IMPORT-SOURCE).
-    pub fn set_imports(&mut self, on: bool) {
-        self.protocol.imports = on;
-        self.client().set_flag(ClientFlags::IMPORT_SOURCE, on);
+    pub fn set_import_source(&mut self, enabled: bool) {
+        self.protocol.is_import_source = enabled;
+        self.client().set_flag(ClientFlags::IMPORT_SOURCE, enabled);
     }
 }

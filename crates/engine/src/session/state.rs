@@ -23,7 +23,7 @@ pub(super) enum SessionState {
     Blocked(Arc<Waiter>),
     /// The wait has ended without a reply. The command runs again ([`crate::Dispatcher::retry`]) before any other
     /// command.
-    RunsAgain(Arc<Waiter>),
+    RetryPending(Arc<Waiter>),
     /// An EXEC waits for queued commands that the connection must run.
     ExecSuspended(Box<DeferredExec>),
 }
@@ -59,17 +59,17 @@ impl Session {
             SessionState::Multi(transaction) => Some(transaction),
             SessionState::Normal
             | SessionState::Blocked(_)
-            | SessionState::RunsAgain(_)
+            | SessionState::RetryPending(_)
             | SessionState::ExecSuspended(_) => None,
         }
     }
 
     /// Queues a command and publishes the queue's size. `selected_db` is the database that the command selects. A
     /// client that exceeds the queue's size limit is closed.
-    pub(crate) fn queue_command(&mut self, command: usize, args: Args<'_>, selected: Option<u16>) {
+    pub(crate) fn queue_command(&mut self, command: usize, args: Args<'_>, selected_db: Option<u16>) {
         let SessionState::Multi(transaction) = &mut self.state else { return };
         transaction.push(command, args);
-        transaction.db = selected.unwrap_or(transaction.db);
+        transaction.db = selected_db.unwrap_or(transaction.db);
         let (commands, bytes) = (transaction.queue.len() as i32, transaction.memory_bytes);
         self.client().queued_commands.store(commands, Ordering::Relaxed);
         self.client().queued_bytes.store(bytes, Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl Session {
             SessionState::Blocked(waiter) => Some(waiter),
             SessionState::Normal
             | SessionState::Multi(_)
-            | SessionState::RunsAgain(_)
+            | SessionState::RetryPending(_)
             | SessionState::ExecSuspended(_) => None,
         }
     }
@@ -143,16 +143,16 @@ impl Session {
     }
 
     /// Schedules a command whose wait has ended to run again before any other command.
-    pub(crate) fn begin_again(&mut self, waiter: Arc<Waiter>) {
-        self.state = SessionState::RunsAgain(waiter);
+    pub(crate) fn schedule_retry(&mut self, waiter: Arc<Waiter>) {
+        self.state = SessionState::RetryPending(waiter);
     }
 
     /// Returns the waiter of the command that must run again, if any ([`crate::Dispatcher::retry`]).
     #[must_use]
     #[inline]
-    pub fn runs_again(&self) -> Option<&Arc<Waiter>> {
+    pub fn waiter_to_retry(&self) -> Option<&Arc<Waiter>> {
         match &self.state {
-            SessionState::RunsAgain(waiter) => Some(waiter),
+            SessionState::RetryPending(waiter) => Some(waiter),
             SessionState::Normal
             | SessionState::Multi(_)
             | SessionState::Blocked(_)
@@ -161,8 +161,8 @@ impl Session {
     }
 
     /// Records that the command that ran again is complete, or is blocked again.
-    pub(crate) fn end_again(&mut self) {
-        if let SessionState::RunsAgain(_) = &self.state {
+    pub(crate) fn end_retry(&mut self) {
+        if let SessionState::RetryPending(_) = &self.state {
             self.state = SessionState::Normal;
         }
     }

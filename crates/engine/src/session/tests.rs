@@ -2,14 +2,14 @@ use super::*;
 use crate::transaction::{DeferredExec, Transaction};
 use crate::waiting::{BlockedCommand, KeyWait, WaitQueues, Waiter};
 
-fn session() -> Session {
+fn new_session() -> Session {
     Session::new(1, CommandOrigin::Client, true)
 }
 
 /// Creates a waiter that blocks the session's client on key `k`.
-fn blocked(session: &Session, until: Option<Millis>) -> Arc<Waiter> {
+fn waiter_on_key(session: &Session, deadline: Option<Millis>) -> Arc<Waiter> {
     let call = BlockedCommand {
-        command: 0,
+        command_number: 0,
         request: [&b"blpop"[..], b"k", b"0"].into_iter().collect(),
         slots: smallvec::smallvec![slot_routing::Slot::of_key(b"k")],
         db: 0,
@@ -18,7 +18,7 @@ fn blocked(session: &Session, until: Option<Millis>) -> Arc<Waiter> {
         reads_from_replicas: false,
         users_version: 0,
     };
-    let wait = KeyWait::new(1..2, keyspace::Kind::List, until, |reply| reply.null_array());
+    let wait = KeyWait::new(1..2, keyspace::Kind::List, deadline, |reply| reply.null_array());
     WaitQueues::default().add(session.client(), call, wait)
 }
 
@@ -40,7 +40,7 @@ fn only_an_authenticated_client_is_unrestricted() {
 
 #[test]
 fn suspended_exec_is_not_a_transaction() {
-    let mut session = session();
+    let mut session = new_session();
     session.begin_transaction();
     assert!(session.in_transaction() && !session.is_plain());
     let transaction = session.take_transaction().unwrap();
@@ -52,44 +52,44 @@ fn suspended_exec_is_not_a_transaction() {
 
 #[test]
 fn queued_select_decides_database_of_next_command() {
-    let mut session = session();
+    let mut session = new_session();
     session.begin_transaction();
     let request: resp::Request = [&b"select"[..], b"3"].into_iter().collect();
     session.queue_command(0, request.args(), Some(3));
-    assert_eq!((session.db(), session.db_of_next()), (0, 3));
+    assert_eq!((session.db(), session.next_command_db()), (0, 3));
     session.fail_transaction();
     assert!(session.transaction().is_some_and(|transaction: &Transaction| transaction.has_failed));
     session.take_transaction();
-    assert_eq!(session.db_of_next(), 0);
+    assert_eq!(session.next_command_db(), 0);
 }
 
 #[test]
-fn command_that_runs_again_keeps_its_wait_until_it_ends() {
-    let mut session = session();
-    let waiter = blocked(&session, Some(Millis(7)));
+fn retried_command_keeps_its_waiter_until_it_ends() {
+    let mut session = new_session();
+    let waiter = waiter_on_key(&session, Some(Millis(7)));
     session.block_on(waiter);
-    assert!(session.waiter().is_some() && session.runs_again().is_none());
+    assert!(session.waiter().is_some() && session.waiter_to_retry().is_none());
     assert!(
         session.take_transaction().is_none() && session.waiter().is_some(),
         "another state is left alone"
     );
     let waiter = session.take_waiter().unwrap();
-    session.begin_again(waiter);
+    session.schedule_retry(waiter);
     assert!(session.waiter().is_none() && !session.is_plain());
-    assert_eq!(session.runs_again().and_then(|waiter| waiter.deadline()), Some(Millis(7)));
-    session.block_on(blocked(&session, None));
-    session.end_again();
+    assert_eq!(session.waiter_to_retry().and_then(|waiter| waiter.deadline()), Some(Millis(7)));
+    session.block_on(waiter_on_key(&session, None));
+    session.end_retry();
     assert!(session.waiter().is_some(), "it blocked once more");
 }
 
 #[test]
 fn stopped_tracking_still_delivers_messages() {
-    let mut session = session();
+    let mut session = new_session();
     session.set_tracks_reads(false);
     assert!(!session.receives_messages());
     session.set_tracks_reads(true);
     assert!(session.receives_messages() && session.tracks_reads());
-    session.start_messages();
+    session.start_receiving_messages();
     assert!(session.tracks_reads());
     session.set_tracks_reads(false);
     assert!(session.receives_messages() && !session.tracks_reads());
@@ -97,29 +97,29 @@ fn stopped_tracking_still_delivers_messages() {
 
 #[test]
 fn listener_state_follows_protocol_and_flags() {
-    let mut session = session();
-    assert_eq!(session.listener_state(), ListenerState::Free);
-    session.start_messages();
+    let mut session = new_session();
+    assert_eq!(session.listener_state(), ListenerState::Unrestricted);
+    session.start_receiving_messages();
     session.client().set_flag(ClientFlags::PUBSUB, true);
     session.client().set_flag(ClientFlags::MONITOR, true);
     assert_eq!(session.listener_state(), ListenerState::SubscriberOnly);
     session.set_protocol(Protocol::Resp3);
     assert_eq!(session.listener_state(), ListenerState::Monitor);
     session.client().set_flag(ClientFlags::MONITOR, false);
-    assert_eq!(session.listener_state(), ListenerState::Free);
+    assert_eq!(session.listener_state(), ListenerState::Unrestricted);
 }
 
 #[test]
-fn suppressed_reply_is_that_of_next_command_only() {
-    let mut session = session();
+fn reply_skip_suppresses_one_reply() {
+    let mut session = new_session();
     session.set_reply_suppression(ReplySuppression::Next);
-    assert!(!session.is_mute());
+    assert!(!session.is_reply_suppressed());
     session.begin_suppression();
-    assert!(session.is_mute());
+    assert!(session.is_reply_suppressed());
     session.end_suppression();
     assert_eq!(session.reply_suppression(), ReplySuppression::None);
     session.set_reply_suppression(ReplySuppression::All);
     session.begin_suppression();
     session.end_suppression();
-    assert!(session.is_mute());
+    assert!(session.is_reply_suppressed());
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use config::{Values, keys};
 use keyspace::{EncodingLimits, IdempotenceBounds, ListLimit, ListpackBounds, SetBounds, StreamNodeBounds};
-use persistence::{Checks, Depth, Versions};
+use persistence::{AcceptedVersions, InputChecks, ValidationDepth};
 
 use crate::notifications::EventClass;
 use crate::settings::{LazyFreeReason, Measurements, NodeFlags, Settings};
@@ -35,19 +35,19 @@ impl Settings {
             permission.set(values[key]);
         }
         self.set_node_flag(NodeFlags::IMPORTING, values[keys::IMPORT_MODE]);
-        self.set_endpoint(values[keys::CLUSTER_PREFERRED_ENDPOINT_TYPE]);
-        self.set_notified(
+        self.set_endpoint_type(values[keys::CLUSTER_PREFERRED_ENDPOINT_TYPE]);
+        self.set_notified_event_classes(
             EventClass::from_letters(&values[keys::NOTIFY_KEYSPACE_EVENTS]).unwrap_or_default(),
         );
         self.availability_zone.store(Arc::new(values[keys::AVAILABILITY_ZONE].to_string()));
         self.proto_max_bulk_len.store(values[keys::PROTO_MAX_BULK_LEN], Ordering::Relaxed);
         let busy = values[keys::BUSY_REPLY_THRESHOLD].as_millis();
         self.busy_reply_threshold.store(i64::try_from(busy).unwrap_or(i64::MAX), Ordering::Relaxed);
-        self.hll_sparse_bytes.store(values[keys::HLL_SPARSE_MAX_BYTES], Ordering::Relaxed);
+        self.hll_sparse_max_bytes.store(values[keys::HLL_SPARSE_MAX_BYTES], Ordering::Relaxed);
         self.set_encoding_limits(&encoding_limits(values));
         self.configure_checks(values);
         self.set_idempotence_bounds(IdempotenceBounds {
-            duration: values[keys::STREAM_IDMP_DURATION],
+            duration_secs: values[keys::STREAM_IDMP_DURATION],
             max_iids: values[keys::STREAM_IDMP_MAXSIZE],
         });
         self.configure_eviction(values);
@@ -67,24 +67,28 @@ impl Settings {
 
     /// Returns the checks for files and data received from a master.
     #[must_use]
-    pub fn file_checks(&self) -> Checks {
+    pub fn file_checks(&self) -> InputChecks {
         self.checks(&self.validates_files)
     }
 
     /// Returns the checks for payloads sent by clients (RESTORE).
     #[must_use]
-    pub fn payload_checks(&self) -> Checks {
+    pub fn payload_checks(&self) -> InputChecks {
         self.checks(&self.validates_payloads)
     }
 
-    fn checks(&self, deep: &AtomicBool) -> Checks {
-        Checks {
+    fn checks(&self, validates: &AtomicBool) -> InputChecks {
+        InputChecks {
             versions: if self.accepts_any_version.load(Ordering::Relaxed) {
-                Versions::Any
+                AcceptedVersions::Any
             } else {
-                Versions::Known
+                AcceptedVersions::Known
             },
-            depth: if deep.load(Ordering::Relaxed) { Depth::Deep } else { Depth::HeadersOnly },
+            depth: if validates.load(Ordering::Relaxed) {
+                ValidationDepth::Deep
+            } else {
+                ValidationDepth::HeadersOnly
+            },
         }
     }
 
@@ -115,23 +119,23 @@ fn encoding_limits(values: &Values) -> EncodingLimits {
     EncodingLimits {
         list: ListLimit(values[keys::LIST_MAX_LISTPACK_SIZE]),
         set: SetBounds {
-            intset: values[keys::SET_MAX_INTSET_ENTRIES],
+            max_intset_entries: values[keys::SET_MAX_INTSET_ENTRIES],
             listpack: ListpackBounds {
-                entries: values[keys::SET_MAX_LISTPACK_ENTRIES],
-                value: values[keys::SET_MAX_LISTPACK_VALUE],
+                max_entries: values[keys::SET_MAX_LISTPACK_ENTRIES],
+                max_value_len: values[keys::SET_MAX_LISTPACK_VALUE],
             },
         },
         sorted_set: ListpackBounds {
-            entries: values[keys::ZSET_MAX_LISTPACK_ENTRIES],
-            value: values[keys::ZSET_MAX_LISTPACK_VALUE],
+            max_entries: values[keys::ZSET_MAX_LISTPACK_ENTRIES],
+            max_value_len: values[keys::ZSET_MAX_LISTPACK_VALUE],
         },
         hash: ListpackBounds {
-            entries: values[keys::HASH_MAX_LISTPACK_ENTRIES],
-            value: values[keys::HASH_MAX_LISTPACK_VALUE],
+            max_entries: values[keys::HASH_MAX_LISTPACK_ENTRIES],
+            max_value_len: values[keys::HASH_MAX_LISTPACK_VALUE],
         },
         stream: StreamNodeBounds {
-            bytes: values[keys::STREAM_NODE_MAX_BYTES],
-            entries: values[keys::STREAM_NODE_MAX_ENTRIES],
+            max_bytes: values[keys::STREAM_NODE_MAX_BYTES],
+            max_entries: values[keys::STREAM_NODE_MAX_ENTRIES],
         },
     }
 }
@@ -172,10 +176,10 @@ mod tests {
         assert!(
             !settings.frees_lazily(LazyFreeReason::EXPIRE) && settings.frees_lazily(LazyFreeReason::USER_DEL)
         );
-        assert_eq!(settings.encoding_limits().hash.entries, 7);
+        assert_eq!(settings.encoding_limits().hash.max_entries, 7);
         assert_eq!(settings.busy_reply_threshold.load(Ordering::Relaxed), 70);
         assert_eq!(
-            settings.notified_classes(),
+            settings.notified_event_classes(),
             EventClass::KEYSPACE | EventClass::KEYEVENT | EventClass::EXPIRED
         );
     }

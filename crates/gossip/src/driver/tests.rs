@@ -7,47 +7,47 @@ use crate::ReplicaAdmission;
 use crate::wire::{Header, MessageBody, MessageFlags, NodeFlags};
 
 const IP: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const LINK: LinkId = LinkId::Out(1);
-const OTHER: LinkId = LinkId::Out(2);
+const LINK: LinkId = LinkId::Outbound(1);
+const OTHER_LINK: LinkId = LinkId::Outbound(2);
 
-fn at(millis: u64) -> Instant {
+fn at_millis(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-fn me() -> NodeId {
+fn my_id() -> NodeId {
     NodeId::from_random([1; 20])
 }
 
-fn follow(foreign: bool) -> ClusterAction {
-    ClusterAction::BecomeReplica { master: me(), ip: IP, port: 1, foreign }
+fn become_replica_action(foreign: bool) -> ClusterAction {
+    ClusterAction::BecomeReplica { master: my_id(), ip: IP, port: 1, is_data_foreign: foreign }
 }
 
-fn answer(token: u64) -> ClusterAction {
+fn reply_action(token: u64) -> ClusterAction {
     ClusterAction::Reply { token, result: Ok(OperatorReply::Ok) }
 }
 
-fn persist(text: &str, sync: bool) -> ClusterAction {
-    ClusterAction::Persist { text: text.to_owned(), sync }
+fn persist_action(text: &str, sync: bool) -> ClusterAction {
+    ClusterAction::Persist { nodes_conf: text.to_owned(), sync }
 }
 
-fn drop_slot() -> ClusterAction {
-    ClusterAction::DropSlots([Slot::new(7).expect("a slot")].into_iter().collect::<SlotSet>())
+fn delete_keys_action() -> ClusterAction {
+    ClusterAction::DeleteSlotKeys([Slot::new(7).expect("a slot")].into_iter().collect::<SlotSet>())
 }
 
-fn replica_count_action() -> ClusterAction {
-    ClusterAction::AllowReplicas(ReplicaAdmission::All)
+fn allow_all_replicas_action() -> ClusterAction {
+    ClusterAction::RestrictReplicas(ReplicaAdmission::All)
 }
 
 /// A packet that the tests identify by its epoch.
-fn send(link: LinkId, epoch: u64, after_persist: bool) -> ClusterAction {
+fn send_action(link: LinkId, epoch: u64, after_persist: bool) -> ClusterAction {
     let header = Header {
-        sender: me(),
+        sender: my_id(),
         flags: NodeFlags::MASTER,
         message_flags: MessageFlags::default(),
-        serving: true,
+        is_serving: true,
         ip: None,
         port: 7000,
-        other_port: 0,
+        secondary_port: 0,
         bus_port: 17000,
         current_epoch: Epoch(epoch),
         config_epoch: Epoch(1),
@@ -68,10 +68,10 @@ fn step(
     operator_waits: bool,
     actions: Vec<ClusterAction>,
 ) -> Vec<ClusterAction> {
-    driver.order_actions(StepOutput { now: at(millis), operator_waits, actions })
+    driver.order_actions(StepOutput { now: at_millis(millis), is_operator_waiting: operator_waits, actions })
 }
 
-fn later(actions: Vec<ClusterAction>) -> (ClusterDriver, Vec<ClusterAction>) {
+fn run_first_step(actions: Vec<ClusterAction>) -> (ClusterDriver, Vec<ClusterAction>) {
     let mut driver = ClusterDriver::default();
     let out = step(&mut driver, 0, false, actions);
     (driver, out)
@@ -79,23 +79,23 @@ fn later(actions: Vec<ClusterAction>) -> (ClusterDriver, Vec<ClusterAction>) {
 
 #[test]
 fn role_changes_slot_drops_and_replies_are_executed_last() {
-    let (_, out) = later(vec![
-        answer(1),
-        drop_slot(),
-        follow(false),
-        replica_count_action(),
+    let (_, out) = run_first_step(vec![
+        reply_action(1),
+        delete_keys_action(),
+        become_replica_action(false),
+        allow_all_replicas_action(),
         ClusterAction::ResumeWrites,
-        answer(2),
+        reply_action(2),
     ]);
     assert_eq!(
         out,
         [
-            replica_count_action(),
+            allow_all_replicas_action(),
             ClusterAction::ResumeWrites,
-            follow(false),
-            drop_slot(),
-            answer(1),
-            answer(2)
+            become_replica_action(false),
+            delete_keys_action(),
+            reply_action(1),
+            reply_action(2)
         ]
     );
 }
@@ -103,54 +103,63 @@ fn role_changes_slot_drops_and_replies_are_executed_last() {
 #[test]
 fn reply_waits_for_deletion_and_write() {
     let mut driver = ClusterDriver::default();
-    let out =
-        step(&mut driver, 0, true, vec![answer(1), ClusterAction::DropEverything, persist("reset", true)]);
-    assert_eq!(out, [persist("reset", true), ClusterAction::DropEverything]);
-    assert_eq!(driver.note_emptied(), None, "the disk does not have it");
-    assert_eq!(driver.note_written(1), (vec![answer(1)], true));
+    let out = step(
+        &mut driver,
+        0,
+        true,
+        vec![reply_action(1), ClusterAction::DeleteDataset, persist_action("reset", true)],
+    );
+    assert_eq!(out, [persist_action("reset", true), ClusterAction::DeleteDataset]);
+    assert_eq!(driver.on_dataset_deleted(), None, "the disk does not have it");
+    assert_eq!(driver.on_written(1), (vec![reply_action(1)], true));
 
     // A deletion without a reply does not release the reply of another command.
     assert_eq!(
-        step(&mut driver, 1, true, vec![ClusterAction::DropEverything]),
-        [ClusterAction::DropEverything]
+        step(&mut driver, 1, true, vec![ClusterAction::DeleteDataset]),
+        [ClusterAction::DeleteDataset]
     );
-    let again = step(&mut driver, 1, true, vec![answer(2), ClusterAction::DropEverything]);
-    assert_eq!(again, [ClusterAction::DropEverything]);
-    assert_eq!((driver.note_emptied(), driver.note_emptied()), (None, Some(answer(2))));
+    let again = step(&mut driver, 1, true, vec![reply_action(2), ClusterAction::DeleteDataset]);
+    assert_eq!(again, [ClusterAction::DeleteDataset]);
+    assert_eq!((driver.on_dataset_deleted(), driver.on_dataset_deleted()), (None, Some(reply_action(2))));
 }
 
 #[test]
 fn gossiped_changes_are_written_with_a_delay_and_coalesced() {
-    let (mut driver, out) = later(vec![persist("one", false)]);
-    assert_eq!((out, driver.next_deadline()), (Vec::new(), Some(at(100))));
-    assert_eq!(step(&mut driver, 60, false, vec![persist("two", false)]), []);
-    assert_eq!((driver.take_due_save(at(99)), driver.next_deadline()), (None, Some(at(100))));
-    assert_eq!(driver.take_due_save(at(100)), Some(persist("two", false)));
+    let (mut driver, out) = run_first_step(vec![persist_action("one", false)]);
+    assert_eq!((out, driver.next_deadline()), (Vec::new(), Some(at_millis(100))));
+    assert_eq!(step(&mut driver, 60, false, vec![persist_action("two", false)]), []);
+    assert_eq!((driver.take_due_save(at_millis(99)), driver.next_deadline()), (None, Some(at_millis(100))));
+    assert_eq!(driver.take_due_save(at_millis(100)), Some(persist_action("two", false)));
     assert_eq!((driver.next_deadline(), driver.take_final_save()), (None, None));
 
     // Content that must be durable, or that an operator waits for, replaces the delayed content.
     for (operator_waits, sync) in [(true, false), (false, true)] {
-        assert_eq!(step(&mut driver, 200, false, vec![persist("three", false)]), []);
-        let now = step(&mut driver, 201, operator_waits, vec![persist("four", sync)]);
-        assert_eq!((now, driver.next_deadline()), (vec![persist("four", sync)], None));
+        assert_eq!(step(&mut driver, 200, false, vec![persist_action("three", false)]), []);
+        let now = step(&mut driver, 201, operator_waits, vec![persist_action("four", sync)]);
+        assert_eq!((now, driver.next_deadline()), (vec![persist_action("four", sync)], None));
     }
-    assert_eq!(step(&mut driver, 300, false, vec![persist("five", false)]), []);
-    assert_eq!(driver.take_final_save(), Some(persist("five", false)), "the node stops");
+    assert_eq!(step(&mut driver, 300, false, vec![persist_action("five", false)]), []);
+    assert_eq!(driver.take_final_save(), Some(persist_action("five", false)), "the node stops");
 }
 
 #[test]
 fn votes_wait_for_the_disk_with_later_packets_on_the_same_link() {
-    let (mut driver, out) = later(vec![persist("vote", true), send(LINK, 1, true), send(OTHER, 2, false)]);
-    assert_eq!(out, [persist("vote", true), send(OTHER, 2, false)]);
-    assert_eq!(step(&mut driver, 1, false, vec![send(LINK, 3, false)]), []);
-    assert_eq!(driver.note_written(1), (vec![send(LINK, 1, false), send(LINK, 3, false)], true));
+    let (mut driver, out) = run_first_step(vec![
+        persist_action("vote", true),
+        send_action(LINK, 1, true),
+        send_action(OTHER_LINK, 2, false),
+    ]);
+    assert_eq!(out, [persist_action("vote", true), send_action(OTHER_LINK, 2, false)]);
+    assert_eq!(step(&mut driver, 1, false, vec![send_action(LINK, 3, false)]), []);
+    assert_eq!(driver.on_written(1), (vec![send_action(LINK, 1, false), send_action(LINK, 3, false)], true));
 
     // Closing a link drops the packets queued for it.
-    let writes = vec![persist("vote", true), send(LINK, 4, true), send(OTHER, 5, true)];
+    let writes =
+        vec![persist_action("vote", true), send_action(LINK, 4, true), send_action(OTHER_LINK, 5, true)];
     assert_eq!(step(&mut driver, 2, false, writes).len(), 1);
     let close = || ClusterAction::Close { link: LINK };
     assert_eq!(step(&mut driver, 3, false, vec![close()]), [close()]);
-    assert_eq!(driver.note_written(2), (vec![send(OTHER, 5, false)], true));
+    assert_eq!(driver.on_written(2), (vec![send_action(OTHER_LINK, 5, false)], true));
 }
 
 #[test]
@@ -159,8 +168,8 @@ fn joining_another_shard_reports_the_replication_state_again() {
         last_replication: ReplicationStatus { offset: ReplOffset(9), ..ReplicationStatus::default() },
         ..ClusterDriver::default()
     };
-    step(&mut driver, 0, false, vec![follow(false)]);
+    step(&mut driver, 0, false, vec![become_replica_action(false)]);
     assert_eq!(driver.last_replication.offset, ReplOffset(9));
-    step(&mut driver, 0, false, vec![follow(true)]);
+    step(&mut driver, 0, false, vec![become_replica_action(true)]);
     assert_eq!(driver.last_replication, ReplicationStatus::default());
 }

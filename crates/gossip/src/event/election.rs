@@ -26,7 +26,7 @@ pub enum ElectionEvent {
         /// Number of replicas with more data, after the change.
         rank: u32,
         /// Delay added to the election, so that better replicas can request votes first.
-        added: Duration,
+        added_delay: Duration,
     },
     /// No other replica can have more data, so the election starts at once.
     BestReplica,
@@ -39,14 +39,14 @@ pub enum ElectionEvent {
         /// The epoch in which the votes had been requested.
         epoch: Epoch,
         /// Why that epoch could no longer be won.
-        why: ElectionResetReason,
+        reason: ElectionResetReason,
     },
     /// A majority voted for this replica in this epoch, so it takes over.
     Won(Epoch),
     /// The election in this epoch timed out without a majority.
     Expired(Epoch),
     /// This replica of a failed master cannot start an election or did not win it, for this reason.
-    CannotStand(CannotFailoverReason),
+    CannotFailover(CannotFailoverReason),
     /// This node gave its vote to a candidate.
     VoteGranted {
         /// The replica that got the vote.
@@ -61,7 +61,7 @@ pub enum ElectionEvent {
         /// The epoch for which the vote was requested.
         epoch: Epoch,
         /// The rule that forbids the vote.
-        why: VoteDenial,
+        reason: VoteDenial,
     },
 }
 
@@ -71,9 +71,9 @@ pub enum ElectionResetReason {
     /// An operator requested a manual failover.
     ManualFailover,
     /// Another node claims slots under the same or a newer epoch.
-    Claim {
+    NewerClaim {
         /// The claiming node, usually the new master.
-        by: NodeId,
+        claimant: NodeId,
         /// The epoch under which that node claims its slots.
         epoch: Epoch,
     },
@@ -90,9 +90,9 @@ pub enum CannotFailoverReason {
     /// This replica's last election did not get a majority.
     NotConfirmed {
         /// Number of votes received in the newest epoch.
-        votes: usize,
+        received_votes: usize,
         /// Number of votes that make a majority.
-        needed: usize,
+        needed_votes: usize,
     },
 }
 
@@ -102,7 +102,7 @@ pub enum VoteDenial {
     /// The epoch of the request is over.
     OldEpoch {
         /// The current epoch of this node, which is higher.
-        current: Epoch,
+        current_epoch: Epoch,
     },
     /// This node has already voted in the epoch of the request.
     AlreadyVoted,
@@ -115,7 +115,7 @@ pub enum VoteDenial {
     /// This node recently voted for another replica of the same master.
     VotedForMasterRecently {
         /// Remaining time until this node may vote for another replica of the same master.
-        wait: Duration,
+        remaining_time: Duration,
     },
     /// This node was started or paused, and no majority has confirmed yet that no other node replaced it.
     MayBeReplaced,
@@ -141,7 +141,7 @@ impl fmt::Display for ElectionEvent {
                  {offset}).",
                 delay.as_millis()
             ),
-            Self::RankChanged { rank, added } => write!(
+            Self::RankChanged { rank, added_delay: added } => write!(
                 f,
                 "Replica rank updated to #{rank}, added {} milliseconds of delay.",
                 added.as_millis()
@@ -152,12 +152,15 @@ impl fmt::Display for ElectionEvent {
             Self::BecameBest => {
                 f.write_str("Myself become the best ranked replica, initiate the election immediately.")
             }
-            Self::Reset { epoch, why: ElectionResetReason::ManualFailover } => write!(
+            Self::Reset { epoch, reason: ElectionResetReason::ManualFailover } => write!(
                 f,
                 "Failover election in progress for epoch {epoch}, but received a new manual failover. \
                  Resetting the election."
             ),
-            Self::Reset { epoch, why: ElectionResetReason::Claim { by, epoch: theirs } } => write!(
+            Self::Reset {
+                epoch,
+                reason: ElectionResetReason::NewerClaim { claimant: by, epoch: theirs },
+            } => write!(
                 f,
                 "Failover election in progress for epoch {epoch}, but received a claim from node {by} with an \
                  equal or higher epoch {theirs}. Resetting the election since we cannot win an election in the \
@@ -171,12 +174,12 @@ impl fmt::Display for ElectionEvent {
                 )
             }
             Self::Expired(epoch) => write!(f, "Failover attempt for epoch {epoch} expired."),
-            Self::CannotStand(reason) => write!(f, "Currently unable to failover: {reason}"),
+            Self::CannotFailover(reason) => write!(f, "Currently unable to failover: {reason}"),
             Self::VoteGranted { candidate, epoch } => {
                 write!(f, "Failover auth granted to {candidate} for epoch {epoch}")
             }
-            Self::VoteDenied { candidate, epoch, why } => {
-                write!(f, "Failover auth denied to {candidate}: {}", why.text(*epoch))
+            Self::VoteDenied { candidate, epoch, reason: why } => {
+                write!(f, "Failover auth denied to {candidate}: {}", why.log_text(*epoch))
             }
         }
     }
@@ -195,7 +198,7 @@ impl fmt::Display for CannotFailoverReason {
                 "Never in sync with the primary since the start. \
                  Please check the 'cluster-replica-validity-factor' configuration option.",
             ),
-            Self::NotConfirmed { votes, needed } => {
+            Self::NotConfirmed { received_votes: votes, needed_votes: needed } => {
                 write!(f, "Waiting for votes, but majority still not reached: {votes} of {needed}.")
             }
         }
@@ -205,14 +208,14 @@ impl fmt::Display for CannotFailoverReason {
 impl VoteDenial {
     /// The reason in the wording of the Redis log.
     #[must_use]
-    pub fn text(self, epoch: Epoch) -> String {
+    pub fn log_text(self, epoch: Epoch) -> String {
         match self {
-            Self::OldEpoch { current } => format!("reqEpoch ({epoch}) < curEpoch({current})"),
+            Self::OldEpoch { current_epoch: current } => format!("reqEpoch ({epoch}) < curEpoch({current})"),
             Self::AlreadyVoted => format!("already voted for epoch {epoch}"),
             Self::NotAReplica => "it is a primary node".to_owned(),
             Self::MasterUnknown => "I don't know its primary".to_owned(),
             Self::MasterIsUp => "its primary is up".to_owned(),
-            Self::VotedForMasterRecently { wait } => {
+            Self::VotedForMasterRecently { remaining_time: wait } => {
                 format!("can't vote about this primary before {} milliseconds", wait.as_millis())
             }
             Self::MayBeReplaced => "no majority has confirmed yet that I was not replaced".to_owned(),

@@ -56,26 +56,26 @@ pub enum FailureEvent {
     /// A majority of the masters, including this node's own view, agrees that the node is down.
     FailAgreed(NodeId),
     /// Another node announced that a node is FAIL.
-    FailHeard {
+    FailReceived {
         /// The node that is FAIL.
         id: NodeId,
         /// The node that sent the FAIL message.
-        from: NodeId,
+        sender: NodeId,
     },
     /// The FAIL flag of a node was cleared.
     FailEnded {
         /// The node that is healthy again.
         id: NodeId,
         /// The rule by which the flag was cleared.
-        why: FailClearReason,
+        reason: FailClearReason,
     },
     /// A starting master compares its data with that of its replicas before it serves.
-    Comparing {
+    ComparingOffsets {
         /// Replication offset of the data loaded from disk; 0 if none was found.
-        found: u64,
+        loaded_offset: u64,
     },
     /// This master started with less data than a replica and declared itself FAIL, so that the replica takes over.
-    Resigned {
+    SteppedDown {
         /// The replica with the largest offset.
         replica: NodeId,
         /// The replication offset of the replica, which exceeds this node's.
@@ -91,7 +91,7 @@ pub enum FailClearReason {
     /// The node owns no slots and is reachable again.
     NoSlots {
         /// Whether the node is a replica, as opposed to a master without slots.
-        replica: bool,
+        is_replica: bool,
     },
     /// The node is reachable again, and no other node took its slots in the meantime.
     NotReplaced,
@@ -105,10 +105,10 @@ impl FailureEvent {
             Self::ReportedBy { .. } | Self::ReportWithdrawn { .. } => LogLevel::Verbose,
             Self::Suspected { .. }
             | Self::FailAgreed(_)
-            | Self::FailHeard { .. }
+            | Self::FailReceived { .. }
             | Self::FailEnded { .. }
-            | Self::Comparing { .. } => LogLevel::Notice,
-            Self::Resigned { .. } | Self::NoReplicaTookOver => LogLevel::Warning,
+            | Self::ComparingOffsets { .. } => LogLevel::Notice,
+            Self::SteppedDown { .. } | Self::NoReplicaTookOver => LogLevel::Warning,
         }
     }
 }
@@ -139,12 +139,14 @@ impl fmt::Display for FailureEvent {
                 write!(f, "Node {reporter} reported node {id} is back online.")
             }
             Self::FailAgreed(id) => write!(f, "Marking node {id} as failing (quorum reached)."),
-            Self::FailHeard { id, from } => write!(f, "FAIL message received from {from} about {id}"),
-            Self::FailEnded { id, why } => write_fail_end(f, *id, *why),
-            Self::Comparing { found } => {
+            Self::FailReceived { id, sender: from } => {
+                write!(f, "FAIL message received from {from} about {id}")
+            }
+            Self::FailEnded { id, reason: why } => write_fail_end(f, *id, *why),
+            Self::ComparingOffsets { loaded_offset: found } => {
                 write!(f, "Started with data up to offset {found}: comparing with my replicas before serving")
             }
-            Self::Resigned { replica, offset } => write!(
+            Self::SteppedDown { replica, offset } => write!(
                 f,
                 "Replica {replica} has data up to offset {offset}, more than I do: announcing my failure so that it \
                  takes over"
@@ -156,9 +158,9 @@ impl fmt::Display for FailureEvent {
     }
 }
 
-fn write_fail_end(f: &mut fmt::Formatter<'_>, id: NodeId, why: FailClearReason) -> fmt::Result {
-    match why {
-        FailClearReason::NoSlots { replica } => {
+fn write_fail_end(f: &mut fmt::Formatter<'_>, id: NodeId, reason: FailClearReason) -> fmt::Result {
+    match reason {
+        FailClearReason::NoSlots { is_replica: replica } => {
             let what = if replica { "replica" } else { "primary without slots" };
             write!(f, "Clear FAIL state for node {id}: {what} is reachable again.")
         }

@@ -10,9 +10,9 @@ use super::ClusterEvent;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManualFailoverEvent {
     /// A replica of this master requests a manual failover.
-    Asked {
+    RequestedByReplica {
         /// The replica that requested to take over.
-        by: NodeId,
+        replica: NodeId,
     },
     /// This replica accepted the operator's request and starts a manual failover.
     Accepted,
@@ -39,7 +39,9 @@ impl From<ManualFailoverEvent> for ClusterEvent {
 impl fmt::Display for ManualFailoverEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asked { by } => write!(f, "Manual failover requested by replica {by}."),
+            Self::RequestedByReplica { replica: by } => {
+                write!(f, "Manual failover requested by replica {by}.")
+            }
             Self::Accepted => f.write_str("Manual failover user request accepted."),
             Self::Forced => f.write_str("Forced failover user request accepted."),
             Self::RequestedByMaster => f.write_str("Forced failover primary request accepted."),

@@ -4,7 +4,7 @@ use super::Gossip;
 use crate::contract::ClusterAction;
 use crate::effect::Effect;
 use crate::event::ClusterEvent;
-use crate::outbox::Save;
+use crate::outbox::SaveUrgency;
 use crate::wire::{Header, MessageBody, MessageFlags};
 
 impl Gossip {
@@ -17,50 +17,50 @@ impl Gossip {
 
     fn apply_one(&mut self, effect: Effect) {
         match effect {
-            Effect::Log(event) => self.out.log(event),
-            Effect::Act(action) => self.out.push(action),
-            Effect::Reply { token, result } => self.out.push(ClusterAction::Reply { token, result }),
-            Effect::Record { node, entry } => self.out.record(node, entry, self.state.wall()),
-            Effect::Publish => self.out.publish(),
-            Effect::Save => self.out.save(Save::Later),
+            Effect::Log(event) => self.outbox.log(event),
+            Effect::DriverAction(action) => self.outbox.push(action),
+            Effect::Reply { token, result } => self.outbox.push(ClusterAction::Reply { token, result }),
+            Effect::RecordTimeline { node, entry } => self.outbox.record(node, entry, self.state.wall_time()),
+            Effect::Publish => self.outbox.publish(),
+            Effect::Save => self.outbox.save(SaveUrgency::Later),
             Effect::ConfigChanged => {
-                self.out.save(Save::Later);
-                self.out.publish();
+                self.outbox.save(SaveUrgency::Later);
+                self.outbox.publish();
             }
-            Effect::SaveBeforeSending => self.out.save(Save::BeforeSending),
-            Effect::SaveBeforeClaiming => self.out.save(Save::BeforeClaiming),
-            Effect::TellReplicas { slot, change } => self.out.tell_replicas(slot, change),
-            Effect::ResumeWrites => self.out.resume_writes(true),
-            Effect::KeepWritesPaused => self.out.resume_writes(false),
+            Effect::SaveBeforeSending => self.outbox.save(SaveUrgency::BeforeSending),
+            Effect::SaveBeforeClaiming => self.outbox.save(SaveUrgency::BeforeClaiming),
+            Effect::ReplicateSlotChange { slot, change } => self.outbox.replicate_slot_change(slot, change),
+            Effect::ResumeWrites => self.outbox.resume_writes(true),
+            Effect::KeepWritesPaused => self.outbox.resume_writes(false),
             Effect::Send { to, body } => self.send(to, body),
-            Effect::Gossip { to, kind } => self.send_gossip(to, kind),
+            Effect::SendGossip { to, kind } => self.send_gossip(to, kind),
             Effect::BroadcastPong => self.broadcast_pong(),
             Effect::SendOffsetToSiblings => self.send_offset_to_siblings(),
             Effect::RequestVote { to, forced } => {
-                let mut header = self.header();
+                let mut header = self.compose_header();
                 if forced {
                     header.message_flags |= MessageFlags::FORCE_ACK;
                 }
-                self.send_with(to, header, MessageBody::AuthRequest);
+                self.send_with_header(to, header, MessageBody::AuthRequest);
             }
             Effect::Vote { to, epoch } => {
-                let header = Header { current_epoch: epoch, ..self.header() };
-                self.send_with(to, header, MessageBody::AuthAck);
+                let header = Header { current_epoch: epoch, ..self.compose_header() };
+                self.send_with_header(to, header, MessageBody::AuthAck);
             }
             Effect::VoteForMyself { epoch } => {
                 self.state.raise_epoch(epoch);
                 self.votes.record(epoch, self.state.id());
-                self.out.save(Save::BeforeSending);
+                self.outbox.save(SaveUrgency::BeforeSending);
             }
             Effect::CloseLink(id) => {
-                let effect = self.links.close(&mut self.state, id);
+                let effect = self.links.close_outbound(&mut self.state, id);
                 self.apply(effect);
             }
             Effect::Reconnect(id) => self.reconnect(id),
             Effect::RemoveNode(id) => self.remove_node(id),
             Effect::BecomeReplicaOf(master) => self.become_replica_of(master),
             Effect::TakeOver { epoch } => self.take_over(epoch),
-            Effect::TakeOverUnelected => {
+            Effect::TakeOverWithoutElection => {
                 self.bump_epoch();
                 self.take_over(self.state.myself().config_epoch);
             }
@@ -70,11 +70,11 @@ impl Gossip {
 
     fn claim_imported_slots(&mut self) {
         if let Some(epoch) = self.bump_epoch() {
-            self.out.log(ClusterEvent::ImportedEpoch(epoch));
+            self.outbox.log(ClusterEvent::EpochTakenForImport(epoch));
         }
         // The old owner gives the slot away when it sees the claim. If a power failure then erased the claim, the slot
         // would have no owner.
-        self.out.save(Save::BeforeClaiming);
+        self.outbox.save(SaveUrgency::BeforeClaiming);
         self.broadcast_pong();
     }
 }

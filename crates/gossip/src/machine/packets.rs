@@ -20,7 +20,7 @@ impl Gossip {
     /// node may have missed.
     pub(super) fn on_connected(&mut self, link: LinkId) {
         let Some(id) = self.links.on_connected(&mut self.state, link) else { return };
-        let introduced = self.state.nodes[&id].handshake.is_some_and(|handshake| handshake.meet);
+        let introduced = self.state.nodes[&id].handshake.is_some_and(|handshake| handshake.sends_meet);
         self.send_gossip(id, if introduced { GossipKind::Meet } else { GossipKind::Ping });
         let effects = self.failure_detector.on_link_up(&self.state, id);
         self.apply(effects);
@@ -36,10 +36,10 @@ impl Gossip {
             // The driver received the packet before the link was closed.
             return;
         }
-        self.out.stats_mut().count_received(&body);
+        self.outbox.stats_mut().count_received(&body);
         if let Some(epoch) = membership::find_impossible_epoch(&self.state, &header, &body) {
-            if self.links.logs_bad_epoch(link) {
-                self.out.log(ClusterEvent::ImpossibleEpoch { sender: header.sender, epoch });
+            if self.links.should_log_bad_epoch(link) {
+                self.outbox.log(ClusterEvent::ImpossibleEpoch { sender: header.sender, epoch });
             }
             return;
         }
@@ -49,7 +49,9 @@ impl Gossip {
             MessageBody::Meet(section) => return self.on_ping(link, &header, &section, true),
             MessageBody::Pong(section) => return self.on_pong(link, &header, &section),
             _ if !known => return,
-            MessageBody::Publish(publication) => return self.out.push(ClusterAction::Deliver(publication)),
+            MessageBody::Publish(publication) => {
+                return self.outbox.push(ClusterAction::DeliverPublication(publication));
+            }
             MessageBody::Fail(about) => self.failure_detector.on_fail(&mut self.state, header.sender, about),
             MessageBody::AuthRequest => return self.on_vote_request(&header),
             MessageBody::AuthAck => self.election.on_vote(&self.state, &header).into_iter().collect(),
@@ -65,7 +67,7 @@ impl Gossip {
         let Some(effects) = membership::update_sender(&mut self.state, header) else { return false };
         self.apply(effects);
         self.links.identify(link, header.sender);
-        if header.message_flags.has(MessageFlags::PAUSED) {
+        if header.message_flags.contains(MessageFlags::WRITES_PAUSED) {
             let effects = self.manual_failover.on_master_paused(&self.state, header);
             self.apply(effects);
         }
@@ -78,32 +80,36 @@ impl Gossip {
         }
         let status = VoterStatus {
             yields_to_candidate: self.self_fail.should_yield_to(header, self.state.id()),
-            may_be_replaced: self.service.may_have_been_replaced(&self.state),
+            may_be_replaced: self.service_state.may_have_been_replaced(&self.state),
         };
-        let effects = self.votes.answer(&self.state, header, status);
+        let effects = self.votes.on_vote_request(&self.state, header, status);
         self.apply(effects);
     }
 
     /// Replies to PING and MEET with PONG. A MEET from an unknown sender starts a handshake.
-    fn on_ping(&mut self, link: LinkId, header: &Header, section: &GossipSection, introduced: bool) {
+    fn on_ping(&mut self, link: LinkId, header: &Header, section: &GossipSection, is_meet: bool) {
         if let Some(local) = self.links.local_ip(link) {
-            let effects = membership::update_my_address(&mut self.state, local, introduced);
+            let effects = membership::update_my_address(&mut self.state, local, is_meet);
             self.apply(effects);
         }
         let sender = header.sender;
-        let known = self.state.knows(sender);
-        if introduced && !known && sender != self.state.id() {
-            let address = Address::announced(header, self.links.peer_ip(&self.state, link));
+        let known = self.state.is_known_node(sender);
+        if is_meet && !known && sender != self.state.id() {
+            let address = Address::from_header(header, self.links.peer_ip(&self.state, link));
             if address.ip.is_some() {
                 // Anyone can send a MEET, so its gossip entries are ignored until the handshake is complete.
                 membership::start_handshake(&mut self.state, address, false, &mut self.random);
             }
         }
         // A master that does not serve may want to know whether it was replaced.
-        let asks = !header.serving && self.state.is_voter(sender);
-        self.send_gossip_over(link, Receiver { id: known.then_some(sender), asks }, GossipKind::Pong);
+        let asks = !header.is_serving && self.state.is_voter(sender);
+        self.send_gossip_over(
+            link,
+            Receiver { id: known.then_some(sender), wants_own_health: asks },
+            GossipKind::Pong,
+        );
         if known {
-            if !introduced {
+            if !is_meet {
                 self.update_address(link, header);
             }
             self.process_gossip(header, section);
@@ -111,7 +117,7 @@ impl Gossip {
     }
 
     fn update_address(&mut self, link: LinkId, header: &Header) {
-        let address = Address::announced(header, self.links.peer_ip(&self.state, link));
+        let address = Address::from_header(header, self.links.peer_ip(&self.state, link));
         let effects = membership::update_address(&mut self.state, header.sender, address);
         self.apply(effects);
     }
@@ -128,22 +134,22 @@ impl Gossip {
             }
             self.on_answer(header, section);
         }
-        if self.state.knows(sender) {
+        if self.state.is_known_node(sender) {
             self.process_gossip(header, section);
         }
     }
 
     /// Handles the PONG that completes the handshake with the node that has the id `temporary_id`. Returns whether the
     /// sender is now a known node on this link.
-    fn finish_handshake(&mut self, link: LinkId, temporary: NodeId, header: &Header) -> bool {
+    fn finish_handshake(&mut self, link: LinkId, temporary_id: NodeId, header: &Header) -> bool {
         let sender = header.sender;
         if self.state.node(sender).is_some() {
             // The node at the address is already known under another address, or is this node itself.
-            self.remove_node(temporary);
+            self.remove_node(temporary_id);
             self.update_address(link, header);
             return false;
         }
-        let effects = membership::finish_handshake(&mut self.state, temporary, header);
+        let effects = membership::finish_handshake(&mut self.state, temporary_id, header);
         self.links.rename_peer(link, sender);
         self.apply(effects);
         self.update_sender(link, header);
@@ -151,25 +157,25 @@ impl Gossip {
     }
 
     /// Handles a PONG of the node `actual` from the address of `expected`, which has moved or no longer exists.
-    fn on_mismatched_sender(&mut self, expected: NodeId, found: NodeId) {
-        let effects = membership::forget_address(&mut self.state, expected, found);
+    fn on_mismatched_sender(&mut self, expected: NodeId, actual: NodeId) {
+        let effects = membership::forget_address(&mut self.state, expected, actual);
         self.apply(effects);
         // A node with an open link to this node has merely changed its address.
-        if !self.links.is_held_by(expected) {
-            let effects = self.failure_detector.on_replaced(&mut self.state, expected, &mut self.random);
+        if !self.links.has_inbound_link_from(expected) {
+            let effects = self.failure_detector.on_address_taken(&mut self.state, expected, &mut self.random);
             self.apply(effects);
         }
     }
 
     /// Handles the PONG to a PING of this node.
     fn on_answer(&mut self, header: &Header, section: &GossipSection) {
-        self.service.on_answer(&mut self.state, header, section);
+        self.service_state.on_answer(&mut self.state, header, section);
         let now = self.state.now();
-        let contact = &mut self.state.known_node_mut(header.sender).contact;
-        contact.ping_sent = None;
-        contact.pong_received = Some(now);
+        let contact = &mut self.state.known_node_mut(header.sender).contact_times;
+        contact.ping_sent_at = None;
+        contact.pong_received_at = Some(now);
         contact.refused_since = None;
-        contact.ever_connected = true;
+        contact.was_ever_connected = true;
         let effects = self.failure_detector.on_answer(&mut self.state, header.sender);
         self.apply(effects);
     }
@@ -182,7 +188,7 @@ impl Gossip {
         }
         self.set_role(sender, self.state.announced_role(header));
         self.process_claim(header);
-        if !self.state.knows(sender) {
+        if !self.state.is_known_node(sender) {
             return;
         }
         let counts = self.state.is_voter(sender);
@@ -200,17 +206,17 @@ impl Gossip {
 
     /// Processes a gossip entry. Adds an unknown node. For a known node, the health in the entry is a failure report if
     /// `counts_as_report` is set, because the sender is a master with slots.
-    fn process_entry(&mut self, sender: NodeId, counts: bool, entry: &GossipEntry) {
+    fn process_entry(&mut self, sender: NodeId, counts_as_report: bool, entry: &GossipEntry) {
         let (id, state) = (entry.id, &mut self.state);
         if state.node(id).is_none() {
-            let effect = membership::add_gossiped_node(state, entry, &self.forgotten);
+            let effect = membership::add_gossiped_node(state, entry, &self.forget_list);
             return self.apply(effect);
         }
         if id == state.id() {
             return;
         }
-        if counts {
-            let down = entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
+        if counts_as_report {
+            let down = entry.flags.contains(NodeFlags::PFAIL) || entry.flags.contains(NodeFlags::FAIL);
             let effects = if down {
                 self.failure_detector.on_report(state, id, sender, &mut self.random)
             } else {

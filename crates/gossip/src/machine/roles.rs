@@ -9,7 +9,7 @@ use crate::contract::ReplicationStatus;
 use crate::effect::Effect;
 use crate::event::ClusterEvent;
 use crate::node::{LinkState, Node, Role};
-use crate::outbox::Save;
+use crate::outbox::SaveUrgency;
 use crate::outdated_claim::correct_outdated_claim;
 use crate::state::ClusterState;
 use crate::timeline::TimelineEntry;
@@ -20,7 +20,7 @@ impl Gossip {
     /// Sets the role of `id` and updates everything that depends on the role.
     pub(super) fn set_role(&mut self, id: NodeId, role: Role) {
         let Some(before) = self.state.set_role(id, role) else { return };
-        self.migration.on_role_change(&self.state, id, before);
+        self.replica_migration.on_role_change(&self.state, id, before);
         if before == Role::Master {
             // Replicas own no slots. A vote for a successor of this master is no longer needed.
             self.state.slots.release_all(id);
@@ -29,7 +29,7 @@ impl Gossip {
                 && master != self.state.id()
                 && self.state.are_in_same_shard(id, master)
             {
-                self.state.marks.redirect(id, master);
+                self.state.marks.replace_node(id, master);
             }
         }
         self.apply([Effect::ConfigChanged]);
@@ -60,13 +60,13 @@ impl Gossip {
     }
 
     /// If this node's master has become a replica, makes this node a replica of that replica's master.
-    pub(super) fn follow_chains(&mut self) {
+    pub(super) fn follow_masters_master(&mut self) {
         let state = &self.state;
         let Some(master) = state.myself().master() else { return };
         let root = state.node(master).and_then(Node::master).and_then(|root| state.node(root));
         let root = root.filter(|root| root.id != state.id() && root.is_master()).map(|root| root.id);
         if let Some(root) = root {
-            self.out.log(ClusterEvent::SubReplica { master: root, from: master });
+            self.outbox.log(ClusterEvent::MasterBecameReplica { master: root, old_master: master });
             self.become_replica_of(root);
         }
     }
@@ -80,13 +80,17 @@ impl Gossip {
         for slot in slots.release_all(old).iter() {
             slots.assign(slot, me);
         }
-        marks.drop_invalid(slots, me);
-        let entry = TimelineEntry::Replacement { by: me, epoch };
+        marks.remove_invalid(slots, me);
+        let entry = TimelineEntry::Replacement { new_owner: me, epoch };
         let me = self.state.myself_mut();
         me.config_epoch = me.config_epoch.max(epoch);
         self.end_failover();
-        self.service.on_elected(self.state.now());
-        self.apply([Effect::Record { node: old, entry }, Effect::SaveBeforeClaiming, Effect::Publish]);
+        self.service_state.on_elected(self.state.now());
+        self.apply([
+            Effect::RecordTimeline { node: old, entry },
+            Effect::SaveBeforeClaiming,
+            Effect::Publish,
+        ]);
         self.broadcast_pong();
     }
 
@@ -105,11 +109,11 @@ impl Gossip {
             self.apply(effects);
         }
         // A master that a replica may replace must take no slots, because that replica would not know about them.
-        let may_take = !self.state.marks.importing().is_empty() && !self.self_fail.is_open();
+        let may_take = !self.state.marks.importing().is_empty() && !self.self_fail.blocks_serving();
         if may_take && self.state.nodes[&sender].is_master() {
-            let is_pending = |slot| self.set_slots.is_pending(slot);
+            let is_pending = |slot| self.set_slot_queue.is_pending(slot);
             let effects =
-                self.given_away.on_claim(&mut self.state, sender, &header.slots, stream, is_pending);
+                self.given_away_slots.on_claim(&mut self.state, sender, &header.slots, stream, is_pending);
             self.apply(effects);
         }
         if is_news {
@@ -136,14 +140,14 @@ impl Gossip {
     /// Takes an epoch above all known ones. Returns `None` if this node already has the highest epoch.
     pub(super) fn bump_epoch(&mut self) -> Option<Epoch> {
         let epoch = claims::bump_epoch(&mut self.state)?;
-        self.out.save(Save::BeforeClaiming);
-        self.out.publish();
+        self.outbox.save(SaveUrgency::BeforeClaiming);
+        self.outbox.publish();
         Some(epoch)
     }
 
     /// Replaces the outbound link to `id` at once.
     pub(super) fn reconnect(&mut self, id: NodeId) {
-        let effect = self.links.close(&mut self.state, id);
+        let effect = self.links.close_outbound(&mut self.state, id);
         self.apply(effect);
         let retry_at = self.state.now();
         if let Some(node) = self.state.nodes.get_mut(&id) {
@@ -155,27 +159,27 @@ impl Gossip {
     /// the gossiped FORGET stops spreading.
     pub(super) fn forget_by_gossip(&mut self, id: NodeId, ttl: Duration) {
         let is_mine = id == self.state.id() || self.state.myself().master() == Some(id);
-        if !is_mine && self.state.knows(id) {
+        if !is_mine && self.state.is_known_node(id) {
             self.forget(id, ttl);
         }
     }
 
     pub(super) fn forget(&mut self, id: NodeId, ttl: Duration) {
-        self.forgotten.add(id, ttl, self.state.now());
+        self.forget_list.add(id, ttl, self.state.now());
         self.remove_node(id);
     }
 
     /// Removes a node and all references to it.
     pub(super) fn remove_node(&mut self, id: NodeId) {
         assert_ne!(id, self.state.id(), "a node stays in its own view");
-        let effect = self.links.close(&mut self.state, id);
+        let effect = self.links.close_outbound(&mut self.state, id);
         self.apply(effect);
         let role = membership::remove_node(&mut self.state, id);
         self.links.on_node_removed(id);
         self.failure_detector.on_node_removed(id);
         self.votes.on_replaced(id);
         if let Some(role) = role {
-            self.migration.on_node_removed(&self.state, id, role);
+            self.replica_migration.on_node_removed(&self.state, id, role);
         }
         self.apply([Effect::ConfigChanged]);
     }

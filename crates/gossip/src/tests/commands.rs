@@ -2,7 +2,7 @@
 
 use slot_routing::{ClientTransport, Epoch, Slot};
 
-use super::net::{Net, config};
+use super::net::{SimulatedNetwork, config};
 use crate::{FailoverMode, OperatorCommand, OperatorError, OperatorReply, SET_SLOT_TIMEOUT, SlotChange};
 
 fn slot(number: u16) -> Slot {
@@ -13,34 +13,40 @@ fn set_slot_with_keys(number: u16, change: SlotChange) -> OperatorCommand {
     OperatorCommand::SetSlot { slot: slot(number), change, keys_in_slot: 3, timeout: SET_SLOT_TIMEOUT }
 }
 
-const HOLDS_KEYS: &str = "Can't assign hashslot 0 to a different node while I still hold keys";
+const HOLDS_KEYS_ERROR: &str = "Can't assign hashslot 0 to a different node while I still hold keys";
 
 #[test]
 fn command_errors_have_the_texts_of_redis() {
-    let mut net = Net::cluster(3, 6, &config(2000), 1);
+    let mut net = SimulatedNetwork::cluster(3, 6, &config(2000), 1);
     let id = |index: usize| net.id(index).to_string();
     let (me, other, replica, mine) = (id(0), id(1), id(3), 0);
     let nobody = "abc".to_owned();
     let set = set_slot_with_keys;
     let replicate = |node: &str| OperatorCommand::Replicate { node: node.to_owned(), holds_keys: false };
     let forget = |node: &str| OperatorCommand::Forget { node: node.to_owned() };
-    use SlotChange::{Importing, Migrating, Node};
+    use SlotChange::{AssignTo, Importing, Migrating};
+    let flush = OperatorCommand::FlushSlots { holds_keys: true };
+    let failover = OperatorCommand::Failover(FailoverMode::Graceful);
     // Columns: node, command, expected error without "ERR "
     let about_slots = [
         (0, OperatorCommand::AddSlots(vec![slot(1)]), "Slot 1 is already busy".to_owned()),
+        (0, flush, "DB must be empty to perform CLUSTER FLUSHSLOTS.".to_owned()),
+        (0, set(mine, Migrating { target: nobody.clone() }), "I don't know about node abc".to_owned()),
         (
             0,
-            OperatorCommand::FlushSlots { holds_keys: true },
-            "DB must be empty to perform CLUSTER FLUSHSLOTS.".to_owned(),
+            set(mine, Importing { source: other.clone() }),
+            "I'm already the owner of hash slot 0".to_owned(),
         ),
-        (0, set(mine, Migrating { to: nobody.clone() }), "I don't know about node abc".to_owned()),
-        (0, set(mine, Importing { from: other.clone() }), "I'm already the owner of hash slot 0".to_owned()),
-        (0, set(16_000, Migrating { to: other.clone() }), "I'm not the owner of hash slot 16000".to_owned()),
-        (0, set(mine, Migrating { to: replica.clone() }), "Target node is not a master".to_owned()),
-        (0, set(mine, Migrating { to: me.clone() }), "Target node is myself".to_owned()),
-        (0, set(16_000, Importing { from: me.clone() }), "Target node is myself".to_owned()),
-        (0, set(mine, Node(nobody)), "Unknown node abc".to_owned()),
-        (0, set(mine, Node(other.clone())), format!("{HOLDS_KEYS} for this hash slot.")),
+        (
+            0,
+            set(16_000, Migrating { target: other.clone() }),
+            "I'm not the owner of hash slot 16000".to_owned(),
+        ),
+        (0, set(mine, Migrating { target: replica.clone() }), "Target node is not a master".to_owned()),
+        (0, set(mine, Migrating { target: me.clone() }), "Target node is myself".to_owned()),
+        (0, set(16_000, Importing { source: me.clone() }), "Target node is myself".to_owned()),
+        (0, set(mine, AssignTo(nobody)), "Unknown node abc".to_owned()),
+        (0, set(mine, AssignTo(other.clone())), format!("{HOLDS_KEYS_ERROR} for this hash slot.")),
         (3, set(mine, SlotChange::Stable), "Please use SETSLOT only with masters.".to_owned()),
     ];
     let about_nodes = [
@@ -52,17 +58,13 @@ fn command_errors_have_the_texts_of_redis() {
             replicate(&other),
             "To set a master the node must be empty and without assigned slots.".to_owned(),
         ),
-        (
-            0,
-            OperatorCommand::Failover(FailoverMode::Graceful),
-            "You should send CLUSTER FAILOVER to a replica".to_owned(),
-        ),
+        (0, failover, "You should send CLUSTER FAILOVER to a replica".to_owned()),
         (0, forget("abc"), "Unknown node abc".to_owned()),
         (0, forget(&me), "I tried hard but I can't forget myself...".to_owned()),
         (3, forget(&me), "Can't forget my master!".to_owned()),
         (
             0,
-            OperatorCommand::Reset { hard: false, holds_keys: true },
+            OperatorCommand::Reset { is_hard: false, holds_keys: true },
             "CLUSTER RESET can't be called with master nodes containing keys".to_owned(),
         ),
         (
@@ -77,9 +79,9 @@ fn command_errors_have_the_texts_of_redis() {
 }
 
 /// Checks that a node refuses a command with the given error text and that no slot changes its owner.
-fn check_refused(net: &mut Net, index: usize, command: &OperatorCommand, text: &str) {
+fn check_refused(net: &mut SimulatedNetwork, index: usize, command: &OperatorCommand, text: &str) {
     let before = net.hosts[index].gossip.topology();
-    let refusal = net.command(index, command.clone()).expect_err("refused");
+    let refusal = net.run_command(index, command.clone()).expect_err("refused");
     assert_eq!(refusal.to_string(), text, "{command:?}");
     let after = net.hosts[index].gossip.topology();
     assert!(Slot::all().all(|slot| before.owner(slot) == after.owner(slot)), "{command:?} changed something");
@@ -87,42 +89,42 @@ fn check_refused(net: &mut Net, index: usize, command: &OperatorCommand, text: &
 
 #[test]
 fn slots_are_added_and_removed_atomically() {
-    let mut net = Net::new(1, &config(2000), 2);
-    let twice = net.command(0, OperatorCommand::AddSlots(vec![slot(1), slot(2), slot(1)]));
-    assert_eq!(twice, Err(OperatorError::SlotTwice(slot(1))));
+    let mut net = SimulatedNetwork::new(1, &config(2000), 2);
+    let twice = net.run_command(0, OperatorCommand::AddSlots(vec![slot(1), slot(2), slot(1)]));
+    assert_eq!(twice, Err(OperatorError::DuplicateSlot(slot(1))));
     assert_eq!(net.owner_of(0, 1), None);
-    net.command(0, OperatorCommand::AddSlots(vec![slot(1), slot(2)])).unwrap();
+    net.run_command(0, OperatorCommand::AddSlots(vec![slot(1), slot(2)])).unwrap();
     assert_eq!(
-        net.command(0, OperatorCommand::DelSlots(vec![slot(2), slot(3)])),
+        net.run_command(0, OperatorCommand::DelSlots(vec![slot(2), slot(3)])),
         Err(OperatorError::SlotUnassigned(slot(3)))
     );
     assert_eq!(
-        net.command(0, OperatorCommand::DelSlots(vec![slot(2), slot(2)])),
-        Err(OperatorError::SlotTwice(slot(2)))
+        net.run_command(0, OperatorCommand::DelSlots(vec![slot(2), slot(2)])),
+        Err(OperatorError::DuplicateSlot(slot(2)))
     );
-    net.command(0, OperatorCommand::DelSlots(vec![slot(2)])).unwrap();
+    net.run_command(0, OperatorCommand::DelSlots(vec![slot(2)])).unwrap();
     assert_eq!((net.owner_of(0, 1), net.owner_of(0, 2)), (Some(0), None));
-    net.command(0, OperatorCommand::FlushSlots { holds_keys: false }).unwrap();
+    net.run_command(0, OperatorCommand::FlushSlots { holds_keys: false }).unwrap();
     assert_eq!(net.owner_of(0, 1), None);
 }
 
 #[test]
 fn config_epoch_is_set_once_and_bumped_only_when_behind() {
-    let mut net = Net::new(1, &config(2000), 3);
-    net.command(0, OperatorCommand::SetConfigEpoch(Epoch(7))).unwrap();
+    let mut net = SimulatedNetwork::new(1, &config(2000), 3);
+    net.run_command(0, OperatorCommand::SetConfigEpoch(Epoch(7))).unwrap();
     assert_eq!(
-        net.command(0, OperatorCommand::SetConfigEpoch(Epoch(8))),
+        net.run_command(0, OperatorCommand::SetConfigEpoch(Epoch(8))),
         Err(OperatorError::EpochAlreadySet)
     );
-    assert_eq!(net.command(0, OperatorCommand::BumpEpoch), Ok(OperatorReply::Still(Epoch(7))));
-    let mut net = Net::cluster(3, 3, &config(2000), 4);
-    assert_eq!(net.command(0, OperatorCommand::BumpEpoch), Ok(OperatorReply::Bumped(Epoch(4))));
-    assert_eq!(net.command(0, OperatorCommand::BumpEpoch), Ok(OperatorReply::Still(Epoch(4))));
+    assert_eq!(net.run_command(0, OperatorCommand::BumpEpoch), Ok(OperatorReply::EpochUnchanged(Epoch(7))));
+    let mut net = SimulatedNetwork::cluster(3, 3, &config(2000), 4);
+    assert_eq!(net.run_command(0, OperatorCommand::BumpEpoch), Ok(OperatorReply::EpochBumped(Epoch(4))));
+    assert_eq!(net.run_command(0, OperatorCommand::BumpEpoch), Ok(OperatorReply::EpochUnchanged(Epoch(4))));
 }
 
 #[test]
 fn cluster_nodes_and_info_have_the_format_tools_expect() {
-    let mut net = Net::cluster(3, 6, &config(2000), 5);
+    let mut net = SimulatedNetwork::cluster(3, 6, &config(2000), 5);
     net.run(std::time::Duration::from_millis(950));
     let text = net.hosts[3].gossip.nodes_text(ClientTransport::default());
     assert_eq!(text.lines().count(), 6);
@@ -168,7 +170,7 @@ fn cluster_nodes_and_info_have_the_format_tools_expect() {
         net.hosts[2].gossip.replicas_text(&replica, ClientTransport::default()),
         Err(OperatorError::NotAMaster)
     );
-    assert_eq!(net.hosts[2].gossip.failure_reports(&me), Ok(0));
+    assert_eq!(net.hosts[2].gossip.count_failure_reports(&me), Ok(0));
     // Each of the other five nodes has one outbound and one inbound link with node 2.
     assert_eq!(net.hosts[2].gossip.link_reports().len(), 10);
 }

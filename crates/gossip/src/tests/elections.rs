@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slot_routing::Slot;
 
-use super::net::{Net, config};
+use super::net::{SimulatedNetwork, config};
 use crate::{
     ClusterEvent, ElectionEvent, ElectionResetReason, FailoverMode, OperatorCommand, OperatorReply,
     SET_SLOT_TIMEOUT, SlotChange,
@@ -12,42 +12,42 @@ use crate::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-fn six_nodes(seed: u64) -> Net {
-    Net::cluster(3, 6, &config(2000), seed)
+fn six_nodes(seed: u64) -> SimulatedNetwork {
+    SimulatedNetwork::cluster(3, 6, &config(2000), seed)
 }
 
-fn elections(net: &Net, index: usize) -> usize {
+fn count_elections(net: &SimulatedNetwork, index: usize) -> usize {
     let started =
         |(_, event): &&(_, ClusterEvent)| matches!(event, ClusterEvent::Election(ElectionEvent::Started(_)));
     net.hosts[index].log.iter().filter(started).count()
 }
 
 /// Whether all nodes serve and agree on the slot owners. Not all nodes need to know the role of node 0.
-fn owners_agree(net: &Net) -> bool {
+fn owners_agree(net: &SimulatedNetwork) -> bool {
     (0..6).all(|host| {
         let same = |slot: u16| net.owner_of(host, slot) == net.owner_of(0, slot);
         net.hosts[host].gossip.is_serving() && (0..16_384).step_by(64).all(same)
     })
 }
 
-fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
+fn move_slot(net: &mut SimulatedNetwork, slot: u16, from: usize, to: usize) {
     let slot = Slot::new(slot).unwrap();
-    let name = |net: &Net, index: usize| net.id(index).to_string();
+    let name = |net: &SimulatedNetwork, index: usize| net.id(index).to_string();
     let (source, target) = (name(net, from), name(net, to));
-    let set = |net: &mut Net, index: usize, change: SlotChange| {
+    let set = |net: &mut SimulatedNetwork, index: usize, change: SlotChange| {
         let timeout = SET_SLOT_TIMEOUT;
         let command = OperatorCommand::SetSlot { slot, change, keys_in_slot: 0, timeout };
         // The new master may still wait for an acknowledgement of a SETSLOT that it sent before.
         let mut tries = 0..20;
-        while net.command(index, command.clone()).is_err() {
+        while net.run_command(index, command.clone()).is_err() {
             assert!(tries.next().is_some(), "{}", net.merged_logs());
             net.run(MS(100));
         }
     };
-    set(net, to, SlotChange::Importing { from: source });
-    set(net, from, SlotChange::Migrating { to: target.clone() });
+    set(net, to, SlotChange::Importing { source });
+    set(net, from, SlotChange::Migrating { target: target.clone() });
     for index in [to, from] {
-        set(net, index, SlotChange::Node(target.clone()));
+        set(net, index, SlotChange::AssignTo(target.clone()));
     }
 }
 
@@ -65,18 +65,20 @@ fn manual_failover_succeeds_while_role_changes_are_still_spreading() {
         net.kill(0);
         net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
         net.restart(0);
-        net.run_until("it is back", |net| owners_agree(net) && net.hosts[0].copies == Some(net.id(3)));
+        net.run_until("it is back", |net| {
+            owners_agree(net) && net.hosts[0].replicated_master == Some(net.id(3))
+        });
         move_slot(&mut net, 5061, 3, 1);
         assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(OperatorReply::Ok));
         let took = net.run_until("it is the master again", |net| net.writer_of(0) == Some(0));
         assert!(took < MS(500 + 8 * jitter), "jitter {jitter}, seed {seed}: {took:?}\n{}", net.merged_logs());
-        net.run_until("all agree", Net::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_agree);
     }
 }
 
 /// The candidate requests the vote of a voter that was unreachable as soon as a link to the voter is up.
 #[test]
-fn voters_are_asked_as_soon_as_they_are_reachable() {
+fn votes_are_requested_as_soon_as_voters_are_reachable() {
     for seed in 0..10 {
         let mut net = six_nodes(seed);
         for voter in [1, 2] {
@@ -88,13 +90,13 @@ fn voters_are_asked_as_soon_as_they_are_reachable() {
         assert!(!net.hosts[3].gossip.myself().is_master(), "one of two votes");
         net.heal();
         net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
-        assert_eq!(elections(&net, 3), 1, "{}", net.merged_logs());
+        assert_eq!(count_elections(&net, 3), 1, "{}", net.merged_logs());
         assert!(net.hosts[1].gossip.myself().is_master());
     }
 }
 
-fn is_reset(why: &dyn Fn(&ElectionResetReason) -> bool) -> impl Fn(&ClusterEvent) -> bool {
-    move |event| matches!(event, ClusterEvent::Election(ElectionEvent::Reset { why: told, .. }) if why(told))
+fn is_reset(has_reason: &dyn Fn(&ElectionResetReason) -> bool) -> impl Fn(&ClusterEvent) -> bool {
+    move |event| matches!(event, ClusterEvent::Election(ElectionEvent::Reset { reason: told, .. }) if has_reason(told))
 }
 
 /// FORCE during an election without votes restarts the election and logs the reset.
@@ -105,11 +107,11 @@ fn election_reset_by_an_operator_is_logged() {
         net.mute(voter, 3);
     }
     net.kill(0);
-    net.run_until("the replica starts an election", |net| elections(net, 3) == 1);
-    assert!(!net.hosts[3].logged(is_reset(&|_| true)));
+    net.run_until("the replica starts an election", |net| count_elections(net, 3) == 1);
+    assert!(!net.hosts[3].has_logged(is_reset(&|_| true)));
     assert_eq!(net.failover(3, FailoverMode::Force), Ok(OperatorReply::Ok));
     assert!(
-        net.hosts[3].logged(is_reset(&|why| *why == ElectionResetReason::ManualFailover)),
+        net.hosts[3].has_logged(is_reset(&|why| *why == ElectionResetReason::ManualFailover)),
         "{}",
         net.merged_logs()
     );
@@ -121,12 +123,12 @@ fn election_ended_by_a_newer_claim_is_logged() {
     let mut net = six_nodes(1);
     net.cut(&[3], &[1]);
     net.kill(0);
-    net.run_until("the replica starts an election", |net| elections(net, 3) == 1);
+    net.run_until("the replica starts an election", |net| count_elections(net, 3) == 1);
     net.run(MS(20));
-    net.command(2, OperatorCommand::BumpEpoch).unwrap();
+    net.run_command(2, OperatorCommand::BumpEpoch).unwrap();
     let by = net.id(2);
-    let is_outdone = |why: &ElectionResetReason| matches!(why, ElectionResetReason::Claim { by: claimant, .. } if *claimant == by);
-    net.run_until("it begins anew", |net| net.hosts[3].logged(is_reset(&is_outdone)));
+    let is_outdone = |why: &ElectionResetReason| matches!(why, ElectionResetReason::NewerClaim { claimant, .. } if *claimant == by);
+    net.run_until("it begins anew", |net| net.hosts[3].has_logged(is_reset(&is_outdone)));
 }
 
 /// Votes that were lost are sent again to the same candidate, in the same epoch.
@@ -142,7 +144,7 @@ fn lost_votes_are_sent_again() {
         // A dead link is replaced after the node timeout.
         let took = net.run_until("the replica takes over", |net| net.writer_of(0) == Some(3));
         assert!(took > MS(500) && took < MS(2600), "seed {seed}: {took:?}\n{}", net.merged_logs());
-        assert_eq!(elections(&net, 3), 1, "{}", net.merged_logs());
+        assert_eq!(count_elections(&net, 3), 1, "{}", net.merged_logs());
     }
 }
 
@@ -168,13 +170,13 @@ fn candidate_with_an_obsolete_epoch_requests_votes_in_a_newer_one() {
         net.failover(3, FailoverMode::Graceful).unwrap();
         net.run(MS(50));
         for node in [2, 1] {
-            net.command(node, OperatorCommand::BumpEpoch).unwrap();
+            net.run_command(node, OperatorCommand::BumpEpoch).unwrap();
         }
         net.run(MS(50));
         net.heal();
         let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
         assert!(took < MS(2500), "seed {seed}: {took:?}\n{}", net.merged_logs());
-        net.run_until("all agree", Net::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_agree);
     }
 }
 
@@ -186,7 +188,7 @@ fn master_that_may_have_been_replaced_while_down_does_not_vote() {
     for seed in 0..10 {
         let mut net = six_nodes(seed);
         net.kill(0);
-        net.run_until("a replica starts an election", |net| elections(net, 3) == 1);
+        net.run_until("a replica starts an election", |net| count_elections(net, 3) == 1);
         [2, 4].into_iter().for_each(|host| net.mute(3, host));
         net.run_until("it is elected", |net| net.hosts[3].gossip.myself().is_master());
         net.cut(&[1, 3, 5], &[0, 2, 4]);
@@ -195,7 +197,7 @@ fn master_that_may_have_been_replaced_while_down_does_not_vote() {
         assert!(net.hosts[5].gossip.myself().is_master(), "seed {seed}\n{}", net.merged_logs());
         assert!(!net.hosts[4].gossip.myself().is_master(), "seed {seed}\n{}", net.merged_logs());
         net.heal();
-        net.run_until("all agree", Net::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_agree);
     }
 }
 
@@ -220,7 +222,7 @@ fn restarted_master_that_missed_an_epoch_votes_in_the_next() {
     for seed in 0..10 {
         let mut net = six_nodes(seed);
         net.kill(1);
-        net.command(0, OperatorCommand::BumpEpoch).unwrap();
+        net.run_command(0, OperatorCommand::BumpEpoch).unwrap();
         net.run(MS(300));
         net.kill(0);
         net.restart(1);
@@ -244,30 +246,36 @@ fn restarted_masters_elect_a_replica_for_one_that_stays_down() {
 /// Offsets of different shards are not comparable.
 #[test]
 fn replica_joining_another_shard_reports_offset_zero_until_synchronized() {
-    let mut net = Net::cluster(3, 7, &config(2000), 1);
+    let mut net = SimulatedNetwork::cluster(3, 7, &config(2000), 1);
     for (host, offset) in [(0, 900), (3, 900), (6, 900), (1, 500), (4, 500)] {
         net.hosts[host].offset = offset;
     }
     net.run(MS(1500));
-    let seen = |net: &Net| net.hosts[4].gossip.node(net.id(6)).map(|node| node.offset.0);
+    let seen = |net: &SimulatedNetwork| net.hosts[4].gossip.node(net.id(6)).map(|node| node.offset.0);
     assert_eq!(seen(&net), Some(900));
-    net.hosts[6].starved = true;
+    net.hosts[6].is_starved = true;
     let node = net.id(1).to_string();
-    net.command(6, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
+    net.run_command(6, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
     net.run(MS(100));
-    assert_eq!((net.hosts[6].foreign, seen(&net)), (true, Some(0)));
+    assert_eq!((net.hosts[6].is_data_foreign, seen(&net)), (true, Some(0)));
     net.hosts[6].offset = 900;
     net.kill(1);
     net.run_until("a replica takes over", |net| net.writer_of(8000).is_some());
     assert_eq!(net.writer_of(8000), Some(4), "{}", net.merged_logs());
     // The new master is in the same shard and has the same history.
-    net.run_until("it is followed", |net| net.hosts[6].copies == Some(net.id(4)));
-    assert!(!net.hosts[6].foreign);
+    net.run_until("it is followed", |net| net.hosts[6].replicated_master == Some(net.id(4)));
+    assert!(!net.hosts[6].is_data_foreign);
 }
 
 /// Kills masters together and returns the time until every slot is served again.
-fn replace_together(masters: usize, replicas: usize, killed: usize, jitter: Duration, seed: u64) -> Duration {
-    let mut net = Net::cluster(masters, masters * (1 + replicas), &config(2000), seed);
+fn time_to_replace_masters(
+    masters: usize,
+    replicas: usize,
+    killed: usize,
+    jitter: Duration,
+    seed: u64,
+) -> Duration {
+    let mut net = SimulatedNetwork::cluster(masters, masters * (1 + replicas), &config(2000), seed);
     net.jitter = jitter;
     net.run(MS(500 + seed % 7 * 31));
     (0..killed).for_each(|master| net.kill(master));
@@ -278,7 +286,7 @@ fn replace_together(masters: usize, replicas: usize, killed: usize, jitter: Dura
     assert!(took < MS(500), "seed {seed}, {replicas} replicas each: {took:?}\n{}", net.merged_logs());
     // Comparing the views of all nodes in every step takes most of the time of a round.
     if seed.is_multiple_of(10) {
-        net.run_until("all agree", Net::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_agree);
     }
     took
 }
@@ -289,7 +297,7 @@ fn replace_together(masters: usize, replicas: usize, killed: usize, jitter: Dura
 fn masters_that_die_together_are_replaced_concurrently_in_a_hundred_rounds() {
     let round = |seed| {
         let jitter = [2, 10, 30][seed as usize % 3];
-        replace_together(11, 1, 5, MS(jitter), seed)
+        time_to_replace_masters(11, 1, 5, MS(jitter), seed)
     };
     let half = || (0..50).map(round).max();
     let (first, second) = std::thread::scope(|scope| {
@@ -302,6 +310,6 @@ fn masters_that_die_together_are_replaced_concurrently_in_a_hundred_rounds() {
 #[test]
 fn replicas_of_masters_that_die_together_do_not_split_the_votes() {
     for seed in 0..8 {
-        replace_together(5, 2, 2, MS(10), seed);
+        time_to_replace_masters(5, 2, 2, MS(10), seed);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::net::{Life, Net, config};
+use super::net::{HostState, SimulatedNetwork, config};
 use crate::{
     ClusterConfig, ClusterEvent, ClusterInput, ElectionEvent, FailoverMode, FailureEvent,
     ManualFailoverEvent, OperatorCommand, OperatorError, OperatorReply, SuspicionCause,
@@ -10,12 +10,12 @@ use crate::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-fn six_nodes(seed: u64) -> Net {
-    Net::cluster(3, 6, &config(2000), seed)
+fn six_nodes(seed: u64) -> SimulatedNetwork {
+    SimulatedNetwork::cluster(3, 6, &config(2000), seed)
 }
 
 /// Whether a node other than 0 serves slot 0.
-fn replaced(net: &Net) -> bool {
+fn is_first_master_replaced(net: &SimulatedNetwork) -> bool {
     net.writer_of(0).is_some_and(|writer| writer != 0)
 }
 
@@ -25,18 +25,18 @@ fn killed_master_is_replaced_long_before_the_node_timeout() {
         let mut net = six_nodes(seed);
         net.run(MS(777 + seed * 13));
         net.kill(0);
-        let took = net.run_until("a replica takes over", replaced);
+        let took = net.run_until("a replica takes over", is_first_master_replaced);
         assert!(took > MS(150), "not before the refusal was confirmed: {took:?}");
         assert!(took < MS(400), "{took:?}\n{}", net.merged_logs());
         assert_eq!(net.writer_of(0), Some(3));
-        net.run_until("all agree", Net::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_agree);
         let record = net.hosts[3].gossip.timeline().records().last().unwrap().clone();
         assert_eq!(record.node, net.id(0));
-        assert!(record.agreed.is_some() && record.replaced.is_some());
-        assert_eq!(record.ballots.len(), 1);
-        assert!(record.ballots[0].votes.len() >= 2);
+        assert!(record.agreed_at.is_some() && record.replacement.is_some());
+        assert_eq!(record.election_attempts.len(), 1);
+        assert!(record.election_attempts[0].votes.len() >= 2);
         let me = net.id(3);
-        let mine = record.suspicions.iter().find(|suspicion| suspicion.by == me);
+        let mine = record.suspicions.iter().find(|suspicion| suspicion.reporter == me);
         assert!(mine.is_none_or(|suspicion| suspicion.cause == Some(SuspicionCause::Refused)));
     }
 }
@@ -50,7 +50,7 @@ fn masters_that_die_in_turn_are_replaced_at_once() {
             let took = net.run_until("the other takes over", |net| net.writer_of(0) == Some(heir));
             assert!(took < MS(400), "{took:?}\n{}", net.merged_logs());
             net.restart(victim);
-            net.run_until("it comes back as a replica", Net::all_agree);
+            net.run_until("it comes back as a replica", SimulatedNetwork::all_agree);
         }
     }
 }
@@ -61,9 +61,9 @@ fn other_shards_serve_while_a_master_is_replaced() {
         let mut net = six_nodes(seed);
         net.kill(0);
         net.run_until("a replica takes over", |net| {
-            let others = net.hosts.iter().filter(|host| host.life == Life::Running);
+            let others = net.hosts.iter().filter(|host| host.host_state == HostState::Running);
             assert!(others.clone().all(|host| host.gossip.is_serving()), "{}", net.merged_logs());
-            replaced(net)
+            is_first_master_replaced(net)
         });
     }
 }
@@ -71,9 +71,10 @@ fn other_shards_serve_while_a_master_is_replaced() {
 #[test]
 fn uncovered_slots_without_a_replica_stop_the_cluster() {
     // Nodes 3 and 4 replicate nodes 0 and 1; node 2 has no replica.
-    let mut net = Net::cluster(3, 5, &config(2000), 1);
-    let serves = |net: &Net| net.hosts[1].gossip.is_serving();
-    let failed = |net: &Net, index: usize| net.hosts[1].gossip.node(net.id(index)).unwrap().has_failed();
+    let mut net = SimulatedNetwork::cluster(3, 5, &config(2000), 1);
+    let serves = |net: &SimulatedNetwork| net.hosts[1].gossip.is_serving();
+    let failed =
+        |net: &SimulatedNetwork, index: usize| net.hosts[1].gossip.node(net.id(index)).unwrap().has_failed();
     net.kill(2);
     net.run_until("it is failed", |net| failed(net, 2));
     assert!(!serves(&net), "{}", net.merged_logs());
@@ -91,12 +92,12 @@ fn uncovered_slots_without_a_replica_stop_the_cluster() {
 fn old_master_returns_as_a_replica_of_the_new_one() {
     let mut net = six_nodes(1);
     net.kill(0);
-    net.run_until("a replica takes over", replaced);
+    net.run_until("a replica takes over", is_first_master_replaced);
     net.run(MS(3000));
     net.restart(0);
-    assert!(net.hosts[0].topology.as_ref().is_some_and(|topology| !topology.serving));
-    net.run_until("the old master follows", |net| net.hosts[0].copies == Some(net.id(3)));
-    net.run_until("all agree", Net::all_agree);
+    assert!(net.hosts[0].topology.as_ref().is_some_and(|topology| !topology.is_serving));
+    net.run_until("the old master follows", |net| net.hosts[0].replicated_master == Some(net.id(3)));
+    net.run_until("all agree", SimulatedNetwork::all_agree);
     assert_eq!(net.owner_of(0, 0), Some(3));
     assert!(!net.hosts[0].gossip.node(net.id(0)).unwrap().is_master());
 }
@@ -107,7 +108,7 @@ fn paused_master_is_replaced_right_after_the_node_timeout() {
         let mut net = six_nodes(seed);
         net.run(MS(500 + seed * 37));
         net.freeze(0);
-        let took = net.run_until("a replica takes over", replaced);
+        let took = net.run_until("a replica takes over", is_first_master_replaced);
         assert!(took >= MS(1750) && took <= MS(2250), "{took:?}\n{}", net.merged_logs());
     }
 }
@@ -116,24 +117,25 @@ fn paused_master_is_replaced_right_after_the_node_timeout() {
 fn resumed_master_does_not_serve_before_it_learns_of_its_replacement() {
     let mut net = six_nodes(3);
     net.freeze(0);
-    net.run_until("a replica takes over", replaced);
+    net.run_until("a replica takes over", is_first_master_replaced);
     net.run(MS(1000));
     net.thaw(0);
     net.run_until("the old master follows", |net| {
         let old = net.hosts[0].topology.as_ref().unwrap();
         assert!(
-            !old.serving || !old.my_member().role.eq(&slot_routing::Role::Master),
+            !old.is_serving || !old.my_member().role.eq(&slot_routing::Role::Master),
             "two masters serve one slot"
         );
-        net.hosts[0].copies == Some(net.id(3))
+        net.hosts[0].replicated_master == Some(net.id(3))
     });
     // The pause of this node did not count as silence of the other nodes.
     assert!(
-        !net.hosts[0].logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::Suspected { .. }))),
+        !net.hosts[0]
+            .has_logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::Suspected { .. }))),
         "{}",
         net.merged_logs()
     );
-    net.run_until("all agree", Net::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_agree);
 }
 
 #[test]
@@ -145,7 +147,7 @@ fn master_paused_for_less_than_the_timeout_stays_master() {
     net.run(MS(5000));
     assert_eq!(net.writer_of(0), Some(0), "{}", net.merged_logs());
     assert!(net.hosts.iter().all(|host| {
-        !host.logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::FailAgreed(_))))
+        !host.has_logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::FailAgreed(_))))
     }));
 }
 
@@ -159,43 +161,43 @@ fn dead_replica_is_marked_failed_and_recovers_after_a_restart() {
     net.run_until("all agree again", |net| {
         net.all_agree() && net.hosts[0].gossip.node(net.id(4)).unwrap().is_healthy()
     });
-    assert_eq!(net.hosts[4].copies, Some(net.id(1)));
+    assert_eq!(net.hosts[4].replicated_master, Some(net.id(1)));
 }
 
 #[test]
 fn replica_with_more_data_is_elected() {
     for seed in 0..10 {
-        let mut net = Net::cluster(3, 9, &config(2000), seed);
+        let mut net = SimulatedNetwork::cluster(3, 9, &config(2000), seed);
         // Node 0 has the replicas 3 and 6.
         net.hosts[0].offset = 1000;
         net.hosts[3].offset = 900;
         net.hosts[6].offset = 1000;
         net.kill(0);
-        let took = net.run_until("a replica takes over", replaced);
+        let took = net.run_until("a replica takes over", is_first_master_replaced);
         assert_eq!(net.writer_of(0), Some(6), "{}", net.merged_logs());
         assert!(took < MS(400), "{took:?}");
-        net.run_until("all agree", Net::all_agree);
-        assert_eq!(net.hosts[3].copies, Some(net.id(6)));
+        net.run_until("all agree", SimulatedNetwork::all_agree);
+        assert_eq!(net.hosts[3].replicated_master, Some(net.id(6)));
     }
 }
 
 #[test]
 fn replicas_with_the_same_data_do_not_split_the_vote() {
     for seed in 0..8 {
-        let mut net = Net::cluster(3, 12, &config(2000), seed);
+        let mut net = SimulatedNetwork::cluster(3, 12, &config(2000), seed);
         net.kill(0);
-        let took = net.run_until("a replica takes over", replaced);
+        let took = net.run_until("a replica takes over", is_first_master_replaced);
         assert!(took < MS(400), "seed {seed}: {took:?}\n{}", net.merged_logs());
     }
 }
 
 #[test]
 fn two_masters_that_die_at_once_are_both_replaced() {
-    let mut net = Net::cluster(5, 10, &config(2000), 6);
+    let mut net = SimulatedNetwork::cluster(5, 10, &config(2000), 6);
     net.kill(0);
     net.kill(1);
     net.run_until("both are replaced", |net| net.writer_of(0).is_some() && net.writer_of(4000).is_some());
-    net.run_until("all agree", Net::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_agree);
 }
 
 #[test]
@@ -205,7 +207,12 @@ fn no_master_is_replaced_without_a_majority() {
     net.kill(1);
     net.run(MS(10_000));
     assert_eq!(net.writer_of(0), None);
-    assert!(net.hosts.iter().filter(|host| host.life == Life::Running).all(|host| !host.gossip.is_serving()));
+    assert!(
+        net.hosts
+            .iter()
+            .filter(|host| host.host_state == HostState::Running)
+            .all(|host| !host.gossip.is_serving())
+    );
     net.restart(0);
     net.run_until("the majority is back", |net| {
         net.writer_of(16_000).is_some() && net.writer_of(0).is_some()
@@ -223,8 +230,8 @@ fn minority_stops_serving_and_the_majority_continues() {
     net.run_until("the majority replaces it", |net| net.writer_of(0) == Some(3));
     net.run(MS(5000));
     net.heal();
-    net.run_until("all agree", Net::all_agree);
-    assert_eq!(net.hosts[0].copies, Some(net.id(3)));
+    net.run_until("all agree", SimulatedNetwork::all_agree);
+    assert_eq!(net.hosts[0].replicated_master, Some(net.id(3)));
 }
 
 #[test]
@@ -236,14 +243,14 @@ fn minority_elects_no_replica() {
     assert!(!net.hosts[4].gossip.node(net.id(4)).unwrap().is_master());
     assert_eq!(net.writer_of(0), Some(3), "{}", net.merged_logs());
     net.heal();
-    net.run_until("all agree", Net::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_agree);
 }
 
 #[test]
 fn restarted_voter_does_not_vote_twice_in_one_epoch() {
     let mut net = six_nodes(10);
     net.kill(0);
-    net.run_until("a replica takes over", replaced);
+    net.run_until("a replica takes over", is_first_master_replaced);
     let epoch = net.hosts[1].gossip.last_vote_epoch();
     assert!(epoch.0 > 0);
     net.kill(1);
@@ -257,15 +264,15 @@ fn manual_failover_waits_for_the_replication_stream() {
     net.hosts[0].offset = 500;
     net.hosts[3].offset = 400;
     assert_eq!(net.failover(3, FailoverMode::Graceful), Ok(OperatorReply::Ok));
-    net.run_until("the master pauses", |net| net.hosts[0].paused);
+    net.run_until("the master pauses", |net| net.hosts[0].are_writes_paused);
     net.run(MS(200));
     assert_eq!(net.owner_of(3, 0), Some(0), "not before the replica has everything");
     net.hosts[3].offset = 500;
     let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
     assert!(took < MS(300), "{took:?}");
-    net.run_until("all agree", Net::all_agree);
-    assert!(!net.hosts[0].paused);
-    assert_eq!(net.hosts[0].copies, Some(net.id(3)));
+    net.run_until("all agree", SimulatedNetwork::all_agree);
+    assert!(!net.hosts[0].are_writes_paused);
+    assert_eq!(net.hosts[0].replicated_master, Some(net.id(3)));
     // The failover back to the old master is possible at once.
     assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(OperatorReply::Ok));
     net.run_until("the old master is master again", |net| net.writer_of(0) == Some(0));
@@ -276,20 +283,20 @@ fn manual_failover_waits_for_the_replication_stream() {
 #[test]
 fn second_failover_request_does_not_restart_the_failover() {
     use FailoverMode::{Force, Graceful};
-    let runs = || Err(OperatorError::FailoverRuns);
+    let runs = || Err(OperatorError::FailoverInProgress);
     let mut net = six_nodes(11);
     net.hosts[0].offset = 500;
     net.hosts[3].offset = 400;
     assert_eq!(net.failover(3, Graceful), Ok(OperatorReply::Ok));
-    net.run_until("the master pauses", |net| net.hosts[0].paused);
+    net.run_until("the master pauses", |net| net.hosts[0].are_writes_paused);
     net.run(MS(20));
     assert_eq!(net.failover(3, Graceful), runs());
     net.hosts[3].offset = 500;
     let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
     assert!(took < MS(300), "{took:?}");
     let record = net.hosts[3].gossip.timeline().records().last().unwrap();
-    assert_eq!((record.requested.map(|(by, _)| by), record.ballots.len()), (Some(net.id(3)), 1));
-    net.run_until("all agree", Net::all_agree);
+    assert_eq!((record.request.map(|(by, _)| by), record.election_attempts.len()), (Some(net.id(3)), 1));
+    net.run_until("all agree", SimulatedNetwork::all_agree);
 
     net.hosts[0].offset = 400;
     net.cut(&[0], &[1, 2]);
@@ -305,7 +312,7 @@ fn second_failover_request_does_not_restart_the_failover() {
 fn new_replica_can_request_a_failover_at_once() {
     let mut net = six_nodes(15);
     net.kill(0);
-    net.run_until("a replica takes over", replaced);
+    net.run_until("a replica takes over", is_first_master_replaced);
     net.restart(0);
     // Repeats the request until node 0 is a replica with a link to its master.
     while net.failover(0, FailoverMode::Graceful).is_err() {
@@ -321,12 +328,12 @@ fn manual_failover_times_out_if_the_replica_cannot_catch_up() {
     net.hosts[0].offset = 500;
     net.hosts[3].offset = 400;
     net.failover(3, FailoverMode::Graceful).unwrap();
-    net.run_until("the master pauses", |net| net.hosts[0].paused);
-    net.run_until("it resumes", |net| !net.hosts[0].paused);
+    net.run_until("the master pauses", |net| net.hosts[0].are_writes_paused);
+    net.run_until("it resumes", |net| !net.hosts[0].are_writes_paused);
     assert_eq!(net.writer_of(0), Some(0));
     net.run_until("the replica gave up too", |net| {
         net.hosts[3]
-            .logged(|event| matches!(event, ClusterEvent::ManualFailover(ManualFailoverEvent::TimedOut)))
+            .has_logged(|event| matches!(event, ClusterEvent::ManualFailover(ManualFailoverEvent::TimedOut)))
     });
 }
 
@@ -335,11 +342,11 @@ fn force_and_takeover_do_not_ask_the_master() {
     let mut net = six_nodes(13);
     net.failover(3, FailoverMode::Force).unwrap();
     net.run_until("forced", |net| net.writer_of(0) == Some(3));
-    net.run_until("all agree", Net::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_agree);
     net.failover(4, FailoverMode::Takeover).unwrap();
     assert_eq!(net.writer_of(8000), Some(1), "both serve for the moment that the news takes");
     net.run_until("taken over", |net| net.writer_of(8000) == Some(4));
-    net.run_until("all agree", Net::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_agree);
 }
 
 /// SHUTDOWN FAILOVER: the replication stream names the successor. A failover in progress continues without waiting for
@@ -358,9 +365,9 @@ fn master_that_shuts_down_is_replaced_by_the_named_replica() {
         let took = net.run_until("it takes over", |net| net.writer_of(0) == Some(3));
         assert!(took < MS(100), "{took:?}\n{}", net.merged_logs());
         let record = net.hosts[3].gossip.timeline().records().last().unwrap();
-        assert_eq!((record.requested.map(|(by, _)| by), record.ballots.len()), (Some(net.id(3)), 1));
+        assert_eq!((record.request.map(|(by, _)| by), record.election_attempts.len()), (Some(net.id(3)), 1));
         net.heal();
-        net.run_until("all agree", Net::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_agree);
         assert_eq!(net.hosts[0].gossip.myself().master(), Some(net.id(3)));
     }
 }
@@ -378,10 +385,10 @@ fn takeover_works_without_a_majority() {
 
 #[test]
 fn answering_nodes_are_never_suspected() {
-    let mut net = Net::cluster(3, 6, &config(2000), 15);
+    let mut net = SimulatedNetwork::cluster(3, 6, &config(2000), 15);
     net.run(Duration::from_secs(50));
     assert!(net.hosts.iter().all(|host| {
-        !host.logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::Suspected { .. })))
+        !host.has_logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::Suspected { .. })))
     }));
 }
 
@@ -396,9 +403,9 @@ fn starting_node_by_node_causes_no_failover() {
         net.restart(index);
         net.run(MS(350));
     }
-    net.run_until("all agree", Net::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_agree);
     assert!(net.hosts.iter().all(|host| {
-        !host.logged(|event| matches!(event, ClusterEvent::Election(ElectionEvent::Started(_))))
+        !host.has_logged(|event| matches!(event, ClusterEvent::Election(ElectionEvent::Started(_))))
     }));
     assert_eq!(net.writer_of(0), Some(0));
 }
@@ -408,7 +415,7 @@ fn equal_seeds_give_equal_logs() {
     let story = |seed| {
         let mut net = six_nodes(seed);
         net.kill(0);
-        net.run_until("a replica takes over", replaced);
+        net.run_until("a replica takes over", is_first_master_replaced);
         net.run(MS(2000));
         net.merged_logs()
     };
@@ -419,7 +426,7 @@ fn equal_seeds_give_equal_logs() {
 #[test]
 fn restarted_master_without_peers_does_not_serve() {
     // The node timeout exceeds the start delay, so no node is suspected when the delay ends.
-    let mut net = Net::cluster(3, 3, &config(15_000), 13);
+    let mut net = SimulatedNetwork::cluster(3, 3, &config(15_000), 13);
     net.kill(0);
     net.cut(&[0], &[1, 2]);
     net.restart(0);
@@ -440,14 +447,14 @@ fn resumed_master_serves_as_soon_as_a_majority_confirms_it() {
         assert!(!net.hosts[0].gossip.is_serving(), "what lay in its queue says nothing of now");
         let took = net.run_until("it serves again", |net| net.writer_of(0) == Some(0));
         assert!(took <= MS(50), "{took:?}\n{}", net.merged_logs());
-        net.run_until("all agree", Net::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_agree);
     }
 }
 
 #[test]
 fn resumed_master_that_others_consider_failed_waits() {
     // No replica can take over, but the master cannot know this.
-    let mut net = Net::cluster(3, 3, &config(2000), 6);
+    let mut net = SimulatedNetwork::cluster(3, 3, &config(2000), 6);
     net.freeze(0);
     net.run_until("the others fail it", |net| net.hosts[1].gossip.node(net.id(0)).unwrap().has_failed());
     net.run(MS(500));
@@ -478,7 +485,7 @@ fn master_that_returns_at_once_under_a_new_id_is_replaced() {
     for (seed, connect_refused_timeout, down) in
         [(0, 150, 1), (1, 150, 90), (2, 0, 1), (3, 0, 1500), (4, 0, 3)]
     {
-        let mut net = Net::cluster(
+        let mut net = SimulatedNetwork::cluster(
             3,
             6,
             &ClusterConfig { connect_refused_timeout: MS(connect_refused_timeout), ..config(2000) },
@@ -489,7 +496,7 @@ fn master_that_returns_at_once_under_a_new_id_is_replaced() {
         net.kill(0);
         net.run(MS(down));
         net.restart_as_stranger(0);
-        let took = net.run_until("a replica takes over", replaced);
+        let took = net.run_until("a replica takes over", is_first_master_replaced);
         assert!(took < MS(600), "{took:?}\n{}", net.merged_logs());
         assert_eq!(net.writer_of(0), Some(3));
         net.run_until("the others serve on, and hold the old id for failed", |net| {
@@ -505,8 +512,8 @@ fn master_that_is_reset_under_a_new_id_is_replaced() {
     for seed in 0..5 {
         let mut net = six_nodes(seed);
         net.run(MS(777 + seed * 13));
-        net.command(0, OperatorCommand::Reset { hard: true, holds_keys: false }).unwrap();
-        let took = net.run_until("a replica takes over", replaced);
+        net.run_command(0, OperatorCommand::Reset { is_hard: true, holds_keys: false }).unwrap();
+        let took = net.run_until("a replica takes over", is_first_master_replaced);
         assert!(took < MS(300), "{took:?}\n{}", net.merged_logs());
     }
 }
@@ -515,7 +522,7 @@ fn master_that_is_reset_under_a_new_id_is_replaced() {
 /// down. Node 2 did not send the FAIL later, and gossip never mentioned a replica without slots.
 #[test]
 fn fail_agreed_without_links_is_sent_once_they_are_up() {
-    let mut net = Net::cluster(3, 5, &config(2000), 31);
+    let mut net = SimulatedNetwork::cluster(3, 5, &config(2000), 31);
     net.kill(2);
     net.failover(3, FailoverMode::Graceful).unwrap();
     net.run_until("3 takes over", |net| net.writer_of(0) == Some(3));
@@ -525,15 +532,15 @@ fn fail_agreed_without_links_is_sent_once_they_are_up() {
     net.run(Duration::from_secs(1));
     net.cut(&[2], &[0, 1, 4]);
     let agreed = ClusterEvent::Failure(FailureEvent::FailAgreed(net.id(3)));
-    net.run_until("2 agrees", |net| net.hosts[2].logged(|event| *event == agreed));
+    net.run_until("2 agrees", |net| net.hosts[2].has_logged(|event| *event == agreed));
     net.heal();
     net.run_until("0 takes its place again", |net| net.writer_of(0) == Some(0));
 }
 
 #[test]
 fn reset_of_a_master_without_replicas_stops_the_cluster() {
-    let mut net = Net::cluster(3, 3, &config(2000), 1);
-    net.command(0, OperatorCommand::Reset { hard: true, holds_keys: false }).unwrap();
+    let mut net = SimulatedNetwork::cluster(3, 3, &config(2000), 1);
+    net.run_command(0, OperatorCommand::Reset { is_hard: true, holds_keys: false }).unwrap();
     let took =
         net.run_until("no other serves", |net| net.hosts[1..].iter().all(|host| !host.gossip.is_serving()));
     assert!(took < MS(300), "{took:?}\n{}", net.merged_logs());
@@ -551,7 +558,7 @@ fn swapped_addresses_at_startup_cause_no_suspicion() {
     (1..6).for_each(|host| net.restart(host));
     net.run(MS(1500));
     assert!(net.hosts[1].gossip.node(old).is_some_and(|node| node.is_healthy()), "{}", net.merged_logs());
-    net.run_until("a replica takes over", replaced);
+    net.run_until("a replica takes over", is_first_master_replaced);
 }
 
 /// Regression test: of two masters with the same epoch, the one with more data lost its data to the one with the
@@ -569,7 +576,7 @@ fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
         net.hosts[0].gossip.adopt_epoch(epoch);
         net.hosts[ahead].offset = 600;
         net.heal();
-        net.run_until("all agree", Net::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_agree);
         assert_eq!(net.owner_of(1, 0), Some(ahead), "{}", net.merged_logs());
     }
 }
@@ -579,12 +586,12 @@ fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
 #[test]
 fn replica_follows_a_promoted_master_it_cannot_reach() {
     for seed in 0..20 {
-        let mut net = Net::cluster(3, 7, &config(2000), seed);
+        let mut net = SimulatedNetwork::cluster(3, 7, &config(2000), seed);
         net.cut(&[6], &[3]);
         net.run(MS(seed * 37));
         net.failover(3, FailoverMode::Graceful).unwrap();
         net.run_until("it follows the new master", |net| {
-            net.hosts[6].copies == Some(net.id(3)) && net.owner_of(6, 0) == Some(3)
+            net.hosts[6].replicated_master == Some(net.id(3)) && net.owner_of(6, 0) == Some(3)
         });
     }
 }

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use super::net::{Net, config};
+use super::net::{SimulatedNetwork, config};
 use crate::{ClusterConfig, OperatorCommand, SET_SLOT_TIMEOUT, SlotChange};
 use slot_routing::{NodeId, Slot};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 /// Three masters, of which node 0 has the replicas 3, 6 and 7, node 1 has 4, and node 2 has 5.
-fn uneven_cluster(config: &ClusterConfig, seed: u64) -> Net {
-    let mut net = Net::cluster(3, 8, config, seed);
+fn uneven_cluster(config: &ClusterConfig, seed: u64) -> SimulatedNetwork {
+    let mut net = SimulatedNetwork::cluster(3, 8, config, seed);
     let node = net.id(0).to_string();
-    net.command(7, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
-    net.run_until("all agree", Net::all_agree);
+    net.run_command(7, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
+    net.run_until("all agree", SimulatedNetwork::all_agree);
     net
 }
 
 /// The replicas of `master` in the view of node 2.
-fn replicas_of(net: &Net, master: usize) -> Vec<usize> {
+fn replicas_of(net: &SimulatedNetwork, master: usize) -> Vec<usize> {
     let id = net.id(master);
     let of = net.hosts[2].gossip.nodes().filter(|node| node.master() == Some(id));
     let mut indices: Vec<usize> = of.map(|node| net.index_of(node.id)).collect();
@@ -33,9 +33,10 @@ fn spare_replica_with_the_smallest_id_moves_to_an_orphan_after_five_seconds() {
         let first: NodeId = [3, 6, 7].map(|index| net.id(index)).into_iter().min().unwrap();
         let first = net.index_of(first);
         net.kill(4);
-        let took = net.run_until("a replica migrates", |net| net.hosts[first].copies == Some(net.id(1)));
+        let took =
+            net.run_until("a replica migrates", |net| net.hosts[first].replicated_master == Some(net.id(1)));
         assert!(took >= MS(5000) && took < MS(6000), "{took:?}\n{}", net.merged_logs());
-        net.run_until("all agree", Net::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_agree);
         net.run(MS(7000));
         let mut expected = vec![4, first];
         expected.sort_unstable();
@@ -67,10 +68,10 @@ fn promoted_replica_gets_a_migrating_replica() {
 
 #[test]
 fn master_that_never_had_replicas_is_no_orphan() {
-    let mut net = Net::cluster(3, 5, &config(2000), 3);
+    let mut net = SimulatedNetwork::cluster(3, 5, &config(2000), 3);
     // Nodes 3 and 4 replicate nodes 0 and 1; node 2 has no replica. Both move to node 0.
     let node = net.id(0).to_string();
-    net.command(4, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
+    net.run_command(4, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
     net.run(MS(15_000));
     // Node 1 is no orphan, because its only replica was moved on purpose.
     assert_eq!(
@@ -83,15 +84,15 @@ fn master_that_never_had_replicas_is_no_orphan() {
 /// then to the source, which may know it already, and then to all remaining nodes.
 #[test]
 fn emptied_master_becomes_a_replica_and_rejects_a_late_setslot() {
-    let mut net = Net::new(2, &config(2000), 4);
+    let mut net = SimulatedNetwork::new(2, &config(2000), 4);
     let slots = Slot::all().collect::<Vec<_>>();
-    net.command(0, OperatorCommand::AddSlots(slots[1..].to_vec())).unwrap();
-    net.command(1, OperatorCommand::AddSlots(slots[..1].to_vec())).unwrap();
+    net.run_command(0, OperatorCommand::AddSlots(slots[1..].to_vec())).unwrap();
+    net.run_command(1, OperatorCommand::AddSlots(slots[..1].to_vec())).unwrap();
     for (index, epoch) in [(0, 1), (1, 2)] {
-        net.command(index, OperatorCommand::SetConfigEpoch(slot_routing::Epoch(epoch))).unwrap();
+        net.run_command(index, OperatorCommand::SetConfigEpoch(slot_routing::Epoch(epoch))).unwrap();
     }
     net.meet(0, 1);
-    net.run_until("all serve", Net::all_agree);
+    net.run_until("all serve", SimulatedNetwork::all_agree);
     let (target, source) = (net.id(0).to_string(), net.id(1).to_string());
     let set = |change| OperatorCommand::SetSlot {
         slot: slots[0],
@@ -99,11 +100,11 @@ fn emptied_master_becomes_a_replica_and_rejects_a_late_setslot() {
         keys_in_slot: 0,
         timeout: SET_SLOT_TIMEOUT,
     };
-    net.command(0, set(SlotChange::Importing { from: source })).unwrap();
-    net.command(1, set(SlotChange::Migrating { to: target.clone() })).unwrap();
-    net.command(0, set(SlotChange::Node(target.clone()))).unwrap();
-    net.run_until("the source becomes a replica", |net| net.hosts[1].copies == Some(net.id(0)));
-    let late = net.command(1, set(SlotChange::Node(target))).unwrap_err();
+    net.run_command(0, set(SlotChange::Importing { source })).unwrap();
+    net.run_command(1, set(SlotChange::Migrating { target: target.clone() })).unwrap();
+    net.run_command(0, set(SlotChange::AssignTo(target.clone()))).unwrap();
+    net.run_until("the source becomes a replica", |net| net.hosts[1].replicated_master == Some(net.id(0)));
+    let late = net.run_command(1, set(SlotChange::AssignTo(target))).unwrap_err();
     assert_eq!(late.to_string(), "Please use SETSLOT only with masters.");
-    net.run_until("all agree", Net::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_agree);
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::net::{Net, config};
+use super::net::{SimulatedNetwork, config};
 use crate::ClusterConfig;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 /// Three masters with one replica each, and data in every shard.
-fn six_nodes(config: &ClusterConfig, seed: u64) -> Net {
-    let mut net = Net::cluster(3, 6, config, seed);
+fn six_nodes(config: &ClusterConfig, seed: u64) -> SimulatedNetwork {
+    let mut net = SimulatedNetwork::cluster(3, 6, config, seed);
     (0..6).for_each(|host| net.hosts[host].offset = 500);
     net.run(MS(500));
     net
@@ -26,7 +26,7 @@ fn master_restarting_without_data_is_replaced_by_its_replica() {
             net.run_until("its replica takes over", |net| net.writer_of(0).is_some_and(|writer| writer == 3));
         assert!(took < MS(1000), "{took:?}\n{}", net.merged_logs());
         net.run_until("it follows", |net| net.hosts[0].gossip.myself().master() == Some(net.id(3)));
-        net.run_until("all agree", Net::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_agree);
     }
 }
 
@@ -80,7 +80,7 @@ fn empty_master_waits_for_its_replicas_only_until_the_timeout() {
 #[test]
 fn replica_that_missed_a_failover_takes_over_from_empty_masters() {
     for seed in 0..10 {
-        let mut net = Net::cluster(3, 7, &config(2000), seed);
+        let mut net = SimulatedNetwork::cluster(3, 7, &config(2000), seed);
         (0..7).for_each(|host| net.hosts[host].offset = 500);
         net.run(MS(500));
         net.cut(&[6], &[0, 1, 2, 3, 4, 5]);

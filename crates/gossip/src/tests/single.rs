@@ -15,11 +15,11 @@ use crate::{
     Gossip, LinkId, OperatorCommand, OperatorReply, SET_SLOT_TIMEOUT, SlotChange,
 };
 
-const WALL: Millis = Millis(1_790_000_000_000);
+const WALL_TIME: Millis = Millis(1_790_000_000_000);
 
 /// A master with slots, connected to a replica of another master that is FAIL. Returns the machine and the ids of all
 /// three nodes.
-fn voter() -> (Gossip, NodeId, NodeId, NodeId) {
+fn voter_fixture() -> (Gossip, NodeId, NodeId, NodeId) {
     let id = |byte: u8| NodeId::from_random([byte; 20]);
     let (me, master, replica) = (id(1), id(2), id(3));
     let text = format!(
@@ -29,18 +29,22 @@ fn voter() -> (Gossip, NodeId, NodeId, NodeId) {
          vars currentEpoch 5 lastVoteEpoch 4\n"
     );
     let announce = AnnouncedAddress { port: 7001, bus_port: 17001, ..AnnouncedAddress::default() };
-    let config = ClusterConfig { announce, node_timeout: Duration::from_secs(2), ..ClusterConfig::default() };
+    let config = ClusterConfig {
+        announced_address: announce,
+        node_timeout: Duration::from_secs(2),
+        ..ClusterConfig::default()
+    };
     let gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
     (gossip, me, master, replica)
 }
 
-fn at(ms: u64) -> Instant {
+fn at_millis(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
 fn handle(gossip: &mut Gossip, ms: u64, input: ClusterInput) -> Vec<ClusterAction> {
     let mut out = Vec::new();
-    gossip.handle(at(ms), WALL, input, &mut out);
+    gossip.handle(at_millis(ms), WALL_TIME, input, &mut out);
     gossip.assert_indexes_consistent();
     out
 }
@@ -52,10 +56,10 @@ fn replica_header(replica: NodeId, master: NodeId, epoch: u64) -> Header {
         sender: replica,
         flags: NodeFlags::REPLICA,
         message_flags: MessageFlags::default(),
-        serving: false,
+        is_serving: false,
         ip: None,
         port: 7003,
-        other_port: 0,
+        secondary_port: 0,
         bus_port: 17003,
         current_epoch: Epoch(epoch),
         config_epoch: Epoch(2),
@@ -67,12 +71,12 @@ fn replica_header(replica: NodeId, master: NodeId, epoch: u64) -> Header {
 
 /// Starts the machine and skips the check whether it was replaced while it was down.
 fn start(gossip: &mut Gossip) -> Vec<ClusterAction> {
-    let out = handle(gossip, 0, ClusterInput::Start);
+    let out = handle(gossip, 0, ClusterInput::NodeStarted);
     gossip.end_replacement_check();
     out
 }
 
-fn connect(gossip: &mut Gossip, to: u16) -> LinkId {
+fn connect_link(gossip: &mut Gossip, to: u16) -> LinkId {
     let out = start(gossip);
     let link = out.iter().find_map(|action| match action {
         ClusterAction::Connect { link, port, .. } if *port == to => Some(*link),
@@ -83,11 +87,11 @@ fn connect(gossip: &mut Gossip, to: u16) -> LinkId {
     link
 }
 
-fn without_saved(actions: Vec<ClusterAction>) -> Vec<ClusterAction> {
+fn without_persisted_text(actions: Vec<ClusterAction>) -> Vec<ClusterAction> {
     actions
         .into_iter()
         .map(|action| match action {
-            ClusterAction::Persist { sync, .. } => ClusterAction::Persist { text: String::new(), sync },
+            ClusterAction::Persist { sync, .. } => ClusterAction::Persist { nodes_conf: String::new(), sync },
             other => other,
         })
         .collect()
@@ -95,10 +99,14 @@ fn without_saved(actions: Vec<ClusterAction>) -> Vec<ClusterAction> {
 
 #[test]
 fn vote_is_durable_before_it_is_sent_and_given_only_once() {
-    let (mut gossip, me, master, replica) = voter();
-    let link = connect(&mut gossip, 17003);
-    let theirs = LinkId::In(0);
-    handle(&mut gossip, 2, ClusterInput::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+    let (mut gossip, me, master, replica) = voter_fixture();
+    let link = connect_link(&mut gossip, 17003);
+    let theirs = LinkId::Inbound(0);
+    handle(
+        &mut gossip,
+        2,
+        ClusterInput::LinkAccepted { link: theirs, peer_ip: LOCALHOST, local_ip: LOCALHOST },
+    );
     // The topology is published when the replica's data is first seen, and not again for its vote request.
     let ping = Packet {
         header: replica_header(replica, master, 5),
@@ -114,10 +122,10 @@ fn vote_is_durable_before_it_is_sent_and_given_only_once() {
         sender: me,
         flags: NodeFlags::MASTER | NodeFlags::MYSELF | NodeFlags::EXTENSIONS,
         message_flags: MessageFlags::default(),
-        serving: false,
+        is_serving: false,
         ip: None,
         port: 7001,
-        other_port: 0,
+        secondary_port: 0,
         bus_port: 17001,
         current_epoch: Epoch(6),
         config_epoch: Epoch(1),
@@ -125,13 +133,15 @@ fn vote_is_durable_before_it_is_sent_and_given_only_once() {
         slots: (0..=100).map(|n| slot_routing::Slot::new(n).unwrap()).collect(),
         replica_of: None,
     };
-    let Some(ClusterAction::Persist { text, sync: true }) = out.first() else { panic!("{out:?}") };
+    let Some(ClusterAction::Persist { nodes_conf: text, sync: true }) = out.first() else {
+        panic!("{out:?}")
+    };
     assert!(text.ends_with("vars currentEpoch 6 lastVoteEpoch 6\n"), "{text}");
-    let first = without_saved(out);
+    let first = without_persisted_text(out);
     assert_eq!(
         first,
         [
-            ClusterAction::Persist { text: String::new(), sync: true },
+            ClusterAction::Persist { nodes_conf: String::new(), sync: true },
             ClusterAction::Log(ClusterEvent::Election(ElectionEvent::VoteGranted {
                 candidate: replica,
                 epoch: Epoch(6)
@@ -152,9 +162,9 @@ fn vote_is_durable_before_it_is_sent_and_given_only_once() {
 }
 
 /// Requests a vote with `header` and returns the logged decision.
-fn ask(gossip: &mut Gossip, ms: u64, header: Header) -> ElectionEvent {
-    let link = LinkId::In(9);
-    handle(gossip, ms, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+fn request_vote(gossip: &mut Gossip, ms: u64, header: Header) -> ElectionEvent {
+    let link = LinkId::Inbound(9);
+    handle(gossip, ms, ClusterInput::LinkAccepted { link, peer_ip: LOCALHOST, local_ip: LOCALHOST });
     let packet = Box::new(Packet { header, body: MessageBody::AuthRequest });
     let out = handle(gossip, ms, ClusterInput::Packet { link, packet });
     let event = out.into_iter().find_map(|action| match action {
@@ -167,7 +177,7 @@ fn ask(gossip: &mut Gossip, ms: u64, header: Header) -> ElectionEvent {
 #[test]
 fn vote_is_refused_to_other_candidates_of_the_epoch_or_the_same_master() {
     use crate::VoteDenial::{AlreadyVoted, VotedForMasterRecently};
-    let (gossip, _, master, replica) = voter();
+    let (gossip, _, master, replica) = voter_fixture();
     let other = NodeId::from_random([4; 20]);
     let text =
         format!("{other} 127.0.0.1:7004@17004 slave {master} 0 0 2 connected\n{}", gossip.nodes_conf());
@@ -180,28 +190,32 @@ fn vote_is_refused_to_other_candidates_of_the_epoch_or_the_same_master() {
     let mut gossip = restore(&text);
     let by = |candidate: NodeId, epoch: u64| replica_header(candidate, master, epoch);
     let granted = |candidate, epoch| ElectionEvent::VoteGranted { candidate, epoch: Epoch(epoch) };
-    let denied = |candidate, epoch, why| ElectionEvent::VoteDenied { candidate, epoch: Epoch(epoch), why };
-    assert_eq!(ask(&mut gossip, 3, by(replica, 6)), granted(replica, 6));
-    assert_eq!(ask(&mut gossip, 4, by(other, 6)), denied(other, 6, AlreadyVoted));
+    let denied =
+        |candidate, epoch, why| ElectionEvent::VoteDenied { candidate, epoch: Epoch(epoch), reason: why };
+    assert_eq!(request_vote(&mut gossip, 3, by(replica, 6)), granted(replica, 6));
+    assert_eq!(request_vote(&mut gossip, 4, by(other, 6)), denied(other, 6, AlreadyVoted));
     let wait = Duration::from_millis(3998);
-    assert_eq!(ask(&mut gossip, 5, by(other, 7)), denied(other, 7, VotedForMasterRecently { wait }));
+    assert_eq!(
+        request_vote(&mut gossip, 5, by(other, 7)),
+        denied(other, 7, VotedForMasterRecently { remaining_time: wait })
+    );
     // The candidate that got this node's vote gets another one if it needs a new epoch.
-    assert_eq!(ask(&mut gossip, 6, by(replica, 8)), granted(replica, 8));
+    assert_eq!(request_vote(&mut gossip, 6, by(replica, 8)), granted(replica, 8));
     // The time advances in steps, because a longer gap would be detected as a process pause.
     (1..10).for_each(|step| drop(handle(&mut gossip, 400 * step, ClusterInput::Deadline)));
-    assert_eq!(ask(&mut gossip, 4006, by(other, 9)), granted(other, 9));
+    assert_eq!(request_vote(&mut gossip, 4006, by(other, 9)), granted(other, 9));
     // After a restart the node no longer knows which candidate it voted for in this epoch.
     let mut gossip = restore(&gossip.nodes_conf());
-    assert_eq!(ask(&mut gossip, 0, by(other, 9)), denied(other, 9, AlreadyVoted));
+    assert_eq!(request_vote(&mut gossip, 0, by(other, 9)), denied(other, 9, AlreadyVoted));
 }
 
 /// Redis sends extensions only to nodes that set the extension flag in their messages. Redis 7.0 logs a warning for all
 /// extensions but the hostname, so a Redis node gets the others only after it has sent a shard id.
 #[test]
 fn redis_nodes_get_only_the_extensions_they_understand() {
-    let (mut gossip, me, master, replica) = voter();
-    let link = LinkId::In(0);
-    handle(&mut gossip, 0, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+    let (mut gossip, me, master, replica) = voter_fixture();
+    let link = LinkId::Inbound(0);
+    handle(&mut gossip, 0, ClusterInput::LinkAccepted { link, peer_ip: LOCALHOST, local_ip: LOCALHOST });
     let mut pong = |flags: MessageFlags, extensions: Vec<Extension>| {
         let header = Header { message_flags: flags, ..replica_header(replica, master, 5) };
         let body = MessageBody::Ping(GossipSection { entries: Vec::new(), extensions });
@@ -216,7 +230,7 @@ fn redis_nodes_get_only_the_extensions_they_understand() {
         let Some(Packet { header, body: MessageBody::Pong(section) }) = answer else {
             panic!("a PING is answered")
         };
-        assert!(header.message_flags.has(MessageFlags::EXTENSIONS));
+        assert!(header.message_flags.contains(MessageFlags::EXTENSIONS));
         section.extensions
     };
     assert_eq!(pong(MessageFlags::default(), vec![]), []);
@@ -234,29 +248,35 @@ fn redis_nodes_get_only_the_extensions_they_understand() {
 fn refused_votes_report_the_reason() {
     use crate::VoteDenial::{AlreadyVoted, MasterIsUp, OldEpoch, StaleSlot};
     let request = |gossip: &mut Gossip, header: Header| {
-        let theirs = LinkId::In(0);
-        handle(gossip, 2, ClusterInput::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+        let theirs = LinkId::Inbound(0);
+        handle(
+            gossip,
+            2,
+            ClusterInput::LinkAccepted { link: theirs, peer_ip: LOCALHOST, local_ip: LOCALHOST },
+        );
         let packet = Box::new(Packet { header, body: MessageBody::AuthRequest });
         let out = handle(gossip, 3, ClusterInput::Packet { link: theirs, packet });
         out.into_iter().find_map(|action| match action {
-            ClusterAction::Log(ClusterEvent::Election(ElectionEvent::VoteDenied { why, .. })) => Some(why),
+            ClusterAction::Log(ClusterEvent::Election(ElectionEvent::VoteDenied { reason: why, .. })) => {
+                Some(why)
+            }
             _ => None,
         })
     };
     // The epochs 1 to 4 are older than the restart, and this node may have voted in them. The epochs 1 to 3 may also be
     // used by other nodes.
     for epoch in [1, 2, 3] {
-        let (mut gossip, _, master, replica) = voter();
-        connect(&mut gossip, 17003);
+        let (mut gossip, _, master, replica) = voter_fixture();
+        connect_link(&mut gossip, 17003);
         let denial = request(&mut gossip, replica_header(replica, master, epoch));
-        assert_eq!(denial, Some(OldEpoch { current: Epoch(5) }), "epoch {epoch}");
+        assert_eq!(denial, Some(OldEpoch { current_epoch: Epoch(5) }), "epoch {epoch}");
     }
-    let (mut gossip, _, master, replica) = voter();
-    connect(&mut gossip, 17003);
+    let (mut gossip, _, master, replica) = voter_fixture();
+    connect_link(&mut gossip, 17003);
     assert_eq!(request(&mut gossip, replica_header(replica, master, 4)), Some(AlreadyVoted));
 
-    let (mut gossip, _, master, replica) = voter();
-    connect(&mut gossip, 17003);
+    let (mut gossip, _, master, replica) = voter_fixture();
+    connect_link(&mut gossip, 17003);
     let mut stale = replica_header(replica, master, 6);
     stale.config_epoch = Epoch(0);
     let slot = slot_routing::Slot::new(101).unwrap();
@@ -264,11 +284,11 @@ fn refused_votes_report_the_reason() {
 
     // The master is up: no vote unless an operator forces the failover.
     for (flags, denial) in [(MessageFlags::default(), Some(MasterIsUp)), (MessageFlags::FORCE_ACK, None)] {
-        let (gossip, _, master, replica) = voter();
+        let (gossip, _, master, replica) = voter_fixture();
         let text = gossip.nodes_conf().replace("master,fail", "master");
         let config = gossip.config().clone();
         let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
-        connect(&mut gossip, 17003);
+        connect_link(&mut gossip, 17003);
         let mut header = replica_header(replica, master, 6);
         header.message_flags = flags;
         assert_eq!(request(&mut gossip, header), denial);
@@ -279,8 +299,10 @@ fn refused_votes_report_the_reason() {
 fn new_node_saves_nodes_conf_first() {
     let mut gossip = Gossip::new(ClusterConfig::default(), ChaCha8Rng::seed_from_u64(1));
     assert_eq!(gossip.next_deadline(), Some(Instant::ORIGIN));
-    let out = handle(&mut gossip, 0, ClusterInput::Start);
-    let [ClusterAction::Persist { text, sync: true }, ClusterAction::Publish(topology)] = &out[..] else {
+    let out = handle(&mut gossip, 0, ClusterInput::NodeStarted);
+    let [ClusterAction::Persist { nodes_conf: text, sync: true }, ClusterAction::Publish(topology)] =
+        &out[..]
+    else {
         panic!("{out:?}")
     };
     let me = gossip.id();
@@ -290,16 +312,20 @@ fn new_node_saves_nodes_conf_first() {
             "{me} :0@0,,shard-id={me} myself,master - 0 0 0 connected\nvars currentEpoch 0 lastVoteEpoch 0\n"
         )
     );
-    assert!(!topology.serving);
+    assert!(!topology.is_serving);
     assert_eq!(gossip.next_deadline(), None, "alone, there is nothing to do");
 }
 
 #[test]
 fn unknown_sender_gets_a_pong_and_no_influence() {
-    let (mut gossip, _, master, _) = voter();
-    connect(&mut gossip, 17003);
-    let theirs = LinkId::In(0);
-    handle(&mut gossip, 2, ClusterInput::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+    let (mut gossip, _, master, _) = voter_fixture();
+    connect_link(&mut gossip, 17003);
+    let theirs = LinkId::Inbound(0);
+    handle(
+        &mut gossip,
+        2,
+        ClusterInput::LinkAccepted { link: theirs, peer_ip: LOCALHOST, local_ip: LOCALHOST },
+    );
     let stranger = NodeId::from_random([9; 20]);
     let mut header = replica_header(stranger, master, 99);
     header.replica_of = None;
@@ -322,9 +348,9 @@ fn unknown_sender_gets_a_pong_and_no_influence() {
 fn reply_carries_the_token_of_its_command() {
     let mut gossip = Gossip::new(ClusterConfig::default(), ChaCha8Rng::seed_from_u64(1));
     let out = handle(&mut gossip, 0, ClusterInput::Command { token: 7, command: OperatorCommand::BumpEpoch });
-    let reply = ClusterAction::Reply { token: 7, result: Ok(OperatorReply::Bumped(Epoch(1))) };
+    let reply = ClusterAction::Reply { token: 7, result: Ok(OperatorReply::EpochBumped(Epoch(1))) };
     assert!(
-        matches!(&out[0], ClusterAction::Persist { text, sync: true } if text.contains("currentEpoch 1 "))
+        matches!(&out[0], ClusterAction::Persist { nodes_conf, sync: true } if nodes_conf.contains("currentEpoch 1 "))
     );
     assert!(out.contains(&reply));
 }
@@ -332,22 +358,22 @@ fn reply_carries_the_token_of_its_command() {
 #[test]
 fn imported_slot_is_durable_before_the_old_owner_learns_of_it() {
     // This node already has the highest epoch, so no new epoch forces the write.
-    let (mut gossip, me, master, _) = voter();
+    let (mut gossip, me, master, _) = voter_fixture();
     let theirs = slot_routing::Slot::all().find(|slot| gossip.slot_owner(*slot) == Some(master));
     let slot = theirs.expect("the other master has slots");
     let set = |change| OperatorCommand::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
     handle(&mut gossip, 0, ClusterInput::Command { token: 0, command: OperatorCommand::BumpEpoch });
-    let from = SlotChange::Importing { from: master.to_string() };
+    let from = SlotChange::Importing { source: master.to_string() };
     handle(&mut gossip, 1, ClusterInput::Command { token: 1, command: set(from) });
-    let take = set(SlotChange::Node(me.to_string()));
+    let take = set(SlotChange::AssignTo(me.to_string()));
     let out = handle(&mut gossip, 2, ClusterInput::Command { token: 2, command: take });
     assert!(matches!(out.first(), Some(ClusterAction::Persist { sync: true, .. })), "{out:?}");
 }
 
 #[test]
 fn no_header_leaves_before_its_claim_is_durable() {
-    let (mut gossip, _, _, _) = voter();
-    let link = connect(&mut gossip, 17003);
+    let (mut gossip, _, _, _) = voter_fixture();
+    let link = connect_link(&mut gossip, 17003);
     let held = |out: &[ClusterAction]| {
         let mut packets = out.iter().filter_map(|action| match action {
             ClusterAction::Send { link: to, after_persist, .. } if *to == link => Some(*after_persist),
@@ -357,7 +383,7 @@ fn no_header_leaves_before_its_claim_is_durable() {
     };
     let publish = || {
         let (channel, message) = (b"channel".to_vec(), b"message".to_vec());
-        ClusterInput::Publish(crate::wire::Publication { sharded: false, channel, message })
+        ClusterInput::Publish(crate::wire::Publication { is_sharded: false, channel, message })
     };
     assert!(!held(&handle(&mut gossip, 2, publish())));
     handle(&mut gossip, 3, ClusterInput::Command { token: 0, command: OperatorCommand::BumpEpoch });
@@ -370,10 +396,10 @@ fn no_header_leaves_before_its_claim_is_durable() {
 /// old epoch, and lost it to the claim of the old owner, which then gave it away.
 #[test]
 fn slot_is_claimed_under_a_new_epoch_even_if_the_import_mark_is_lost() {
-    let (mut gossip, me, master, _) = voter();
+    let (mut gossip, me, master, _) = voter_fixture();
     let slot = slot_routing::Slot::new(101).unwrap();
     assert_eq!(gossip.slot_owner(slot), Some(master));
-    let change = SlotChange::Node(me.to_string());
+    let change = SlotChange::AssignTo(me.to_string());
     let take = || OperatorCommand::SetSlot {
         slot,
         change: change.clone(),
@@ -400,9 +426,13 @@ fn timed_out_manual_failover_leaves_no_unhandled_deadline() {
          vars currentEpoch 5 lastVoteEpoch 4\n"
     );
     let announce = AnnouncedAddress { port: 7001, bus_port: 17001, ..AnnouncedAddress::default() };
-    let config = ClusterConfig { announce, node_timeout: Duration::from_secs(2), ..ClusterConfig::default() };
+    let config = ClusterConfig {
+        announced_address: announce,
+        node_timeout: Duration::from_secs(2),
+        ..ClusterConfig::default()
+    };
     let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
-    handle(&mut gossip, 0, ClusterInput::Start);
+    handle(&mut gossip, 0, ClusterInput::NodeStarted);
     let force = OperatorCommand::Failover(FailoverMode::Force);
     handle(&mut gossip, 1, ClusterInput::Command { token: 0, command: force });
     for ms in (1..10_000).step_by(50) {
@@ -410,13 +440,13 @@ fn timed_out_manual_failover_leaves_no_unhandled_deadline() {
         for _ in 0..5 {
             handle(&mut gossip, ms, ClusterInput::Deadline);
         }
-        assert!(gossip.next_deadline() > Some(at(ms)), "{:?} at {ms} ms", gossip.next_deadline());
+        assert!(gossip.next_deadline() > Some(at_millis(ms)), "{:?} at {ms} ms", gossip.next_deadline());
     }
 }
 
 /// A cluster of five masters, of which node 5 is FAIL. Nodes 6 and 7 replicate nodes 1 and 2; this node (9) replicates
 /// node 5.
-fn candidate() -> (Gossip, impl Fn(u8) -> NodeId) {
+fn candidate_fixture() -> (Gossip, impl Fn(u8) -> NodeId) {
     let id = |byte: u8| NodeId::from_random([byte; 20]);
     let mut text = String::new();
     for node in 1..=5u8 {
@@ -440,11 +470,11 @@ fn candidate() -> (Gossip, impl Fn(u8) -> NodeId) {
 /// votes in the same epoch.
 #[test]
 fn votes_of_masters_replaced_during_the_election_do_not_count() {
-    let (mut gossip, id) = candidate();
-    handle(&mut gossip, 0, ClusterInput::Start);
-    let source = crate::ReplicationSource::Streaming { last_heard: at(0) };
+    let (mut gossip, id) = candidate_fixture();
+    handle(&mut gossip, 0, ClusterInput::NodeStarted);
+    let source = crate::ReplicationSource::Streaming { last_heard: at_millis(0) };
     let facts = crate::ReplicationStatus { offset: ReplOffset(10), source };
-    let mut out = handle(&mut gossip, 0, ClusterInput::Replication(facts));
+    let mut out = handle(&mut gossip, 0, ClusterInput::ReplicationChanged(facts));
     let started = |out: &[ClusterAction]| {
         out.iter().find_map(|action| match action {
             ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Started(epoch))) => Some(*epoch),
@@ -469,8 +499,12 @@ fn votes_of_masters_replaced_during_the_election_do_not_count() {
             replica_of: master.map(&id),
             ..replica_header(id(node), id(node), 0)
         };
-        let link = LinkId::In(u64::from(node));
-        handle(&mut gossip, now, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+        let link = LinkId::Inbound(u64::from(node));
+        handle(
+            &mut gossip,
+            now,
+            ClusterInput::LinkAccepted { link, peer_ip: LOCALHOST, local_ip: LOCALHOST },
+        );
         let packet = Box::new(Packet { header, body });
         let out = handle(&mut gossip, now, ClusterInput::Packet { link, packet });
         out.contains(&ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Won(epoch))))
@@ -486,21 +520,21 @@ fn votes_of_masters_replaced_during_the_election_do_not_count() {
 #[test]
 fn vote_of_the_winner_of_the_same_epoch_does_not_count() {
     for (elected, wins) in [(Epoch(5), true), (Epoch(6), false)] {
-        let (mut gossip, id) = candidate();
-        handle(&mut gossip, 0, ClusterInput::Start);
+        let (mut gossip, id) = candidate_fixture();
+        handle(&mut gossip, 0, ClusterInput::NodeStarted);
         let force = OperatorCommand::Failover(FailoverMode::Force);
         handle(&mut gossip, 1, ClusterInput::Command { token: 0, command: force });
         for (voter, epoch) in [(1, Epoch(1)), (2, Epoch(2)), (3, elected)] {
-            vote(&mut gossip, id(voter), voter, epoch);
+            deliver_vote(&mut gossip, id(voter), voter, epoch);
         }
         assert_eq!(gossip.myself().is_master(), wins);
     }
 }
 
 /// Delivers a vote in epoch 6 from a master with a hundred slots.
-fn vote(gossip: &mut Gossip, voter: NodeId, number: u8, config_epoch: Epoch) {
-    let link = LinkId::In(u64::from(number));
-    handle(gossip, 2, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+fn deliver_vote(gossip: &mut Gossip, voter: NodeId, number: u8, config_epoch: Epoch) {
+    let link = LinkId::Inbound(u64::from(number));
+    handle(gossip, 2, ClusterInput::LinkAccepted { link, peer_ip: LOCALHOST, local_ip: LOCALHOST });
     let slots = (0..100).map(|n| slot_routing::Slot::new(u16::from(number) * 100 + n).unwrap());
     let flags = NodeFlags::MASTER;
     let (slots, replica_of) = (slots.collect(), None);
@@ -516,8 +550,8 @@ fn vote(gossip: &mut Gossip, voter: NodeId, number: u8, config_epoch: Epoch) {
 /// another candidate, so two nodes won the same epoch.
 #[test]
 fn elected_node_votes_for_no_other_candidate_in_its_epoch() {
-    let (mut gossip, id) = candidate();
-    handle(&mut gossip, 0, ClusterInput::Start);
+    let (mut gossip, id) = candidate_fixture();
+    handle(&mut gossip, 0, ClusterInput::NodeStarted);
     let force = OperatorCommand::Failover(FailoverMode::Force);
     let out = handle(&mut gossip, 1, ClusterInput::Command { token: 0, command: force });
     let epoch = Epoch(6);
@@ -525,10 +559,12 @@ fn elected_node_votes_for_no_other_candidate_in_its_epoch() {
         out.contains(&ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Started(epoch)))),
         "{out:?}"
     );
-    let Some(ClusterAction::Persist { text, sync: true }) = out.first() else { panic!("{out:?}") };
+    let Some(ClusterAction::Persist { nodes_conf: text, sync: true }) = out.first() else {
+        panic!("{out:?}")
+    };
     assert!(text.ends_with("vars currentEpoch 6 lastVoteEpoch 6\n"), "{text}");
     for voter in 1..=3u8 {
-        vote(&mut gossip, id(voter), voter, Epoch(u64::from(voter)));
+        deliver_vote(&mut gossip, id(voter), voter, Epoch(u64::from(voter)));
     }
     assert!(gossip.myself().is_master());
     let late = Header {
@@ -537,7 +573,10 @@ fn elected_node_votes_for_no_other_candidate_in_its_epoch() {
         ..replica_header(id(6), id(1), 6)
     };
     let why = crate::VoteDenial::AlreadyVoted;
-    assert_eq!(ask(&mut gossip, 3, late), ElectionEvent::VoteDenied { candidate: id(6), epoch, why });
+    assert_eq!(
+        request_vote(&mut gossip, 3, late),
+        ElectionEvent::VoteDenied { candidate: id(6), epoch, reason: why }
+    );
 }
 
 /// If each message named a tenth of all nodes, the traffic would grow with the square of the cluster size.
@@ -554,9 +593,9 @@ fn ping_in_a_large_cluster_has_ten_random_gossip_entries() {
         );
     }
     let announce = AnnouncedAddress { port: 7001, bus_port: 17001, ..AnnouncedAddress::default() };
-    let config = ClusterConfig { announce, ..ClusterConfig::default() };
+    let config = ClusterConfig { announced_address: announce, ..ClusterConfig::default() };
     let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
-    let links: Vec<LinkId> = handle(&mut gossip, 0, ClusterInput::Start)
+    let links: Vec<LinkId> = handle(&mut gossip, 0, ClusterInput::NodeStarted)
         .into_iter()
         .filter_map(|action| if let ClusterAction::Connect { link, .. } = action { Some(link) } else { None })
         .collect();

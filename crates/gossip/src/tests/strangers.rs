@@ -7,7 +7,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
 
-use super::net::{LOCALHOST, Net, config};
+use super::net::{LOCALHOST, SimulatedNetwork, config};
 use crate::wire::{
     ConfigUpdate, GossipEntry, GossipSection, Header, MessageBody, MessageFlags, NodeFlags, Packet,
 };
@@ -18,7 +18,7 @@ fn id(byte: u8) -> NodeId {
 }
 
 /// Restores a master that owns all slots, knows one other node, and has one inbound link.
-fn node() -> Gossip {
+fn restore_master() -> Gossip {
     let text = format!(
         "{} 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-16383\n\
          {} 127.0.0.1:7002@17002 master - 0 0 2 connected\n\
@@ -28,8 +28,8 @@ fn node() -> Gossip {
     );
     let config = ClusterConfig { node_timeout: Duration::from_secs(2), ..ClusterConfig::default() };
     let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
-    handle(&mut gossip, 0, ClusterInput::Start);
-    accept(&mut gossip, 0, 0);
+    handle(&mut gossip, 0, ClusterInput::NodeStarted);
+    accept_link(&mut gossip, 0, 0);
     gossip
 }
 
@@ -39,36 +39,40 @@ fn handle(gossip: &mut Gossip, ms: u64, input: ClusterInput) -> Vec<ClusterActio
     out
 }
 
-fn accept(gossip: &mut Gossip, ms: u64, number: u64) -> Vec<ClusterAction> {
-    handle(gossip, ms, ClusterInput::Accepted { link: LinkId::In(number), peer: LOCALHOST, local: LOCALHOST })
+fn accept_link(gossip: &mut Gossip, ms: u64, number: u64) -> Vec<ClusterAction> {
+    handle(
+        gossip,
+        ms,
+        ClusterInput::LinkAccepted { link: LinkId::Inbound(number), peer_ip: LOCALHOST, local_ip: LOCALHOST },
+    )
 }
 
-fn header(sender: u8, current: u64, claim: u64) -> Header {
+fn header(sender: u8, current_epoch: u64, claim_epoch: u64) -> Header {
     Header {
         sender: id(sender),
         flags: NodeFlags::MASTER,
         message_flags: MessageFlags::default(),
-        serving: true,
+        is_serving: true,
         ip: None,
         port: 7000 + u16::from(sender),
-        other_port: 0,
+        secondary_port: 0,
         bus_port: 17000 + u16::from(sender),
-        current_epoch: Epoch(current),
-        config_epoch: Epoch(claim),
+        current_epoch: Epoch(current_epoch),
+        config_epoch: Epoch(claim_epoch),
         offset: ReplOffset(10),
         slots: SlotSet::new(),
         replica_of: None,
     }
 }
 
-fn say(gossip: &mut Gossip, ms: u64, header: Header, body: MessageBody) -> Vec<ClusterAction> {
+fn receive_packet(gossip: &mut Gossip, ms: u64, header: Header, body: MessageBody) -> Vec<ClusterAction> {
     let packet = Box::new(Packet { header, body });
-    handle(gossip, ms, ClusterInput::Packet { link: LinkId::In(0), packet })
+    handle(gossip, ms, ClusterInput::Packet { link: LinkId::Inbound(0), packet })
 }
 
 #[test]
 fn meet_from_unknown_sender_adds_no_gossiped_nodes() {
-    let mut gossip = node();
+    let mut gossip = restore_master();
     let entry = |number: u16| GossipEntry {
         id: NodeId::from_random([(number % 251) as u8, (number / 251) as u8].repeat(10).try_into().unwrap()),
         ping_sent: 0,
@@ -77,10 +81,10 @@ fn meet_from_unknown_sender_adds_no_gossiped_nodes() {
         port: number,
         bus_port: 10_000 + number,
         flags: NodeFlags::MASTER,
-        other_port: 0,
+        secondary_port: 0,
     };
     let section = GossipSection { entries: (1000..3000).map(entry).collect(), extensions: Vec::new() };
-    say(&mut gossip, 1, header(9, 5, 0), MessageBody::Meet(section));
+    receive_packet(&mut gossip, 1, header(9, 5, 0), MessageBody::Meet(section));
     // Only the unknown sender itself was added, in handshake.
     assert_eq!(gossip.nodes().count(), 3);
     assert_eq!(gossip.nodes().filter(|node| node.handshake.is_some()).count(), 1);
@@ -88,7 +92,7 @@ fn meet_from_unknown_sender_adds_no_gossiped_nodes() {
 
 #[test]
 fn impossible_epochs_are_rejected() {
-    let mut gossip = node();
+    let mut gossip = restore_master();
     let last = (1 << 62) - 1;
     let update = ConfigUpdate { config_epoch: Epoch(last), id: id(2), slots: SlotSet::new() };
     // Packets that name a known node as sender, with a forged current epoch, claim epoch, or UPDATE epoch.
@@ -100,7 +104,7 @@ fn impossible_epochs_are_rejected() {
     ];
     let mut said = 0;
     for (header, body) in forged {
-        let out = say(&mut gossip, 1, header, body);
+        let out = receive_packet(&mut gossip, 1, header, body);
         said += out
             .iter()
             .filter(|action| matches!(action, ClusterAction::Log(ClusterEvent::ImpossibleEpoch { .. })))
@@ -111,48 +115,53 @@ fn impossible_epochs_are_rejected() {
     assert_eq!(gossip.current_epoch(), Epoch(5));
     assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(2));
     // Later packets from the named node are accepted, even with a large but possible epoch lead after a long absence.
-    say(&mut gossip, 2, header(2, 1_000_000, 900_000), MessageBody::Ping(GossipSection::default()));
+    receive_packet(
+        &mut gossip,
+        2,
+        header(2, 1_000_000, 900_000),
+        MessageBody::Ping(GossipSection::default()),
+    );
     assert_eq!(gossip.current_epoch(), Epoch(1_000_000));
     assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(900_000));
 }
 
 #[test]
 fn elections_work_after_a_forged_maximum_epoch() {
-    let mut net = Net::cluster(3, 6, &config(2000), 7);
+    let mut net = SimulatedNetwork::cluster(3, 6, &config(2000), 7);
     let header = Header { current_epoch: Epoch((1 << 62) - 1), ..header(0, 0, 0) };
     let header = Header { sender: net.id(1), ..header };
     let packet = Box::new(Packet { header, body: MessageBody::Ping(GossipSection::default()) });
-    let link = LinkId::In(u64::MAX);
+    let link = LinkId::Inbound(u64::MAX);
     for index in 0..6 {
-        net.feed(index, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+        net.feed(index, ClusterInput::LinkAccepted { link, peer_ip: LOCALHOST, local_ip: LOCALHOST });
         net.feed(index, ClusterInput::Packet { link, packet: packet.clone() });
     }
     net.failover(3, FailoverMode::Force).unwrap();
     net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
-    net.run_until("all agree", Net::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_agree);
 }
 
 #[test]
 fn silent_unknown_links_are_evicted() {
-    let mut gossip = node();
-    say(&mut gossip, 1, header(2, 5, 2), MessageBody::Ping(GossipSection::default()));
-    let close = |number| ClusterAction::Close { link: LinkId::In(number) };
+    let mut gossip = restore_master();
+    receive_packet(&mut gossip, 1, header(2, 5, 2), MessageBody::Ping(GossipSection::default()));
+    let close = |number| ClusterAction::Close { link: LinkId::Inbound(number) };
     for number in 1..4096 {
         assert!(
-            !accept(&mut gossip, 1 + number / 100, number)
+            !accept_link(&mut gossip, 1 + number / 100, number)
                 .iter()
                 .any(|out| matches!(out, ClusterAction::Close { .. }))
         );
     }
     // At the limit, the longest-silent unknown peer is evicted, but never a known node.
-    assert!(accept(&mut gossip, 50, 5000).contains(&close(1)));
-    assert!(accept(&mut gossip, 50, 5001).contains(&close(2)));
+    assert!(accept_link(&mut gossip, 50, 5000).contains(&close(1)));
+    assert!(accept_link(&mut gossip, 50, 5001).contains(&close(2)));
     // The remaining unknown peers time out, and no timer remains.
     let mut closed = Vec::new();
     for ms in (100..12_000).step_by(100) {
         closed.extend(handle(&mut gossip, ms, ClusterInput::Deadline).into_iter().filter_map(
             |out| match out {
-                ClusterAction::Close { link: LinkId::In(number) } => Some(number),
+                ClusterAction::Close { link: LinkId::Inbound(number) } => Some(number),
                 _ => None,
             },
         ));

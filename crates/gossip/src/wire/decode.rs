@@ -6,9 +6,9 @@ use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
 use thiserror::Error;
 
 use super::{
-    BITMAP_BYTES, ConfigUpdate, ENTRY_BYTES, GossipEntry, GossipSection, HEADER_BYTES, Header, ID_BYTES,
-    IP_BYTES, MessageBody, MessageFlags, MessageKind, NodeFlags, Packet, Publication, SIGNATURE,
-    UPDATE_BYTES, VERSION, extension, field_offset,
+    BITMAP_BYTES, ConfigUpdate, GOSSIP_ENTRY_BYTES, GossipEntry, GossipSection, HEADER_BYTES, Header,
+    ID_BYTES, IP_BYTES, MessageBody, MessageFlags, MessageKind, NodeFlags, PROTOCOL_VERSION, Packet,
+    Publication, SIGNATURE, UPDATE_BYTES, extension, field_offset,
 };
 
 /// Maximum packet size, far above any realistic published message.
@@ -22,22 +22,22 @@ pub(crate) const MAX_EPOCH: u64 = 1 << 62;
 pub enum DecodeError {
     /// The packet does not start with the bus signature.
     #[error("bad signature")]
-    Signature,
+    WrongSignature,
     /// The protocol version is not 1.
     #[error("unsupported protocol version {0}")]
-    Version(u16),
+    UnsupportedVersion(u16),
     /// The length field does not match the content.
     #[error("length does not fit the message")]
-    Length,
+    LengthMismatch,
     /// The length field exceeds [`MAX_PACKET_BYTES`].
     #[error("message of {0} bytes is too long")]
-    TooLong(usize),
+    PacketTooLong(usize),
     /// An epoch exceeds the limit that protects against overflow.
     #[error("epoch {0} is beyond any that a cluster can reach")]
-    Epoch(u64),
+    EpochTooHigh(u64),
     /// A node id does not consist of 40 hexadecimal characters.
     #[error("malformed node id")]
-    NodeId,
+    InvalidNodeId,
 }
 
 /// Returns the length of the packet at the start of `bytes`, or `None` if `bytes` has fewer than eight bytes.
@@ -47,18 +47,18 @@ pub enum DecodeError {
 ///
 /// # Errors
 /// Wrong signature, or a length out of bounds.
-pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
+pub fn packet_len(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
     let seen = bytes.len().min(SIGNATURE.len());
     if bytes[..seen] != SIGNATURE[..seen] {
-        return Err(DecodeError::Signature);
+        return Err(DecodeError::WrongSignature);
     }
-    let Some(length) = be32(bytes, field_offset::LENGTH) else { return Ok(None) };
+    let Some(length) = read_u32(bytes, field_offset::LENGTH_OFFSET) else { return Ok(None) };
     let length = length as usize;
     if length < HEADER_BYTES {
-        return Err(DecodeError::Length);
+        return Err(DecodeError::LengthMismatch);
     }
     if length > MAX_PACKET_BYTES {
-        return Err(DecodeError::TooLong(length));
+        return Err(DecodeError::PacketTooLong(length));
     }
     Ok(Some(length))
 }
@@ -68,41 +68,41 @@ pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
 /// # Errors
 /// A field is malformed, or the length does not match.
 pub fn decode(bytes: &[u8]) -> Result<Packet, DecodeError> {
-    if frame_len(bytes)? != Some(bytes.len()) {
-        return Err(DecodeError::Length);
+    if packet_len(bytes)? != Some(bytes.len()) {
+        return Err(DecodeError::LengthMismatch);
     }
     let (head, data) = bytes.split_at(HEADER_BYTES);
-    let field = |place| be16(head, place).expect("inside the header");
-    if field(field_offset::VERSION) != VERSION {
-        return Err(DecodeError::Version(field(field_offset::VERSION)));
+    let field = |place| read_u16(head, place).expect("inside the header");
+    if field(field_offset::VERSION_OFFSET) != PROTOCOL_VERSION {
+        return Err(DecodeError::UnsupportedVersion(field(field_offset::VERSION_OFFSET)));
     }
     let header = decode_header(head)?;
-    let body = decode_body(field(field_offset::KIND), head, data)?;
+    let body = decode_body(field(field_offset::TYPE_OFFSET), head, data)?;
     Ok(Packet { header, body })
 }
 
 fn decode_header(head: &[u8]) -> Result<Header, DecodeError> {
-    let short = |place| be16(head, place).expect("inside the header");
-    let long = |place| be64(head, place).expect("inside the header");
+    let short = |place| read_u16(head, place).expect("inside the header");
+    let long = |place| read_u64(head, place).expect("inside the header");
     Ok(Header {
-        sender: id_at(head, field_offset::SENDER)?,
-        flags: NodeFlags(short(field_offset::FLAGS)),
-        message_flags: MessageFlags(head[field_offset::MESSAGE_FLAGS]),
-        serving: head[field_offset::STATE] == 0,
+        sender: id_at(head, field_offset::SENDER_OFFSET)?,
+        flags: NodeFlags(short(field_offset::FLAGS_OFFSET)),
+        message_flags: MessageFlags(head[field_offset::MESSAGE_FLAGS_OFFSET]),
+        is_serving: head[field_offset::STATE_OFFSET] == 0,
         ip: ip_at(head, field_offset::IP_OFFSET),
-        port: short(field_offset::PORT),
-        other_port: short(field_offset::OTHER_PORT),
-        bus_port: short(field_offset::BUS_PORT),
-        current_epoch: epoch(long(field_offset::CURRENT_EPOCH))?,
-        config_epoch: epoch(long(field_offset::CONFIG_EPOCH))?,
-        offset: ReplOffset(long(field_offset::OFFSET)),
-        slots: bitmap_at(head, field_offset::SLOTS),
-        replica_of: optional_id_at(head, field_offset::REPLICA_OF)?,
+        port: short(field_offset::PORT_OFFSET),
+        secondary_port: short(field_offset::SECONDARY_PORT_OFFSET),
+        bus_port: short(field_offset::BUS_PORT_OFFSET),
+        current_epoch: check_epoch(long(field_offset::CURRENT_EPOCH_OFFSET))?,
+        config_epoch: check_epoch(long(field_offset::CONFIG_EPOCH_OFFSET))?,
+        offset: ReplOffset(long(field_offset::REPL_OFFSET_OFFSET)),
+        slots: bitmap_at(head, field_offset::SLOTS_OFFSET),
+        replica_of: optional_id_at(head, field_offset::REPLICA_OF_OFFSET)?,
     })
 }
 
 fn decode_body(number: u16, head: &[u8], data: &[u8]) -> Result<MessageBody, DecodeError> {
-    let exactly = |bytes| if data.len() == bytes { Ok(()) } else { Err(DecodeError::Length) };
+    let exactly = |bytes| if data.len() == bytes { Ok(()) } else { Err(DecodeError::LengthMismatch) };
     Ok(match MessageKind::ALL.get(usize::from(number)) {
         Some(MessageKind::Ping) => MessageBody::Ping(decode_gossip(head, data)?),
         Some(MessageKind::Pong) => MessageBody::Pong(decode_gossip(head, data)?),
@@ -118,33 +118,37 @@ fn decode_body(number: u16, head: &[u8], data: &[u8]) -> Result<MessageBody, Dec
         Some(MessageKind::ManualFailoverStart) => exactly(0).map(|()| MessageBody::ManualFailoverStart)?,
         Some(MessageKind::Update) => {
             exactly(UPDATE_BYTES)?;
-            let config_epoch = epoch(be64(data, 0).expect("the length was checked"))?;
+            let config_epoch = check_epoch(read_u64(data, 0).expect("the length was checked"))?;
             MessageBody::Update(ConfigUpdate {
                 config_epoch,
                 id: id_at(data, 8)?,
                 slots: bitmap_at(data, 8 + ID_BYTES),
             })
         }
-        Some(MessageKind::Module) | None => MessageBody::Other(number),
+        Some(MessageKind::Module) | None => MessageBody::Unsupported(number),
     })
 }
 
 fn decode_gossip(head: &[u8], data: &[u8]) -> Result<GossipSection, DecodeError> {
-    let count = usize::from(be16(head, field_offset::COUNT).expect("inside the header"));
-    let entries_end = count * ENTRY_BYTES;
+    let count = usize::from(read_u16(head, field_offset::ENTRY_COUNT_OFFSET).expect("inside the header"));
+    let entries_end = count * GOSSIP_ENTRY_BYTES;
     if data.len() < entries_end {
-        return Err(DecodeError::Length);
+        return Err(DecodeError::LengthMismatch);
     }
     let (entries, rest) = data.split_at(entries_end);
-    let entries = entries.chunks_exact(ENTRY_BYTES).map(decode_entry).collect::<Result<_, _>>()?;
-    let follow = MessageFlags(head[field_offset::MESSAGE_FLAGS]).has(MessageFlags::EXTENSIONS);
-    let count = if follow { be16(head, field_offset::EXTENSIONS).expect("inside the header") } else { 0 };
+    let entries = entries.chunks_exact(GOSSIP_ENTRY_BYTES).map(decode_entry).collect::<Result<_, _>>()?;
+    let follow = MessageFlags(head[field_offset::MESSAGE_FLAGS_OFFSET]).contains(MessageFlags::EXTENSIONS);
+    let count = if follow {
+        read_u16(head, field_offset::EXTENSION_COUNT_OFFSET).expect("inside the header")
+    } else {
+        0
+    };
     Ok(GossipSection { entries, extensions: extension::decode_all(rest, count)? })
 }
 
 fn decode_entry(bytes: &[u8]) -> Result<GossipEntry, DecodeError> {
-    let short = |place| be16(bytes, place).expect("inside the entry");
-    let int = |place| be32(bytes, place).expect("inside the entry");
+    let short = |place| read_u16(bytes, place).expect("inside the entry");
+    let int = |place| read_u32(bytes, place).expect("inside the entry");
     Ok(GossipEntry {
         id: id_at(bytes, 0)?,
         ping_sent: int(40),
@@ -153,58 +157,58 @@ fn decode_entry(bytes: &[u8]) -> Result<GossipEntry, DecodeError> {
         port: short(94),
         bus_port: short(96),
         flags: NodeFlags(short(98)),
-        other_port: short(100),
+        secondary_port: short(100),
     })
 }
 
-fn decode_publication(data: &[u8], sharded: bool) -> Result<Publication, DecodeError> {
-    let (Some(channel), Some(message)) = (be32(data, 0), be32(data, 4)) else {
-        return Err(DecodeError::Length);
+fn decode_publication(data: &[u8], is_sharded: bool) -> Result<Publication, DecodeError> {
+    let (Some(channel), Some(message)) = (read_u32(data, 0), read_u32(data, 4)) else {
+        return Err(DecodeError::LengthMismatch);
     };
     let text = &data[8..];
     if u64::from(channel) + u64::from(message) != text.len() as u64 {
-        return Err(DecodeError::Length);
+        return Err(DecodeError::LengthMismatch);
     }
     let (channel, message) = text.split_at(channel as usize);
-    Ok(Publication { sharded, channel: channel.to_vec(), message: message.to_vec() })
+    Ok(Publication { is_sharded, channel: channel.to_vec(), message: message.to_vec() })
 }
 
-fn epoch(number: u64) -> Result<Epoch, DecodeError> {
-    if number < MAX_EPOCH { Ok(Epoch(number)) } else { Err(DecodeError::Epoch(number)) }
+fn check_epoch(number: u64) -> Result<Epoch, DecodeError> {
+    if number < MAX_EPOCH { Ok(Epoch(number)) } else { Err(DecodeError::EpochTooHigh(number)) }
 }
 
-fn id_at(bytes: &[u8], place: usize) -> Result<NodeId, DecodeError> {
-    NodeId::from_bytes(&bytes[place..place + ID_BYTES]).map_err(|_| DecodeError::NodeId)
+fn id_at(bytes: &[u8], offset: usize) -> Result<NodeId, DecodeError> {
+    NodeId::from_bytes(&bytes[offset..offset + ID_BYTES]).map_err(|_| DecodeError::InvalidNodeId)
 }
 
-fn optional_id_at(bytes: &[u8], place: usize) -> Result<Option<NodeId>, DecodeError> {
-    if bytes[place..place + ID_BYTES].iter().all(|&byte| byte == 0) {
+fn optional_id_at(bytes: &[u8], offset: usize) -> Result<Option<NodeId>, DecodeError> {
+    if bytes[offset..offset + ID_BYTES].iter().all(|&byte| byte == 0) {
         return Ok(None);
     }
-    id_at(bytes, place).map(Some)
+    id_at(bytes, offset).map(Some)
 }
 
 /// Parses an IP address. A malformed address is treated like an empty field: the receiver uses the address of the
 /// socket.
-fn ip_at(bytes: &[u8], place: usize) -> Option<IpAddr> {
-    let field = &bytes[place..place + IP_BYTES];
+fn ip_at(bytes: &[u8], offset: usize) -> Option<IpAddr> {
+    let field = &bytes[offset..offset + IP_BYTES];
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(IP_BYTES);
     std::str::from_utf8(&field[..end]).ok()?.parse().ok()
 }
 
-fn bitmap_at(bytes: &[u8], place: usize) -> SlotSet {
-    let bitmap = bytes[place..place + BITMAP_BYTES].try_into().expect("a slice of that length");
+fn bitmap_at(bytes: &[u8], offset: usize) -> SlotSet {
+    let bitmap = bytes[offset..offset + BITMAP_BYTES].try_into().expect("a slice of that length");
     SlotSet::from_bitmap(bitmap)
 }
 
-pub(super) fn be16(bytes: &[u8], place: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(bytes.get(place..place + 2)?.try_into().ok()?))
+pub(super) fn read_u16(bytes: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(offset..offset + 2)?.try_into().ok()?))
 }
 
-pub(super) fn be32(bytes: &[u8], place: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(bytes.get(place..place + 4)?.try_into().ok()?))
+pub(super) fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
 }
 
-pub(super) fn be64(bytes: &[u8], place: usize) -> Option<u64> {
-    Some(u64::from_be_bytes(bytes.get(place..place + 8)?.try_into().ok()?))
+pub(super) fn read_u64(bytes: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(bytes.get(offset..offset + 8)?.try_into().ok()?))
 }

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use slot_routing::NodeId;
 
 use super::{
-    ENTRY_BYTES, GossipEntry, GossipSection, HEADER_BYTES, Header, IP_BYTES, MessageBody, MessageFlags,
-    Packet, Publication, SIGNATURE, VERSION, field_offset,
+    GOSSIP_ENTRY_BYTES, GossipEntry, GossipSection, HEADER_BYTES, Header, IP_BYTES, MessageBody,
+    MessageFlags, PROTOCOL_VERSION, Packet, Publication, SIGNATURE, field_offset,
 };
 
 impl Packet {
@@ -30,11 +30,12 @@ impl Packet {
             MessageBody::AuthRequest
             | MessageBody::AuthAck
             | MessageBody::ManualFailoverStart
-            | MessageBody::Other(_) => {}
+            | MessageBody::Unsupported(_) => {}
         }
-        put16(&mut out, field_offset::KIND, self.body.number());
+        put_u16(&mut out, field_offset::TYPE_OFFSET, self.body.type_number());
         let length = u32::try_from(out.len()).expect("a packet is far below 4 GiB");
-        out[field_offset::LENGTH..field_offset::LENGTH + 4].copy_from_slice(&length.to_be_bytes());
+        out[field_offset::LENGTH_OFFSET..field_offset::LENGTH_OFFSET + 4]
+            .copy_from_slice(&length.to_be_bytes());
         out
     }
 }
@@ -42,46 +43,48 @@ impl Packet {
 impl Header {
     fn write(&self, out: &mut [u8]) {
         out[..4].copy_from_slice(SIGNATURE);
-        put16(out, field_offset::VERSION, VERSION);
-        put16(out, field_offset::PORT, self.port);
-        put64(out, field_offset::CURRENT_EPOCH, self.current_epoch.0);
-        put64(out, field_offset::CONFIG_EPOCH, self.config_epoch.0);
-        put64(out, field_offset::OFFSET, self.offset.0);
-        out[field_offset::SENDER..field_offset::SLOTS].copy_from_slice(self.sender.as_bytes());
-        out[field_offset::SLOTS..field_offset::REPLICA_OF].copy_from_slice(self.slots.as_bitmap());
+        put_u16(out, field_offset::VERSION_OFFSET, PROTOCOL_VERSION);
+        put_u16(out, field_offset::PORT_OFFSET, self.port);
+        put_u64(out, field_offset::CURRENT_EPOCH_OFFSET, self.current_epoch.0);
+        put_u64(out, field_offset::CONFIG_EPOCH_OFFSET, self.config_epoch.0);
+        put_u64(out, field_offset::REPL_OFFSET_OFFSET, self.offset.0);
+        out[field_offset::SENDER_OFFSET..field_offset::SLOTS_OFFSET].copy_from_slice(self.sender.as_bytes());
+        out[field_offset::SLOTS_OFFSET..field_offset::REPLICA_OF_OFFSET]
+            .copy_from_slice(self.slots.as_bitmap());
         if let Some(master) = self.replica_of {
-            out[field_offset::REPLICA_OF..field_offset::IP_OFFSET].copy_from_slice(master.as_bytes());
+            out[field_offset::REPLICA_OF_OFFSET..field_offset::IP_OFFSET].copy_from_slice(master.as_bytes());
         }
-        out[field_offset::IP_OFFSET..field_offset::EXTENSIONS].copy_from_slice(&ip_field(self.ip));
-        put16(out, field_offset::OTHER_PORT, self.other_port);
-        put16(out, field_offset::BUS_PORT, self.bus_port);
-        put16(out, field_offset::FLAGS, self.flags.0);
-        out[field_offset::STATE] = u8::from(!self.serving);
-        out[field_offset::MESSAGE_FLAGS] = self.message_flags.0;
+        out[field_offset::IP_OFFSET..field_offset::EXTENSION_COUNT_OFFSET]
+            .copy_from_slice(&encode_ip(self.ip));
+        put_u16(out, field_offset::SECONDARY_PORT_OFFSET, self.secondary_port);
+        put_u16(out, field_offset::BUS_PORT_OFFSET, self.bus_port);
+        put_u16(out, field_offset::FLAGS_OFFSET, self.flags.0);
+        out[field_offset::STATE_OFFSET] = u8::from(!self.is_serving);
+        out[field_offset::MESSAGE_FLAGS_OFFSET] = self.message_flags.0;
     }
 }
 
 impl GossipSection {
     fn append(&self, out: &mut Vec<u8>) {
-        out.reserve(self.entries.len() * ENTRY_BYTES);
+        out.reserve(self.entries.len() * GOSSIP_ENTRY_BYTES);
         for entry in &self.entries {
             entry.append(out);
         }
         for extension in &self.extensions {
             extension.encode(out);
         }
-        put16(
+        put_u16(
             out,
-            field_offset::COUNT,
+            field_offset::ENTRY_COUNT_OFFSET,
             u16::try_from(self.entries.len()).expect("gossip is capped when composed"),
         );
-        put16(
+        put_u16(
             out,
-            field_offset::EXTENSIONS,
+            field_offset::EXTENSION_COUNT_OFFSET,
             u16::try_from(self.extensions.len()).expect("as are extensions"),
         );
         if !self.extensions.is_empty() {
-            out[field_offset::MESSAGE_FLAGS] |= MessageFlags::EXTENSIONS.0;
+            out[field_offset::MESSAGE_FLAGS_OFFSET] |= MessageFlags::EXTENSIONS.0;
         }
     }
 }
@@ -91,11 +94,11 @@ impl GossipEntry {
         put_id(out, self.id);
         out.extend(self.ping_sent.to_be_bytes());
         out.extend(self.pong_received.to_be_bytes());
-        out.extend(ip_field(self.ip));
+        out.extend(encode_ip(self.ip));
         out.extend(self.port.to_be_bytes());
         out.extend(self.bus_port.to_be_bytes());
         out.extend(self.flags.0.to_be_bytes());
-        out.extend(self.other_port.to_be_bytes());
+        out.extend(self.secondary_port.to_be_bytes());
         out.extend([0; 2]);
     }
 }
@@ -114,15 +117,15 @@ pub(super) fn put_id(out: &mut Vec<u8>, id: NodeId) {
     out.extend(id.as_bytes());
 }
 
-fn put16(out: &mut [u8], place: usize, value: u16) {
-    out[place..place + 2].copy_from_slice(&value.to_be_bytes());
+fn put_u16(out: &mut [u8], offset: usize, value: u16) {
+    out[offset..offset + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-fn put64(out: &mut [u8], place: usize, value: u64) {
-    out[place..place + 8].copy_from_slice(&value.to_be_bytes());
+fn put_u64(out: &mut [u8], offset: usize, value: u64) {
+    out[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
 }
 
-fn ip_field(ip: Option<IpAddr>) -> [u8; IP_BYTES] {
+fn encode_ip(ip: Option<IpAddr>) -> [u8; IP_BYTES] {
     let mut field = [0; IP_BYTES];
     if let Some(ip) = ip {
         write!(&mut field[..], "{ip}").expect("the longest address has 45 characters");

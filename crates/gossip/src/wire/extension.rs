@@ -12,19 +12,19 @@ use std::time::Duration;
 
 use slot_routing::NodeId;
 
-use super::decode::{DecodeError, be16, be32, be64};
+use super::decode::{DecodeError, read_u16, read_u32, read_u64};
 use super::{ID_BYTES, encode::put_id};
 
-const HEADER: usize = 8;
-const HOSTNAME: u16 = 0;
-const HUMAN_NAME: u16 = 1;
-const FORGOTTEN: u16 = 2;
-const SHARD: u16 = 3;
-const CLIENT_IPV4: u16 = 4;
-const CLIENT_IPV6: u16 = 5;
-const CLIENT_PORT: u16 = 6;
-const CLIENT_TLS_PORT: u16 = 7;
-const ZONE: u16 = 8;
+const HEADER_BYTES: usize = 8;
+const HOSTNAME_TYPE: u16 = 0;
+const HUMAN_NAME_TYPE: u16 = 1;
+const FORGOTTEN_TYPE: u16 = 2;
+const SHARD_TYPE: u16 = 3;
+const CLIENT_IPV4_TYPE: u16 = 4;
+const CLIENT_IPV6_TYPE: u16 = 5;
+const CLIENT_PORT_TYPE: u16 = 6;
+const CLIENT_TLS_PORT_TYPE: u16 = 7;
+const ZONE_TYPE: u16 = 8;
 /// Maximum length of a string in bytes, with its NUL. A DNS name has at most 253 characters; Redis allows 255 bytes
 /// with the NUL.
 const MAX_TEXT_BYTES: usize = 256;
@@ -61,42 +61,44 @@ pub enum Extension {
 pub(super) fn decode_all(mut bytes: &[u8], count: u16) -> Result<Vec<Extension>, DecodeError> {
     let mut extensions = Vec::new();
     for _ in 0..count {
-        let length = be32(bytes, 0).ok_or(DecodeError::Length)? as usize;
-        if length < HEADER || !length.is_multiple_of(8) || length > bytes.len() {
-            return Err(DecodeError::Length);
+        let length = read_u32(bytes, 0).ok_or(DecodeError::LengthMismatch)? as usize;
+        if length < HEADER_BYTES || !length.is_multiple_of(8) || length > bytes.len() {
+            return Err(DecodeError::LengthMismatch);
         }
-        let kind = be16(bytes, 4).ok_or(DecodeError::Length)?;
-        extensions.extend(decode_one(kind, &bytes[HEADER..length])?);
+        let kind = read_u16(bytes, 4).ok_or(DecodeError::LengthMismatch)?;
+        extensions.extend(decode_one(kind, &bytes[HEADER_BYTES..length])?);
         bytes = &bytes[length..];
     }
-    if bytes.is_empty() { Ok(extensions) } else { Err(DecodeError::Length) }
+    if bytes.is_empty() { Ok(extensions) } else { Err(DecodeError::LengthMismatch) }
 }
 
 fn decode_one(kind: u16, payload: &[u8]) -> Result<Option<Extension>, DecodeError> {
     let id = |bytes: &[u8]| {
-        let id = bytes.get(..ID_BYTES).ok_or(DecodeError::Length)?;
-        NodeId::from_bytes(id).map_err(|_| DecodeError::NodeId)
+        let id = bytes.get(..ID_BYTES).ok_or(DecodeError::LengthMismatch)?;
+        NodeId::from_bytes(id).map_err(|_| DecodeError::InvalidNodeId)
     };
     Ok(Some(match kind {
-        HOSTNAME => return Ok(text(payload).map(Extension::Hostname)),
-        HUMAN_NAME => return Ok(text(payload).map(Extension::HumanName)),
-        FORGOTTEN => {
-            let ttl = be64(payload, ID_BYTES).ok_or(DecodeError::Length)?;
+        HOSTNAME_TYPE => return Ok(parse_text(payload).map(Extension::Hostname)),
+        HUMAN_NAME_TYPE => return Ok(parse_text(payload).map(Extension::HumanName)),
+        FORGOTTEN_TYPE => {
+            let ttl = read_u64(payload, ID_BYTES).ok_or(DecodeError::LengthMismatch)?;
             Extension::Forgotten { id: id(payload)?, ttl: Duration::from_secs(ttl) }
         }
-        SHARD => Extension::Shard(id(payload)?),
-        CLIENT_IPV4 => return Ok(parsed(payload).map(Extension::ClientIpv4)),
-        CLIENT_IPV6 => return Ok(parsed(payload).map(Extension::ClientIpv6)),
-        CLIENT_PORT => Extension::ClientPort(be16(payload, 0).ok_or(DecodeError::Length)?),
-        CLIENT_TLS_PORT => Extension::ClientTlsPort(be16(payload, 0).ok_or(DecodeError::Length)?),
-        ZONE => return Ok(text(payload).map(Extension::Zone)),
+        SHARD_TYPE => Extension::Shard(id(payload)?),
+        CLIENT_IPV4_TYPE => return Ok(parse_value(payload).map(Extension::ClientIpv4)),
+        CLIENT_IPV6_TYPE => return Ok(parse_value(payload).map(Extension::ClientIpv6)),
+        CLIENT_PORT_TYPE => Extension::ClientPort(read_u16(payload, 0).ok_or(DecodeError::LengthMismatch)?),
+        CLIENT_TLS_PORT_TYPE => {
+            Extension::ClientTlsPort(read_u16(payload, 0).ok_or(DecodeError::LengthMismatch)?)
+        }
+        ZONE_TYPE => return Ok(parse_text(payload).map(Extension::Zone)),
         _ => return Ok(None),
     }))
 }
 
 /// Reads a NUL-terminated string. Strings with special characters are skipped like unknown extensions, because the
 /// string will appear in replies and in `nodes.conf`.
-fn text(payload: &[u8]) -> Option<String> {
+fn parse_text(payload: &[u8]) -> Option<String> {
     let end = payload.iter().position(|&byte| byte == 0)?;
     let text = &payload[..end];
     let plain = text.iter().all(|&byte| byte.is_ascii_graphic() && !b",=\"'\\".contains(&byte));
@@ -104,8 +106,8 @@ fn text(payload: &[u8]) -> Option<String> {
 }
 
 /// Parses a value such as an IP address. A malformed value is skipped like an unknown extension.
-fn parsed<T: FromStr>(payload: &[u8]) -> Option<T> {
-    text(payload)?.parse().ok()
+fn parse_value<T: FromStr>(payload: &[u8]) -> Option<T> {
+    parse_text(payload)?.parse().ok()
 }
 
 impl Extension {
@@ -113,24 +115,24 @@ impl Extension {
         let start = out.len();
         out.extend([0; 4]);
         match self {
-            Self::Hostname(name) => put_text(out, HOSTNAME, name),
-            Self::HumanName(name) => put_text(out, HUMAN_NAME, name),
+            Self::Hostname(name) => put_text(out, HOSTNAME_TYPE, name),
+            Self::HumanName(name) => put_text(out, HUMAN_NAME_TYPE, name),
             Self::Forgotten { id, ttl } => {
-                out.extend(FORGOTTEN.to_be_bytes());
+                out.extend(FORGOTTEN_TYPE.to_be_bytes());
                 out.extend([0; 2]);
                 put_id(out, *id);
                 out.extend(ttl.as_secs().to_be_bytes());
             }
             Self::Shard(id) => {
-                out.extend(SHARD.to_be_bytes());
+                out.extend(SHARD_TYPE.to_be_bytes());
                 out.extend([0; 2]);
                 put_id(out, *id);
             }
-            Self::ClientIpv4(ip) => put_text(out, CLIENT_IPV4, &ip.to_string()),
-            Self::ClientIpv6(ip) => put_text(out, CLIENT_IPV6, &ip.to_string()),
-            Self::ClientPort(port) => put_port(out, CLIENT_PORT, *port),
-            Self::ClientTlsPort(port) => put_port(out, CLIENT_TLS_PORT, *port),
-            Self::Zone(zone) => put_text(out, ZONE, zone),
+            Self::ClientIpv4(ip) => put_text(out, CLIENT_IPV4_TYPE, &ip.to_string()),
+            Self::ClientIpv6(ip) => put_text(out, CLIENT_IPV6_TYPE, &ip.to_string()),
+            Self::ClientPort(port) => put_port(out, CLIENT_PORT_TYPE, *port),
+            Self::ClientTlsPort(port) => put_port(out, CLIENT_TLS_PORT_TYPE, *port),
+            Self::Zone(zone) => put_text(out, ZONE_TYPE, zone),
         }
         let length = (out.len() - start).next_multiple_of(8);
         out.resize(start + length, 0);

@@ -30,13 +30,13 @@ impl NodeFlags {
 
     /// Returns whether any bit of `flag` is set.
     #[must_use]
-    pub const fn has(self, flag: Self) -> bool {
+    pub const fn contains(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
     }
 
     /// Returns `flag` if `condition` is true, otherwise no flag.
     #[must_use]
-    pub const fn when(condition: bool, flag: Self) -> Self {
+    pub const fn flag_if(condition: bool, flag: Self) -> Self {
         if condition { flag } else { Self(0) }
     }
 }
@@ -61,7 +61,7 @@ pub struct MessageFlags(pub u8);
 
 impl MessageFlags {
     /// The sender has paused writes for a manual failover.
-    pub const PAUSED: Self = Self(1);
+    pub const WRITES_PAUSED: Self = Self(1);
     /// Voters must vote even if the master is not FAIL. Set for manual failovers.
     pub const FORCE_ACK: Self = Self(2);
     /// The sender understands extensions, and the message may contain some.
@@ -69,7 +69,7 @@ impl MessageFlags {
 
     /// Returns whether any bit of `flag` is set.
     #[must_use]
-    pub const fn has(self, flag: Self) -> bool {
+    pub const fn contains(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
     }
 }

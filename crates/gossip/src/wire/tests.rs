@@ -33,10 +33,10 @@ fn headers() -> impl Strategy<Value = Header> {
             sender,
             flags: NodeFlags(flags),
             message_flags: MessageFlags(message_flags),
-            serving,
+            is_serving: serving,
             ip,
             port: ports[0],
-            other_port: ports[1],
+            secondary_port: ports[1],
             bus_port: ports[2],
             current_epoch: Epoch(numbers[0]),
             config_epoch: Epoch(numbers[1]),
@@ -56,7 +56,7 @@ fn entries() -> impl Strategy<Value = GossipEntry> {
         port: shorts[0],
         bus_port: shorts[1],
         flags: NodeFlags(shorts[2]),
-        other_port: shorts[3],
+        secondary_port: shorts[3],
     })
 }
 
@@ -86,7 +86,11 @@ fn bodies() -> impl Strategy<Value = MessageBody> {
         gossip().prop_map(MessageBody::Meet),
         ids().prop_map(MessageBody::Fail),
         (any::<bool>(), vec(any::<u8>(), 0..50), vec(any::<u8>(), 0..50)).prop_map(
-            |(sharded, channel, message)| MessageBody::Publish(Publication { sharded, channel, message })
+            |(sharded, channel, message)| MessageBody::Publish(Publication {
+                is_sharded: sharded,
+                channel,
+                message
+            })
         ),
         Just(MessageBody::AuthRequest),
         Just(MessageBody::AuthAck),
@@ -96,8 +100,8 @@ fn bodies() -> impl Strategy<Value = MessageBody> {
             id,
             slots
         })),
-        (11..u16::MAX).prop_map(MessageBody::Other),
-        Just(MessageBody::Other(9)),
+        (11..u16::MAX).prop_map(MessageBody::Unsupported),
+        Just(MessageBody::Unsupported(9)),
     ]
 }
 
@@ -116,7 +120,7 @@ proptest! {
     #[test]
     fn packets_round_trip(packet in packets()) {
         let bytes = packet.encode();
-        prop_assert_eq!(frame_len(&bytes), Ok(Some(bytes.len())));
+        prop_assert_eq!(packet_len(&bytes), Ok(Some(bytes.len())));
         prop_assert_eq!(decode(&bytes), Ok(packet));
     }
 
@@ -126,7 +130,7 @@ proptest! {
         for end in (0..bytes.len()).step_by(7).chain(bytes.len().saturating_sub(130)..bytes.len()) {
             prop_assert!(decode(&bytes[..end]).is_err(), "cut at {}", end);
             if end < 8 {
-                prop_assert_eq!(frame_len(&bytes[..end]), Ok(None));
+                prop_assert_eq!(packet_len(&bytes[..end]), Ok(None));
             }
         }
     }
@@ -154,10 +158,10 @@ fn empty_ping() -> Packet {
         sender: NodeId::from_random([0xAB; 20]),
         flags: NodeFlags::MASTER | NodeFlags::MYSELF,
         message_flags: MessageFlags::default(),
-        serving: false,
+        is_serving: false,
         ip: Some(IpAddr::from([10, 0, 0, 7])),
         port: 7000,
-        other_port: 7443,
+        secondary_port: 7443,
         bus_port: 17000,
         current_epoch: Epoch(0x0102),
         config_epoch: Epoch(0x0304),
@@ -191,16 +195,16 @@ fn malformed_packets_are_rejected_with_the_right_error() {
     };
     // Columns: the bytes of a packet, the expected error
     let table = [
-        (with(0, b"RCmc"), DecodeError::Signature),
-        (with(4, &2257_u32.to_be_bytes()), DecodeError::Length),
-        (with(4, &100_u32.to_be_bytes()), DecodeError::Length),
-        (with(4, &u32::MAX.to_be_bytes()), DecodeError::TooLong(u32::MAX as usize)),
-        (with(8, &[0, 0]), DecodeError::Version(0)),
-        (with(14, &[0, 1]), DecodeError::Length),
-        (with(14, &[255, 255]), DecodeError::Length),
-        (with(16, &[0xFF]), DecodeError::Epoch(0xFF00_0000_0000_0102)),
-        (with(40, b"X"), DecodeError::NodeId),
-        (with(2128, b"abc"), DecodeError::NodeId),
+        (with(0, b"RCmc"), DecodeError::WrongSignature),
+        (with(4, &2257_u32.to_be_bytes()), DecodeError::LengthMismatch),
+        (with(4, &100_u32.to_be_bytes()), DecodeError::LengthMismatch),
+        (with(4, &u32::MAX.to_be_bytes()), DecodeError::PacketTooLong(u32::MAX as usize)),
+        (with(8, &[0, 0]), DecodeError::UnsupportedVersion(0)),
+        (with(14, &[0, 1]), DecodeError::LengthMismatch),
+        (with(14, &[255, 255]), DecodeError::LengthMismatch),
+        (with(16, &[0xFF]), DecodeError::EpochTooHigh(0xFF00_0000_0000_0102)),
+        (with(40, b"X"), DecodeError::InvalidNodeId),
+        (with(2128, b"abc"), DecodeError::InvalidNodeId),
     ];
     for (bytes, error) in table {
         assert_eq!(decode(&bytes), Err(error));
@@ -208,15 +212,15 @@ fn malformed_packets_are_rejected_with_the_right_error() {
     // A packet with the extension flag and an extension count of zero is valid.
     assert!(decode(&with(2253, &[4])).is_ok());
     let mut counted = with(2253, &[4]);
-    counted[field_offset::EXTENSIONS + 1] = 1;
-    assert_eq!(decode(&counted), Err(DecodeError::Length));
+    counted[field_offset::EXTENSION_COUNT_OFFSET + 1] = 1;
+    assert_eq!(decode(&counted), Err(DecodeError::LengthMismatch));
 }
 
 #[test]
 fn unknown_extensions_and_malformed_strings_are_skipped() {
     let mut bytes = empty_ping().encode();
-    bytes[field_offset::MESSAGE_FLAGS] = 4;
-    bytes[field_offset::EXTENSIONS + 1] = 3;
+    bytes[field_offset::MESSAGE_FLAGS_OFFSET] = 4;
+    bytes[field_offset::EXTENSION_COUNT_OFFSET + 1] = 3;
     bytes.extend(b"\0\0\0\x10\0\x63\0\0whatever");
     bytes.extend(b"\0\0\0\x10\0\0\0\0new\nline");
     bytes.extend(b"\0\0\0\x10\0\0\0\0host\0\0\0\0");

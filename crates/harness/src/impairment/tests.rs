@@ -12,7 +12,7 @@ const TEST_PORT: u16 = 7;
 
 /// Runs `action` in a thread that has entered the network namespace of this host.
 fn run_on<T: Send + 'static>(host: &TestHost, action: impl FnOnce(IpAddr) -> T + Send + 'static) -> T {
-    let (path, ip) = (host.namespace_path(), host.run_iproute);
+    let (path, ip) = (host.namespace_path(), host.ip);
     let making = thread::spawn(move || {
         enter_namespace(&path).expect("a host of this test");
         action(ip)
@@ -25,7 +25,7 @@ fn run_on<T: Send + 'static>(host: &TestHost, action: impl FnOnce(IpAddr) -> T +
 fn connect_hosts(impairment: LinkImpairment) -> Option<(TestNetwork, TcpStream, TcpStream)> {
     let network = value_or_skip("hosts of a network", TestNetwork::create(2))?;
     let listener = run_on(&network.hosts[1], |ip| TcpListener::bind((ip, TEST_PORT)).expect("a free port"));
-    let to = SocketAddr::from((network.hosts[1].run_iproute, TEST_PORT));
+    let to = SocketAddr::from((network.hosts[1].ip, TEST_PORT));
     let near = run_on(&network.hosts[0], move |_| TcpStream::connect(to).expect("both are well"));
     let (far, _) = listener.accept().expect("it was connected");
     near.set_nodelay(true).expect("a socket takes it");
@@ -72,7 +72,7 @@ fn transfer(near: &mut TcpStream, far: &mut TcpStream, length: usize) {
 }
 
 #[test]
-fn delay_applies_in_both_directions_until_mended() {
+fn delay_applies_in_both_directions_until_repaired() {
     let late = LinkImpairment { delay: Duration::from_millis(40), ..LinkImpairment::default() };
     let Some((network, mut near, mut far)) = connect_hosts(late) else { return };
     assert!(round_trip(&mut near, &mut far) >= Duration::from_millis(80));
@@ -85,8 +85,8 @@ fn delay_applies_in_both_directions_until_mended() {
 #[test]
 fn tcp_survives_loss_and_duplication() {
     let bad = LinkImpairment {
-        loss: 5,
-        duplication: 30,
+        loss_percent: 5,
+        duplication_percent: 30,
         jitter: Duration::from_millis(2),
         ..LinkImpairment::default()
     };
@@ -100,7 +100,7 @@ fn tcp_survives_loss_and_duplication() {
 }
 
 #[test]
-fn impaired_line_stays_impaired_across_a_partition() {
+fn impairment_persists_across_a_partition() {
     let late = LinkImpairment { delay: Duration::from_millis(30), ..LinkImpairment::default() };
     let Some((network, mut near, mut far)) = connect_hosts(late) else { return };
     network.partition(&[&[0]]);

@@ -30,20 +30,20 @@ fn page_size(len: usize) -> usize {
 
 impl<V: OverflowValue> Entries<V> {
     /// Allocates `needed_bytes` for a new entry. Returns the page number and the offset in the page.
-    pub(super) fn allocate_space(&mut self, need: usize) -> (usize, usize) {
-        if let Some(at) = self.offset_if_fits(self.open_page as usize, need) {
+    pub(super) fn allocate_space(&mut self, needed_bytes: usize) -> (usize, usize) {
+        if let Some(at) = self.offset_if_fits(self.open_page as usize, needed_bytes) {
             return (self.open_page as usize, at);
         }
         if self.dead_half_bytes > self.live_half_bytes / 6
-            && let Some(number) = self.page_to_compact(need)
+            && let Some(number) = self.page_to_compact(needed_bytes)
         {
             self.compact_page(number);
-            if let Some(at) = self.offset_if_fits(number, need) {
+            if let Some(at) = self.offset_if_fits(number, needed_bytes) {
                 self.set_open_page(number);
                 return (number, at);
             }
         }
-        let number = self.grow_open_page(need).unwrap_or_else(|| self.add_page(need));
+        let number = self.grow_open_page(needed_bytes).unwrap_or_else(|| self.add_page(needed_bytes));
         self.set_open_page(number);
         (number, page::entries_end(self.pages.page(number)))
     }
@@ -51,25 +51,26 @@ impl<V: OverflowValue> Entries<V> {
     /// Makes this page the open one and releases the free space of the previous open page.
     fn set_open_page(&mut self, number: usize) {
         if self.open_page as usize != number {
-            self.pages.trim(self.open_page as usize);
+            self.pages.trim_page(self.open_page as usize);
             self.open_page = number as u32;
         }
     }
 
-    fn offset_if_fits(&self, number: usize, need: usize) -> Option<usize> {
+    fn offset_if_fits(&self, number: usize, needed_bytes: usize) -> Option<usize> {
         let page = self.pages.page_if(number)?;
-        (page::free_len(page) >= need && self.pinned_bits(number) == 0).then(|| page::entries_end(page))
+        (page::free_len(page) >= needed_bytes && self.pinned_bits(number) == 0)
+            .then(|| page::entries_end(page))
     }
 
     /// Returns the maximum page length for a store that is about to grow by `needed_bytes`.
-    fn max_page_len(&self, need: usize) -> usize {
-        let live = (self.live_bytes() + self.with_expected(need)) as u64;
+    fn max_page_len(&self, needed_bytes: usize) -> usize {
+        let live = (self.live_bytes() + self.with_expected(needed_bytes)) as u64;
         Block::MAX_BLOCK_BYTES.min((V::PAGE_LEN_FACTOR * live).isqrt() as usize)
     }
 
     /// Returns `needed_bytes` plus the bytes that [`Self::expect_bytes`] announced.
-    fn with_expected(&self, need: usize) -> usize {
-        need.max(usize::from(self.expected_bytes))
+    fn with_expected(&self, needed_bytes: usize) -> usize {
+        needed_bytes.max(usize::from(self.expected_bytes))
     }
 
     /// Hints that about `bytes` of entries will be inserted soon, so that pages are sized for them.
@@ -79,26 +80,29 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Sizes the index for this many entries.
     pub(crate) fn reserve(&mut self, entries: usize) {
-        let names = EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
+        let names =
+            EntryKeys { pages: &self.pages, records: self.extras.as_ref().map(|extras| &extras.records) };
         self.index.reserve(entries, &names);
     }
 
     /// Grows the open page by `needed_bytes` and returns the offset, unless the page would exceed its maximum
     /// length.
-    fn grow_open_page(&mut self, need: usize) -> Option<usize> {
+    fn grow_open_page(&mut self, needed_bytes: usize) -> Option<usize> {
         let number = self.open_page as usize;
         let end = page::entries_end(self.pages.page_if(number)?);
-        let most = self.max_page_len(need);
-        let grows = end + need <= most && self.pinned_bits(number) == 0;
-        grows.then(|| self.pages.grow(number, page_size((end + self.with_expected(need)).min(most))))?;
+        let most = self.max_page_len(needed_bytes);
+        let grows = end + needed_bytes <= most && self.pinned_bits(number) == 0;
+        grows.then(|| {
+            self.pages.grow_page(number, page_size((end + self.with_expected(needed_bytes)).min(most)));
+        })?;
         Some(number)
     }
 
     /// Adds a page with room for `needed_bytes` and the bytes that [`Self::expect_bytes`] announced.
-    fn add_page(&mut self, need: usize) -> usize {
-        let most = self.max_page_len(need).max(page::HEADER_LEN + need);
-        let len = page_size((page::HEADER_LEN + self.with_expected(need)).min(most));
-        let number = self.pages.add(len, self.first_free_number());
+    fn add_page(&mut self, needed_bytes: usize) -> usize {
+        let most = self.max_page_len(needed_bytes).max(page::HEADER_LEN + needed_bytes);
+        let len = page_size((page::HEADER_LEN + self.with_expected(needed_bytes)).min(most));
+        let number = self.pages.add_page(len, self.first_free_number());
         self.add_page_to_expiry_tree(number);
         number
     }
@@ -112,7 +116,7 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Returns the page with the most dead bytes among the next few pages after the open one; `None` if that is too few
     /// to be worth a compaction.
-    fn page_to_compact(&self, need: usize) -> Option<usize> {
+    fn page_to_compact(&self, needed_bytes: usize) -> Option<usize> {
         let open = self.open_page as usize;
         let candidates =
             self.pages_after(open).filter_map(|number| Some((number, self.pages.page_if(number)?)));
@@ -120,7 +124,7 @@ impl<V: OverflowValue> Entries<V> {
             .filter(|&(number, _)| self.pinned_bits(number) == 0)
             .max_by_key(|(_, page)| page::dead_bytes(page))?;
         let dead = page::dead_bytes(page);
-        (dead >= page.len() / 8 && dead + page::free_len(page) >= need).then_some(number)
+        (dead >= page.len() / 8 && dead + page::free_len(page) >= needed_bytes).then_some(number)
     }
 
     fn compact_page(&mut self, number: usize) {
@@ -188,7 +192,8 @@ impl<V: OverflowValue> Entries<V> {
     /// Returns the key hash of an entry in a page that is detached from the page list.
     fn hash_in_detached_page(&self, header: Header, page: &[u8], at: usize) -> u64 {
         let nothing = Pages::default();
-        let names = EntryKeys { pages: &nothing, store: self.extras.as_ref().map(|extras| &extras.store) };
+        let names =
+            EntryKeys { pages: &nothing, records: self.extras.as_ref().map(|extras| &extras.records) };
         hashing::hash_bytes(names.name_of(header, page, at))
     }
 
@@ -212,7 +217,7 @@ impl<V: OverflowValue> Entries<V> {
             if self.open_page == NO_PAGE || self.pinned_bits(open) != 0 || room(number) > room(open) {
                 self.set_open_page(number);
             } else {
-                self.pages.trim(number);
+                self.pages.trim_page(number);
             }
         }
         true
@@ -224,7 +229,7 @@ impl<V: OverflowValue> Entries<V> {
         if self.pinned_bits(number) == 0 && page::dead_bytes(page) >= page.len() / 16 {
             self.compact_page(number);
             if self.open_page as usize != number {
-                self.pages.trim(number);
+                self.pages.trim_page(number);
             }
         }
     }

@@ -6,7 +6,7 @@ use clock::Millis;
 use smallvec::SmallVec;
 
 use super::{Entries, EntryRef, NewValue};
-use crate::entry::{Attributes, EntryDraft, Placement, TypeCode, needs_wide_time};
+use crate::entry::{EntryAttributes, EntryDraft, Placement, TypeCode, needs_wide_time};
 use crate::key::Key;
 use crate::order::SecondaryOrder;
 use crate::overflow::OverflowValue;
@@ -18,24 +18,24 @@ impl<V: OverflowValue> Entries<V> {
     /// the old bytes.
     pub(crate) fn overwrite(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         bytes: &[u8],
         code: TypeCode,
         expiry: Option<Millis>,
     ) -> bool {
-        let number = pages::split(place.0).0;
+        let number = pages::page_and_offset(entry_ref.0).0;
         if self.pinned_bits(number) != 0 {
             return false;
         }
-        let (header, page, at) = self.pages.entry(place.0);
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         let fits = header.placement() == Placement::Inline
             && header.fits_expiry(expiry)
             && header.value(page, at).len() == bytes.len();
         if fits {
             let names =
-                EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
-            self.secondary_order.remove(place.0, &names);
-            let (header, page, at) = self.pages.entry_mut(place.0);
+                EntryKeys { pages: &self.pages, records: self.extras.as_ref().map(|extras| &extras.records) };
+            self.secondary_order.remove(entry_ref.0, &names);
+            let (header, page, at) = self.pages.entry_mut(entry_ref.0);
             header.with_code(code).write(page, at);
             header.value_mut(page, at).copy_from_slice(bytes);
             if let Some(expiry) = expiry {
@@ -43,16 +43,21 @@ impl<V: OverflowValue> Entries<V> {
                 self.lower_page_expiry(number, expiry);
             }
             let names =
-                EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
-            self.secondary_order.add(place.0, &names);
+                EntryKeys { pages: &self.pages, records: self.extras.as_ref().map(|extras| &extras.records) };
+            self.secondary_order.add(entry_ref.0, &names);
         }
         fits
     }
 
     /// Sets or removes (`None`) the entry's expiry.
-    pub(crate) fn set_expiry(&mut self, place: EntryRef, key: &Key<'_>, expiry: Option<Millis>) -> EntryRef {
-        let place = self.copy_on_write(place, key);
-        let number = pages::split(place.0).0;
+    pub(crate) fn set_expiry(
+        &mut self,
+        entry_ref: EntryRef,
+        key: &Key<'_>,
+        expiry: Option<Millis>,
+    ) -> EntryRef {
+        let place = self.copy_on_write(entry_ref, key);
+        let number = pages::page_and_offset(place.0).0;
         let (header, page, at) = self.pages.entry_mut(place.0);
         match expiry {
             None if !header.has_expiry() => place,
@@ -62,7 +67,7 @@ impl<V: OverflowValue> Entries<V> {
                 place
             }
             _ => {
-                let attributes = Attributes { expiry, ..header.attributes(page, at) };
+                let attributes = EntryAttributes { expiry, ..header.attributes(page, at) };
                 let value: SmallVec<[u8; 512]> = header.value(page, at).into();
                 self.remove_from_index(place, key.hash);
                 self.mark_dead(place);
@@ -72,7 +77,7 @@ impl<V: OverflowValue> Entries<V> {
                 let mut place = header.placement();
                 if place == Placement::ValueOverflow && needs_wide_time(expiry) {
                     let number = u32::from_le_bytes(value[..].try_into().expect("a number is four bytes"));
-                    self.extras_mut().store.set_key(number, key.bytes);
+                    self.extras_mut().records.set_key(number, key.bytes);
                     place = Placement::KeyValueOverflow;
                 }
                 let key_here = if place == Placement::KeyValueOverflow { &[] } else { key.bytes };
@@ -87,12 +92,12 @@ impl<V: OverflowValue> Entries<V> {
     /// unchanged.
     pub(crate) fn edit(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         len: usize,
         code: TypeCode,
     ) -> (EntryRef, &mut [u8]) {
-        let mut place = self.copy_on_write(place, key);
+        let mut place = self.copy_on_write(entry_ref, key);
         self.set_code(place, code);
         let (header, page, at) = self.pages.entry(place.0);
         if header.placement() == Placement::Inline && header.value(page, at).len() != len {
@@ -106,13 +111,13 @@ impl<V: OverflowValue> Entries<V> {
         let (header, page, at) = self.pages.entry(place.0);
         if let Some(number) = header.record_number(page, at) {
             let number = self.make_record_unique(place, number);
-            self.extras_mut().store.resize(number, |bytes| {
+            self.extras_mut().records.resize(number, |bytes| {
                 bytes.resize(len, 0);
                 if bytes.capacity() > 2 * len + 64 {
                     bytes.shrink_to_fit();
                 }
             });
-            return (place, self.extras_mut().store.flat_mut(number));
+            return (place, self.extras_mut().records.bytes_mut(number));
         }
         let (header, page, at) = self.pages.entry_mut(place.0);
         (place, header.value_mut(page, at))
@@ -120,8 +125,8 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Sets the entry's code, even if a snapshot needs the entry: the code only determines the OBJECT ENCODING name,
     /// which snapshots do not save.
-    pub(crate) fn set_code(&mut self, place: EntryRef, code: TypeCode) {
-        let (header, page, at) = self.pages.entry_mut(place.0);
+    pub(crate) fn set_code(&mut self, entry_ref: EntryRef, code: TypeCode) {
+        let (header, page, at) = self.pages.entry_mut(entry_ref.0);
         if header.type_code() != code {
             header.with_code(code).write(page, at);
         }
@@ -129,42 +134,42 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Returns the bytes of a value for editing in place. If a snapshot needs the entry, the caller must have copied it
     /// before.
-    pub(crate) fn flat_value_mut(&mut self, place: EntryRef) -> &mut [u8] {
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn flat_value_mut(&mut self, entry_ref: EntryRef) -> &mut [u8] {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         match header.record_number(page, at) {
             Some(number) => {
-                let number = self.make_record_unique(place, number);
-                self.extras_mut().store.flat_mut(number)
+                let number = self.make_record_unique(entry_ref, number);
+                self.extras_mut().records.bytes_mut(number)
             }
             None => {
-                let (header, page, at) = self.pages.entry_mut(place.0);
+                let (header, page, at) = self.pages.entry_mut(entry_ref.0);
                 header.value_mut(page, at)
             }
         }
     }
 
     /// Replaces a byte range of a packed collection, in its page or its overflow record, and sets the element count.
-    pub(crate) fn splice(&mut self, place: EntryRef, key: &Key<'_>, splice: &Splice<'_>) -> EntryRef {
+    pub(crate) fn splice(&mut self, entry_ref: EntryRef, key: &Key<'_>, splice: &Splice<'_>) -> EntryRef {
         let Splice { range, replacement: with, count, code } = splice;
-        let (header, page, at) = self.pages.entry(place.0);
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         if header.placement() == Placement::Inline {
-            let attributes = Attributes { code: *code, ..header.attributes(page, at) };
+            let attributes = EntryAttributes { code: *code, ..header.attributes(page, at) };
             let old = header.value(page, at);
             let mut bytes: SmallVec<[u8; 1024]> = SmallVec::with_capacity(old.len() + with.len());
             bytes.extend_from_slice(&old[..range.start]);
             bytes.extend_from_slice(with);
             bytes.extend_from_slice(&old[range.end..]);
             packed::set_count(&mut bytes, *count);
-            self.remove_from_index(place, key.hash);
-            self.mark_dead(place);
+            self.remove_from_index(entry_ref, key.hash);
+            self.mark_dead(entry_ref);
             return self.insert(key, NewValue { attributes, bytes: &bytes, len: bytes.len() });
         }
-        let place = self.copy_on_write(place, key);
+        let place = self.copy_on_write(entry_ref, key);
         self.set_code(place, *code);
         let (header, page, at) = self.pages.entry(place.0);
         let number = header.record_number(page, at).expect("the value is in overflow");
         let number = self.make_record_unique(place, number);
-        self.extras_mut().store.resize(number, |bytes| {
+        self.extras_mut().records.resize(number, |bytes| {
             let need = bytes.len() - range.len() + with.len();
             if need > bytes.capacity() {
                 bytes.reserve_exact(need + need / 16 - bytes.len());

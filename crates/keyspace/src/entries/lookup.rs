@@ -4,7 +4,7 @@ use clock::Millis;
 use smallvec::SmallVec;
 
 use super::{Entries, EntryRef};
-use crate::entry::{self, Attributes, Header, TypeCode};
+use crate::entry::{self, EntryAttributes, Header, TypeCode};
 use crate::key::{self, Key};
 use crate::overflow::{OverflowShape, OverflowValue};
 use crate::page;
@@ -53,11 +53,11 @@ impl<V: OverflowValue> Entries<V> {
     #[inline(always)]
     pub(crate) fn find_with_hint(
         &self,
-        likely: Option<u32>,
+        likely_reference: Option<u32>,
         key: &Key<'_>,
         now: Millis,
     ) -> (KeyLookup, Usage) {
-        match likely.and_then(|reference| self.check_reference(reference, key, now)) {
+        match likely_reference.and_then(|reference| self.check_reference(reference, key, now)) {
             Some(found) => found,
             None => self.find_with_usage(key, now),
         }
@@ -77,8 +77,8 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     #[inline(always)]
-    pub(crate) fn value(&self, place: EntryRef) -> (TypeCode, StoredValue<'_, V>) {
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn value(&self, entry_ref: EntryRef) -> (TypeCode, StoredValue<'_, V>) {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         (header.type_code(), self.stored_value_of(header, page, at))
     }
 
@@ -91,39 +91,39 @@ impl<V: OverflowValue> Entries<V> {
     ) -> StoredValue<'a, V> {
         match header.record_number(page, at) {
             None => StoredValue::Inline(header.value(page, at)),
-            Some(number) => StoredValue::Overflow(&self.store().record(number).value),
+            Some(number) => StoredValue::Overflow(&self.records().record(number).value),
         }
     }
 
     /// Returns the key, value bytes and expiry of an entry whose value is plain bytes.
     #[inline]
-    pub(crate) fn flat_entry(&self, place: EntryRef) -> (&[u8], &[u8], Option<Millis>) {
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn flat_entry(&self, entry_ref: EntryRef) -> (&[u8], &[u8], Option<Millis>) {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         let names = self.entry_keys();
         (names.name_of(header, page, at), names.overflow_value(header, page, at), header.expiry(page, at))
     }
 
     #[inline]
-    pub(crate) fn expiry(&self, place: EntryRef) -> Option<Millis> {
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn expiry(&self, entry_ref: EntryRef) -> Option<Millis> {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         header.expiry(page, at)
     }
 
     /// Returns all attributes of the entry besides key and value.
-    pub(crate) fn attributes(&self, place: EntryRef) -> Attributes {
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn attributes(&self, entry_ref: EntryRef) -> EntryAttributes {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         header.attributes(page, at)
     }
 
     /// Returns the entry's code, which identifies its type.
     #[inline]
-    pub(crate) fn type_code(&self, place: EntryRef) -> TypeCode {
-        self.pages.entry(place.0).0.type_code()
+    pub(crate) fn type_code(&self, entry_ref: EntryRef) -> TypeCode {
+        self.pages.entry(entry_ref.0).0.type_code()
     }
 
     #[inline]
-    pub(crate) fn key(&self, place: EntryRef) -> &[u8] {
-        self.entry_keys().name(place.0)
+    pub(crate) fn key(&self, entry_ref: EntryRef) -> &[u8] {
+        self.entry_keys().name(entry_ref.0)
     }
 
     /// Visits about `count` entries in hash order, starting at position `from`. Returns the next position, or `None` at
@@ -149,7 +149,7 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Picks an entry by `random`, a uniform random number.
-    pub(crate) fn random(&self, random: u64) -> Option<EntryRef> {
+    pub(crate) fn random_entry(&self, random: u64) -> Option<EntryRef> {
         self.index.random_reference(random).map(EntryRef)
     }
 
@@ -171,7 +171,7 @@ impl<V: OverflowValue> Entries<V> {
         }
         let mut seed = random;
         for _ in 0..MAX_ATTEMPTS {
-            let found = self.random(seed).filter(|place| self.expiry(*place).is_some());
+            let found = self.random_entry(seed).filter(|place| self.expiry(*place).is_some());
             if found.is_some() {
                 return found;
             }
@@ -219,14 +219,14 @@ impl<V: OverflowValue> Entries<V> {
         likely
     }
 
-    pub(crate) fn prefetch_at(&self, place: EntryRef) {
-        self.pages.prefetch(place.0);
+    pub(crate) fn prefetch_at(&self, entry_ref: EntryRef) {
+        self.pages.prefetch(entry_ref.0);
     }
 
     /// Returns the overflow value that most likely belongs to a key with this hash. The key is not compared.
     #[inline]
     pub(crate) fn probable_overflow(&self, hash: u64) -> Option<OverflowShape<'_>> {
-        let store = &self.extras.as_ref()?.store;
+        let store = &self.extras.as_ref()?.records;
         let (header, page, at) = self.pages.entry(self.index.probable_reference(hash)?);
         Some(store.record(header.record_number(page, at)?).value.shape())
     }

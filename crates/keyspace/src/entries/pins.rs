@@ -18,17 +18,17 @@
 //!
 //! Up to three snapshots can pin a store at a time. Each has one bit, and they do not wait for each other.
 
-use super::{Entries, EntryRef, Extras};
-use crate::captured::{Captured, FindOverflow, OverflowParts, ValueOwner, is_in_snapshot};
-use crate::entry::{self, Attributes, EntryDraft, Header, Placement};
+use super::{Entries, EntriesExtras, EntryRef};
+use crate::captured::{CapturedEntries, FindOverflow, OverflowParts, ValueOwner, is_in_snapshot};
+use crate::entry::{self, EntryAttributes, EntryDraft, Header, Placement};
 use crate::key::Key;
-use crate::large::Large;
-use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue, Record, count_snapshot_only};
+use crate::large::LargeValue;
+use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue, Record, count_snapshot_only_bytes};
 use crate::page;
 use crate::pages;
 
 /// Number of bytes of a long value that are copied while the slot is locked once.
-const LONG_VALUE_CHUNK: usize = 64 << 10;
+const LONG_VALUE_CHUNK_BYTES: usize = 64 << 10;
 
 /// The range of pages that one snapshot pins.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,7 @@ impl Pin {
 pub(super) struct PendingValue {
     snapshot_bit: u32,
     db: u16,
-    attributes: Attributes,
+    attributes: EntryAttributes,
     key: Box<[u8]>,
     record: u32,
     /// Number of bytes of a long value that were copied so far.
@@ -77,11 +77,11 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Pins all entries for a snapshot. Returns whether the store has any.
-    pub(crate) fn pin(&mut self, bit: u32, db: u16) -> bool {
+    pub(crate) fn pin(&mut self, snapshot_bit: u32, db: u16) -> bool {
         let (mark, len, volatile) = (self.pages.count() as u32, self.len, self.volatile);
         if mark > 0 {
             self.extras_mut().pins.push(Pin {
-                snapshot_bit: bit,
+                snapshot_bit,
                 db,
                 walked_pages: 0,
                 end_page: mark,
@@ -94,23 +94,23 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Returns the overflow record of an entry if its value is visited in parts. A long string is not, because it is
     /// copied in chunks but visited as a whole.
-    fn multipart_record(&self, place: EntryRef) -> Option<u32> {
-        let (header, page, at) = self.pages.entry(place.0);
+    fn multipart_record(&self, entry_ref: EntryRef) -> Option<u32> {
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         let record = header.record_number(page, at)?;
-        matches!(self.store().record(record).value.shape(), OverflowShape::Collection(_)).then_some(record)
+        matches!(self.records().record(record).value.shape(), OverflowShape::Collection(_)).then_some(record)
     }
 
-    pub(crate) fn is_walked_in_parts(&self, place: EntryRef) -> bool {
-        self.multipart_record(place).is_some()
+    pub(crate) fn is_walked_in_parts(&self, entry_ref: EntryRef) -> bool {
+        self.multipart_record(entry_ref).is_some()
     }
 
     /// Pins a value that is visited in parts.
-    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: EntryRef) {
-        let Some(record) = self.multipart_record(place) else { return };
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn pin_value(&mut self, snapshot_bit: u32, db: u16, entry_ref: EntryRef) {
+        let Some(record) = self.multipart_record(entry_ref) else { return };
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         let key = self.entry_keys().name_of(header, page, at).into();
         let pending = PendingValue {
-            snapshot_bit: bit,
+            snapshot_bit,
             db,
             attributes: header.attributes(page, at),
             key,
@@ -121,31 +121,31 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Returns the next pending value for this snapshot.
-    pub(crate) fn pinned_value(&self, bit: u32) -> Option<&V> {
-        let pending = &self.extras.as_ref()?.pending_values[self.pending_position(bit)?];
-        Some(&self.store().record(pending.record).value)
+    pub(crate) fn pinned_value(&self, snapshot_bit: u32) -> Option<&V> {
+        let pending = &self.extras.as_ref()?.pending_values[self.pending_position(snapshot_bit)?];
+        Some(&self.records().record(pending.record).value)
     }
 
     /// Pins values and queues them for the snapshot to visit.
     fn pin_pending(&mut self, values: Vec<PendingValue>) {
         for value in &values {
             self.pin_record(value.record, value.snapshot_bit);
-            self.extras_mut().store.record_mut(value.record).shared += 1;
+            self.extras_mut().records.record_mut(value.record).other_entries += 1;
         }
         self.extras_mut().pending_values.extend(values);
     }
 
-    pub(crate) fn pin_for_bit(&self, bit: u32) -> Option<Pin> {
-        self.extras.as_ref()?.pins.iter().find(|pin| pin.snapshot_bit == bit).copied()
+    pub(crate) fn pin_for_bit(&self, snapshot_bit: u32) -> Option<Pin> {
+        self.extras.as_ref()?.pins.iter().find(|pin| pin.snapshot_bit == snapshot_bit).copied()
     }
 
-    pub(crate) fn is_pinned_for(&self, bit: u32) -> bool {
-        self.pin_for_bit(bit).is_some() || self.pending_position(bit).is_some()
+    pub(crate) fn is_pinned_for(&self, snapshot_bit: u32) -> bool {
+        self.pin_for_bit(snapshot_bit).is_some() || self.pending_position(snapshot_bit).is_some()
     }
 
     /// Returns whether the snapshot has visited some, but not all, overflow values of a page.
-    pub(crate) fn is_walking_page_values(&self, bit: u32) -> bool {
-        self.pending_position(bit).is_some()
+    pub(crate) fn is_walking_page_values(&self, snapshot_bit: u32) -> bool {
+        self.pending_position(snapshot_bit).is_some()
     }
 
     /// Returns whether any snapshot still needs entries of this store.
@@ -162,29 +162,29 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Copies and unpins pinned pages until about `budget` bytes are copied. Returns whether all pages are unpinned and
     /// the pin is removed.
-    pub(crate) fn walk(&mut self, bit: u32, budget: usize, captured: &mut Captured) -> bool {
+    pub(crate) fn walk(&mut self, snapshot_bit: u32, budget: usize, captured: &mut CapturedEntries) -> bool {
         let mut passed = 0;
         while passed < budget {
-            if let Some(index) = self.pending_position(bit) {
+            if let Some(index) = self.pending_position(snapshot_bit) {
                 passed += self.walk_pending(index, captured);
                 continue;
             }
-            let Some(pin) = self.pin_for_bit(bit) else { return true };
+            let Some(pin) = self.pin_for_bit(snapshot_bit) else { return true };
             let number = pin.walked_pages as usize;
             self.pages.prefetch_page(number + 1);
             if let Some(page) = self.pages.page_if(number) {
                 passed += self.with_overflow_lookup(page, |overflow_parts| {
-                    captured.add_page(pin.db, bit, page, overflow_parts)
+                    captured.add_page(pin.db, snapshot_bit, page, overflow_parts)
                 });
             }
-            self.pin_overflow_values(bit, pin.db, number);
-            self.unpin_page(bit, number, &mut captured.records_to_drop);
+            self.pin_overflow_values(snapshot_bit, pin.db, number);
+            self.unpin_page(snapshot_bit, number, &mut captured.records_to_drop);
         }
-        !self.is_pinned_for(bit)
+        !self.is_pinned_for(snapshot_bit)
     }
 
     fn has_overflow(&self) -> bool {
-        self.extras.as_ref().is_some_and(|extras| !extras.store.is_empty())
+        self.extras.as_ref().is_some_and(|extras| !extras.records.is_empty())
     }
 
     /// Calls `work` with a function that looks up overflow keys and values of a page; `None` if the store has none.
@@ -200,7 +200,7 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     fn overflow_parts<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<OverflowParts<'a>> {
-        let record = self.store().record(header.record_number(page, at)?);
+        let record = self.records().record(header.record_number(page, at)?);
         let value = match record.value.shape() {
             OverflowShape::Flat(bytes) if !record.value.is_walked_in_parts() => Some(&bytes[..]),
             OverflowShape::Flat(_) | OverflowShape::Collection(_) => None,
@@ -209,19 +209,19 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Copies a chunk of a long value or the next part of a collection. Returns the number of copied bytes.
-    fn walk_pending(&mut self, index: usize, captured: &mut Captured) -> usize {
+    fn walk_pending(&mut self, index: usize, captured: &mut CapturedEntries) -> usize {
         if captured.keys_only {
             return self.skip_pending(index, &mut captured.records_to_drop);
         }
         let extras = self.extras_mut();
         let pending = &mut extras.pending_values[index];
-        let copied = match extras.store.record_mut(pending.record).value.shape_mut() {
+        let copied = match extras.records.record_mut(pending.record).value.shape_mut() {
             OverflowShapeMut::Collection(collection) => {
                 collection.walk(pending.snapshot_bit, pending.value_owner(), captured)
             }
             OverflowShapeMut::Flat(bytes) => {
                 let left = &bytes[pending.walked_bytes..];
-                let (piece, left) = left.split_at(left.len().min(LONG_VALUE_CHUNK));
+                let (piece, left) = left.split_at(left.len().min(LONG_VALUE_CHUNK_BYTES));
                 captured.add_long_chunk(piece, left.len());
                 pending.walked_bytes += piece.len();
                 let (copied, done) = (piece.len(), left.is_empty());
@@ -242,41 +242,45 @@ impl<V: OverflowValue> Entries<V> {
     /// collection has a first part. Returns `None` if no pinned page is left.
     pub(crate) fn walk_page(
         &mut self,
-        bit: u32,
-        dropped: &mut Vec<Record<Large>>,
+        snapshot_bit: u32,
+        dropped: &mut Vec<Record<LargeValue>>,
         copy: impl for<'a> FnOnce(&Pin, &'a [u8], Option<&FindOverflow<'_, 'a>>) -> usize,
     ) -> Option<usize> {
-        let pin = self.pin_for_bit(bit)?;
+        let pin = self.pin_for_bit(snapshot_bit)?;
         let number = pin.walked_pages as usize;
         let mut empty = [0; page::HEADER_LEN];
-        page::format(&mut empty);
+        page::initialize(&mut empty);
         let page = self.pages.page_if(number).unwrap_or(&empty);
         let copied = self.with_overflow_lookup(page, |overflow_parts| copy(&pin, page, overflow_parts));
         self.pages.prefetch_page(number + 1);
-        self.unpin_page(bit, number, dropped);
+        self.unpin_page(snapshot_bit, number, dropped);
         Some(copied)
     }
 
     /// Unpins the next page of a collection without copying it. Returns its bytes; `None` if no pinned page is left.
-    pub(crate) fn skip_page(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
-        let number = self.pin_for_bit(bit)?.walked_pages as usize;
-        let size = self.pages.size_if(number).unwrap_or(0);
-        self.unpin_page(bit, number, dropped);
+    pub(crate) fn skip_page(
+        &mut self,
+        snapshot_bit: u32,
+        dropped: &mut Vec<Record<LargeValue>>,
+    ) -> Option<usize> {
+        let number = self.pin_for_bit(snapshot_bit)?.walked_pages as usize;
+        let size = self.pages.page_size(number).unwrap_or(0);
+        self.unpin_page(snapshot_bit, number, dropped);
         Some(size)
     }
 
     /// Removes a pending value without reordering the others, because the snapshot may already have started to visit
     /// the next one.
-    fn remove_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) {
+    fn remove_pending(&mut self, index: usize, dropped: &mut Vec<Record<LargeValue>>) {
         let pending = self.extras_mut().pending_values.remove(index);
-        dropped.extend(self.extras_mut().store.release(pending.record).map(Record::into_dropped));
+        dropped.extend(self.extras_mut().records.release(pending.record).map(Record::into_dropped));
     }
 
     /// Skips a long value or the next part of a collection. Returns the number of skipped bytes.
-    fn skip_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) -> usize {
+    fn skip_pending(&mut self, index: usize, dropped: &mut Vec<Record<LargeValue>>) -> usize {
         let extras = self.extras_mut();
         let PendingValue { snapshot_bit: bit, record, .. } = extras.pending_values[index];
-        let passed = match extras.store.record_mut(record).value.shape_mut() {
+        let passed = match extras.records.record_mut(record).value.shape_mut() {
             OverflowShapeMut::Flat(_) => None,
             OverflowShapeMut::Collection(collection) => collection.skip(bit, dropped),
         };
@@ -287,59 +291,67 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Unpins pages without copying them, about `budget` bytes per call. Returns whether the pin is removed.
-    pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record<Large>>) -> bool {
+    pub(crate) fn unpin(
+        &mut self,
+        snapshot_bit: u32,
+        budget: usize,
+        dropped: &mut Vec<Record<LargeValue>>,
+    ) -> bool {
         let mut passed = 0;
         while passed < budget {
-            if let Some(index) = self.pending_position(bit) {
+            if let Some(index) = self.pending_position(snapshot_bit) {
                 passed += self.skip_pending(index, dropped);
                 continue;
             }
-            let Some(pin) = self.pin_for_bit(bit) else { return true };
+            let Some(pin) = self.pin_for_bit(snapshot_bit) else { return true };
             let nothing = self
                 .extras
                 .as_ref()
-                .is_none_or(|extras| extras.snapshot_only_bytes == 0 && !extras.store.has_collections());
+                .is_none_or(|extras| extras.snapshot_only_bytes == 0 && !extras.records.has_collections());
             if nothing {
-                self.extras_mut().pins.retain(|pin| pin.snapshot_bit != bit);
+                self.extras_mut().pins.retain(|pin| pin.snapshot_bit != snapshot_bit);
                 return true;
             }
             let number = pin.walked_pages as usize;
-            passed += self.pages.size_if(number).unwrap_or(0);
-            self.pin_overflow_values(bit, pin.db, number);
-            self.unpin_page(bit, number, dropped);
+            passed += self.pages.page_size(number).unwrap_or(0);
+            self.pin_overflow_values(snapshot_bit, pin.db, number);
+            self.unpin_page(snapshot_bit, number, dropped);
         }
-        !self.is_pinned_for(bit)
+        !self.is_pinned_for(snapshot_bit)
     }
 
-    fn pending_position(&self, bit: u32) -> Option<usize> {
-        self.extras.as_ref()?.pending_values.iter().position(|pending| pending.snapshot_bit == bit)
+    fn pending_position(&self, snapshot_bit: u32) -> Option<usize> {
+        self.extras.as_ref()?.pending_values.iter().position(|pending| pending.snapshot_bit == snapshot_bit)
     }
 
     /// Unpins a page after the snapshot has visited or skipped it.
-    fn unpin_page(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
+    fn unpin_page(&mut self, snapshot_bit: u32, number: usize, dropped: &mut Vec<Record<LargeValue>>) {
         let extras = self.extras_mut();
-        let index = extras.pins.iter().position(|pin| pin.snapshot_bit == bit).expect("a pin passes pages");
+        let index =
+            extras.pins.iter().position(|pin| pin.snapshot_bit == snapshot_bit).expect("a pin passes pages");
         extras.pins[index].walked_pages += 1;
         if extras.pins[index].walked_pages == extras.pins[index].end_page {
             extras.pins.swap_remove(index);
         }
-        if self.pages.size_if(number).is_some() {
-            self.free_kept_entries(bit, number, dropped);
+        if self.pages.page_size(number).is_some() {
+            self.free_kept_entries(snapshot_bit, number, dropped);
         }
     }
 
     /// Pins the long overflow values of a page and queues them for the snapshot to visit.
-    fn pin_overflow_values(&mut self, bit: u32, db: u16, number: usize) {
+    fn pin_overflow_values(&mut self, snapshot_bit: u32, db: u16, number: usize) {
         let Some(page) = self.pages.page_if(number).filter(|_| self.has_overflow()) else { return };
         let mut pending = Vec::new();
         for (at, header) in page::entries(page, page::HEADER_LEN) {
-            let Some(record) = header.record_number(page, at).filter(|_| is_in_snapshot(header, bit)) else {
+            let Some(record) =
+                header.record_number(page, at).filter(|_| is_in_snapshot(header, snapshot_bit))
+            else {
                 continue;
             };
-            if self.store().record(record).value.is_walked_in_parts() {
+            if self.records().record(record).value.is_walked_in_parts() {
                 let key = self.entry_keys().name_of(header, page, at).into();
                 pending.push(PendingValue {
-                    snapshot_bit: bit,
+                    snapshot_bit,
                     db,
                     attributes: header.attributes(page, at),
                     key,
@@ -354,25 +366,25 @@ impl<V: OverflowValue> Entries<V> {
     /// Pins a collection record for those snapshots in `bits` that have not pinned it yet.
     fn pin_record(&mut self, record: u32, bits: u32) {
         if let OverflowShapeMut::Collection(collection) =
-            self.extras_mut().store.record_mut(record).value.shape_mut()
+            self.extras_mut().records.record_mut(record).value.shape_mut()
         {
             [1, 2, 4].into_iter().filter(|bit| bits & bit != 0).for_each(|bit| collection.pin(bit));
         }
     }
 
     /// Returns the overflow value of an entry, for editing. It is pinned first for the snapshots that need the entry.
-    pub(crate) fn overflow_mut(&mut self, place: EntryRef) -> Option<&mut V> {
-        let pinned = self.pinned_bits(pages::split(place.0).0);
-        let (header, page, at) = self.pages.entry(place.0);
+    pub(crate) fn overflow_mut(&mut self, entry_ref: EntryRef) -> Option<&mut V> {
+        let pinned = self.pinned_bits(pages::page_and_offset(entry_ref.0).0);
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         let number = header.record_number(page, at)?;
         if pinned != 0 {
             self.pin_record(number, pinned);
         }
-        Some(&mut self.extras_mut().store.record_mut(number).value)
+        Some(&mut self.extras_mut().records.record_mut(number).value)
     }
 
     /// Marks the entries of a page as dead that no snapshot but this one needed.
-    fn free_kept_entries(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
+    fn free_kept_entries(&mut self, snapshot_bit: u32, number: usize, dropped: &mut Vec<Record<LargeValue>>) {
         if self.extras_mut().snapshot_only_bytes == 0 {
             return;
         }
@@ -381,55 +393,55 @@ impl<V: OverflowValue> Entries<V> {
             self.pages.page_if(number).and_then(|page| page::entries(page, at).next())
         {
             at = here + header.len();
-            if header.state() & bit == 0 || header.state() == entry::STATE_DEAD {
+            if header.state() & snapshot_bit == 0 || header.state() == entry::STATE_DEAD {
                 continue;
             }
-            let left = header.state() & !bit;
+            let left = header.state() & !snapshot_bit;
             if left != 0 {
                 header.with_state(left).write(self.pages.page_mut(number), here);
                 continue;
             }
             self.extras_mut().snapshot_only_bytes -= header.len();
-            count_snapshot_only(0, header.len());
+            count_snapshot_only_bytes(0, header.len());
             if let Some(record) = header.record_number(self.pages.page(number), here) {
-                dropped.extend(self.extras_mut().store.release(record).map(Record::into_dropped));
+                dropped.extend(self.extras_mut().records.release(record).map(Record::into_dropped));
             }
             self.write_tombstone(number, here);
         }
     }
 
     /// Prepares an entry for editing: copies it if a snapshot needs the original.
-    pub(crate) fn copy_on_write(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
-        let pinned = self.pinned_bits(pages::split(place.0).0);
+    pub(crate) fn copy_on_write(&mut self, entry_ref: EntryRef, key: &Key<'_>) -> EntryRef {
+        let pinned = self.pinned_bits(pages::page_and_offset(entry_ref.0).0);
         if pinned == 0 {
-            return place;
+            return entry_ref;
         }
-        let (header, page, at) = self.pages.entry(place.0);
+        let (header, page, at) = self.pages.entry(entry_ref.0);
         let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
         let attributes = header.attributes(page, at);
         if let Some(number) = header.record_number(page, at) {
             self.pin_record(number, pinned);
-            self.extras_mut().store.record_mut(number).shared += 1;
+            self.extras_mut().records.record_mut(number).other_entries += 1;
         }
         let key_here = if header.placement() == Placement::KeyValueOverflow { &[] } else { key.bytes };
         let draft = EntryDraft { attributes, placement: header.placement(), key: key_here, value: &value };
-        self.remove_from_index(place, key.hash);
-        self.mark_dead(place);
+        self.remove_from_index(entry_ref, key.hash);
+        self.mark_dead(entry_ref);
         self.count_expiry(attributes.expiry);
         self.write_entry(key.hash, &draft, value.len())
     }
 
     /// Prepares an entry's record for editing: copies the record if another entry shares it. Returns the record number.
     /// The entry itself must already be prepared ([`Self::copy_on_write`]).
-    pub(super) fn make_record_unique(&mut self, place: EntryRef, number: u32) -> u32 {
-        let store = &mut self.extras_mut().store;
-        if store.record(number).shared == 0 {
+    pub(super) fn make_record_unique(&mut self, entry_ref: EntryRef, number: u32) -> u32 {
+        let store = &mut self.extras_mut().records;
+        if store.record(number).other_entries == 0 {
             return number;
         }
-        store.record_mut(number).shared -= 1;
+        store.record_mut(number).other_entries -= 1;
         let copied = store.put_copy(number);
         store.mark_snapshot_only(number);
-        let (header, page, at): (Header, _, _) = self.pages.entry_mut(place.0);
+        let (header, page, at): (Header, _, _) = self.pages.entry_mut(entry_ref.0);
         header.value_mut(page, at).copy_from_slice(&copied.to_le_bytes());
         copied
     }
@@ -441,7 +453,7 @@ impl PendingValue {
     }
 }
 
-impl<V: OverflowValue> Extras<V> {
+impl<V: OverflowValue> EntriesExtras<V> {
     #[inline]
     fn pinned_bits(&self, number: usize) -> u32 {
         let holding =

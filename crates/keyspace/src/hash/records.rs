@@ -28,7 +28,7 @@ pub(crate) struct FieldRecord<'a> {
     pub(crate) end: usize,
     /// Offset at which the value starts. The value extends to `end`.
     pub(crate) value_start: usize,
-    pub(crate) field: &'a [u8],
+    pub(crate) name: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) expiry: Option<Millis>,
 }
@@ -51,9 +51,9 @@ impl<A: Array<Item = u8>> AppendBytes for SmallVec<A> {
 }
 
 /// Maximum length of a record that is assembled on the stack.
-const MAX_STACK_RECORD: usize = 96;
+const MAX_STACK_RECORD_LEN: usize = 96;
 /// Maximum number of bytes that precede the field name in a record.
-const MAX_HEAD: usize = 2 * varint::MAX + TIME_LEN + WIDE_TIME_LEN;
+const MAX_HEAD_LEN: usize = 2 * varint::MAX_LEN + TIME_LEN + WIDE_TIME_LEN;
 /// Six-byte mark before an eight-byte time. No six-byte time has these bytes, because [`clamp_time`] is symmetric.
 const WIDE_TIME_MARK: [u8; TIME_LEN] = [0, 0, 0, 0, 0, 0x80];
 
@@ -96,7 +96,7 @@ pub(crate) fn read_record(packed: &[u8], start: usize) -> FieldRecord<'_> {
         start,
         end,
         value_start: value_at,
-        field: &packed[at..value_at],
+        name: &packed[at..value_at],
         value: &packed[value_at..end],
         expiry,
     }
@@ -118,7 +118,7 @@ pub(crate) fn find_record<'a>(packed: &'a [u8], field: &[u8]) -> Option<FieldRec
     let mut at = COUNT_LEN;
     while at < packed.len() {
         let record = read_record(packed, at);
-        if record.field == field {
+        if record.name == field {
             return Some(record);
         }
         at = record.end;
@@ -126,21 +126,21 @@ pub(crate) fn find_record<'a>(packed: &'a [u8], field: &[u8]) -> Option<FieldRec
     None
 }
 
-pub(crate) fn push(out: &mut impl AppendBytes, field: &[u8], value: &[u8], expiry: Option<Millis>) {
-    let (mut head, mut len) = ([0; MAX_HEAD], 0);
+pub(crate) fn push_record(out: &mut impl AppendBytes, field: &[u8], value: &[u8], expiry: Option<Millis>) {
+    let (mut head, mut len) = ([0; MAX_HEAD_LEN], 0);
     varint::write(&mut head, &mut len, field.len() * 2 + usize::from(expiry.is_some()));
     varint::write(&mut head, &mut len, value.len());
     if let Some(expiry) = expiry {
         write_expiry(&mut head, &mut len, expiry);
     }
     let (value_at, end) = (len + field.len(), len + field.len() + value.len());
-    let mut record = [0; MAX_STACK_RECORD];
-    if end <= MAX_STACK_RECORD {
+    let mut record = [0; MAX_STACK_RECORD_LEN];
+    if end <= MAX_STACK_RECORD_LEN {
         // Assemble the record on the stack and append it at once, because three appends would cost more than the
         // copying.
-        record[..MAX_HEAD].copy_from_slice(&head);
-        copy(&mut record[len..value_at], field);
-        copy(&mut record[value_at..end], value);
+        record[..MAX_HEAD_LEN].copy_from_slice(&head);
+        copy_short(&mut record[len..value_at], field);
+        copy_short(&mut record[value_at..end], value);
         out.append(&record[..end]);
     } else {
         out.append(&head[..len]);
@@ -151,7 +151,7 @@ pub(crate) fn push(out: &mut impl AppendBytes, field: &[u8], value: &[u8], expir
 
 /// Copies a short slice with fixed-size moves instead of a `memcpy` call.
 #[inline]
-fn copy(to: &mut [u8], from: &[u8]) {
+fn copy_short(to: &mut [u8], from: &[u8]) {
     fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) {
         if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) {
             to[..N].copy_from_slice(first);
@@ -169,11 +169,11 @@ fn copy(to: &mut [u8], from: &[u8]) {
 
 /// Returns whether the expiry of a record can be changed from `old` to `new` without moving the following bytes.
 #[inline]
-pub(crate) fn fits_time(old: Option<Millis>, new: Option<Millis>) -> bool {
+pub(crate) fn can_overwrite_expiry(old: Option<Millis>, new: Option<Millis>) -> bool {
     old.is_some() == new.is_some() && needs_wide_time(old) == needs_wide_time(new)
 }
 
-/// Overwrites the expiry of a record. [`fits_time`] must be true.
+/// Overwrites the expiry of a record. [`can_overwrite_expiry`] must be true.
 pub(crate) fn overwrite_expiry(packed: &mut [u8], record_start: usize, expiry: Millis) {
     let mut at = record_start;
     varint::read(packed, &mut at);
@@ -205,11 +205,11 @@ mod tests {
         ];
         let mut packed = vec![0; COUNT_LEN];
         for (field, value, expiry) in fields {
-            push(&mut packed, field, value, *expiry);
+            push_record(&mut packed, field, value, *expiry);
         }
         set_count(&mut packed, fields.len());
         assert_eq!(count(&packed), fields.len());
-        let read: Vec<_> = records(&packed).map(|r| (r.field, r.value, r.expiry)).collect();
+        let read: Vec<_> = records(&packed).map(|r| (r.name, r.value, r.expiry)).collect();
         assert_eq!(read, fields);
         let start = find_record(&packed, b"field").expect("there").start;
         overwrite_expiry(&mut packed, start, Millis(99));

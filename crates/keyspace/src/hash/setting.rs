@@ -10,28 +10,28 @@ use crate::entries::{EntryRef, Splice};
 use crate::fields::{Field, LargeFields, ReplacedField};
 use crate::key::Key;
 use crate::kind::{ListpackBounds, ValueEncoding};
-use crate::large::Large;
-use crate::packed::{self, MAX_BYTES, MAX_ELEMENTS, Shape};
+use crate::large::LargeValue;
+use crate::packed::{self, CollectionShape, MAX_PACKED_BYTES, MAX_PACKED_ELEMENTS};
 use crate::table::Table;
 
 /// Returns whether a hash that has `count` fields after adding this one exceeds the listpack bounds.
 #[inline]
 fn exceeds_bounds(field: &Field<'_>, count: usize, bounds: ListpackBounds) -> bool {
-    field.name.len().max(field.value.len()) > bounds.value || count > bounds.entries
+    field.name.len().max(field.value.len()) > bounds.max_value_len || count > bounds.max_entries
 }
 
 impl Table {
     /// Sets a field of the hash at `entry_ref`, with its expiry. Returns the previous state if the field existed.
     pub fn hash_set(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         field: Field<'_>,
         bounds: ListpackBounds,
     ) -> (EntryRef, Option<ReplacedField>) {
-        let (place, replaced) = match self.set_in_place(place, key, field, bounds) {
+        let (place, replaced) = match self.set_in_place(entry_ref, key, field, bounds) {
             Some(done) => done,
-            None => self.set_by_splice(place, key, field, bounds),
+            None => self.set_by_splice(entry_ref, key, field, bounds),
         };
         self.refresh_element_expiry(place, key);
         (place, replaced)
@@ -40,13 +40,15 @@ impl Table {
     /// Sets a field of a packed hash if the field is new or changes its size.
     fn set_by_splice(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         field: Field<'_>,
         bounds: ListpackBounds,
     ) -> (EntryRef, Option<ReplacedField>) {
-        let hash = self.expect_hash(place);
-        let Shape::Packed(packed) = hash.shape else { return self.set_in_large(place, key, field, bounds) };
+        let hash = self.expect_hash(entry_ref);
+        let CollectionShape::Packed(packed) = hash.shape else {
+            return self.set_in_large(entry_ref, key, field, bounds);
+        };
         let Field { name, value, expiry } = field;
         let found = records::find_record(packed, name);
         let count = packed::count(packed) + usize::from(found.is_none());
@@ -58,13 +60,13 @@ impl Table {
         let replaced = found.map(|record| ReplacedField { expiry: record.expiry });
         let range = found.map_or(packed.len()..packed.len(), |record| record.start..record.end);
         let mut bytes = SmallVec::<[u8; 256]>::new();
-        records::push(&mut bytes, name, value, expiry);
-        if packed.len() - range.len() + bytes.len() > MAX_BYTES || count > MAX_ELEMENTS {
-            let place = self.make_hash_large(place, key);
+        records::push_record(&mut bytes, name, value, expiry);
+        if packed.len() - range.len() + bytes.len() > MAX_PACKED_BYTES || count > MAX_PACKED_ELEMENTS {
+            let place = self.make_hash_large(entry_ref, key);
             return self.set_in_large(place, key, field, bounds);
         }
         let splice = Splice { range, replacement: &bytes, count, code: form.code() };
-        let place = self.entries.splice(place, key, &splice);
+        let place = self.entries.splice(entry_ref, key, &splice);
         if expiry.is_some() {
             self.record_element_expiry(place, key);
         }
@@ -73,68 +75,68 @@ impl Table {
 
     fn set_in_large(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         field: Field<'_>,
         bounds: ListpackBounds,
     ) -> (EntryRef, Option<ReplacedField>) {
-        let form = self.expect_hash(place).value_encoding;
-        let Some(fields) = self.large_hash_mut(place) else { return (place, None) };
+        let form = self.expect_hash(entry_ref).value_encoding;
+        let Some(fields) = self.large_hash_mut(entry_ref) else { return (entry_ref, None) };
         let replaced = fields.set(field.name, field.value, field.expiry);
         if form != ValueEncoding::TableHash && exceeds_bounds(&field, fields.len(), bounds) {
-            self.entries.set_code(place, ValueEncoding::TableHash.code());
+            self.entries.set_code(entry_ref, ValueEncoding::TableHash.code());
         }
         if field.expiry.is_some() {
-            self.record_element_expiry(place, key);
+            self.record_element_expiry(entry_ref, key);
         }
-        (place, replaced)
+        (entry_ref, replaced)
     }
 
     /// Sets several fields of the hash at `entry_ref`. `visit_replaced` receives the previous state of each field. A
     /// packed hash is rewritten once for all fields.
     pub fn hash_set_all<'f>(
         &mut self,
-        mut place: EntryRef,
+        mut entry_ref: EntryRef,
         key: &Key<'_>,
         mut fields: impl Iterator<Item = Field<'f>>,
         bounds: ListpackBounds,
         mut visit_replaced: impl FnMut(Option<ReplacedField>),
     ) -> EntryRef {
         while let Some(field) = fields.next() {
-            match self.set_in_place(place, key, field, bounds) {
+            match self.set_in_place(entry_ref, key, field, bounds) {
                 Some((set, replaced)) => {
-                    place = set;
+                    entry_ref = set;
                     visit_replaced(replaced);
                 }
                 None => {
                     let all = [field].into_iter().chain(fields.by_ref());
-                    place = self.set_by_rewrite(place, key, all, bounds, &mut visit_replaced);
+                    entry_ref = self.set_by_rewrite(entry_ref, key, all, bounds, &mut visit_replaced);
                 }
             }
         }
-        self.refresh_element_expiry(place, key);
-        place
+        self.refresh_element_expiry(entry_ref, key);
+        entry_ref
     }
 
     /// Sets fields in a copy of a packed hash as long as the copy stays packed, and stores the copy.
     fn set_by_rewrite<'f>(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         mut fields: impl Iterator<Item = Field<'f>>,
         bounds: ListpackBounds,
         visit_replaced: &mut impl FnMut(Option<ReplacedField>),
     ) -> EntryRef {
-        let Some(first) = fields.next() else { return place };
+        let Some(first) = fields.next() else { return entry_ref };
         let Some(second) = fields.next() else {
-            let (place, replaced) = self.set_by_splice(place, key, first, bounds);
+            let (place, replaced) = self.set_by_splice(entry_ref, key, first, bounds);
             visit_replaced(replaced);
             return place;
         };
         let mut fields = [first, second].into_iter().chain(fields);
-        let (mut place, mut too_much) = (place, None);
+        let (mut place, mut too_much) = (entry_ref, None);
         let hash = self.expect_hash(place);
-        if let Shape::Packed(packed) = hash.shape {
+        if let CollectionShape::Packed(packed) = hash.shape {
             let (whole, mut timed) = (0..packed.len(), false);
             let mut draft = HashRewrite { bytes: packed.into(), value_encoding: hash.value_encoding, bounds };
             for field in fields.by_ref() {
@@ -165,24 +167,24 @@ impl Table {
     #[inline]
     fn set_in_place(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         field: Field<'_>,
         bounds: ListpackBounds,
     ) -> Option<(EntryRef, Option<ReplacedField>)> {
         let Field { name, value, expiry } = field;
-        let hash = self.expect_hash(place);
-        let Shape::Packed(packed) = hash.shape else {
-            return Some(self.set_in_large(place, key, field, bounds));
+        let hash = self.expect_hash(entry_ref);
+        let CollectionShape::Packed(packed) = hash.shape else {
+            return Some(self.set_in_large(entry_ref, key, field, bounds));
         };
         let record = records::find_record(packed, name)
             .filter(|record| record.value.len() == value.len())
-            .filter(|record| records::fits_time(record.expiry, expiry))?;
+            .filter(|record| records::can_overwrite_expiry(record.expiry, expiry))?;
         let exceeds_bounds = exceeds_bounds(&field, packed::count(packed), bounds);
         let form = if exceeds_bounds { ValueEncoding::TableHash } else { hash.value_encoding };
         let replaced = ReplacedField { expiry: record.expiry };
         let (start, value_at) = (record.start, record.value_start);
-        let place = self.entries.copy_on_write(place, key);
+        let place = self.entries.copy_on_write(entry_ref, key);
         let packed = self.entries.flat_value_mut(place);
         packed[value_at..value_at + value.len()].copy_from_slice(value);
         if let Some(expiry) = expiry {
@@ -194,12 +196,12 @@ impl Table {
     }
 
     /// Converts a packed hash into a large one.
-    fn make_hash_large(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
+    fn make_hash_large(&mut self, entry_ref: EntryRef, key: &Key<'_>) -> EntryRef {
         let mut fields = Box::<LargeFields<HashFields>>::default();
-        self.expect_hash(place).for_each(&mut |field| {
+        self.expect_hash(entry_ref).for_each(&mut |field| {
             fields.set(field.name, field.value, field.expiry);
         });
-        self.make_large(place, key, Large::Hash(fields))
+        self.make_large(entry_ref, key, LargeValue::Hash(fields))
     }
 }
 
@@ -219,8 +221,8 @@ impl HashRewrite {
         let range = found.map_or(self.bytes.len()..self.bytes.len(), |record| record.start..record.end);
         let count = packed::count(&self.bytes) + usize::from(found.is_none());
         let mut bytes = SmallVec::<[u8; 256]>::new();
-        records::push(&mut bytes, field.name, field.value, field.expiry);
-        if self.bytes.len() - range.len() + bytes.len() > MAX_BYTES || count > MAX_ELEMENTS {
+        records::push_record(&mut bytes, field.name, field.value, field.expiry);
+        if self.bytes.len() - range.len() + bytes.len() > MAX_PACKED_BYTES || count > MAX_PACKED_ELEMENTS {
             return None;
         }
         let at = range.start;

@@ -92,9 +92,9 @@ impl BucketMut<'_> {
         self.0[cell] = 0;
     }
 
-    pub(crate) fn add_overflow(&mut self, by: i32) {
+    pub(crate) fn add_overflow(&mut self, delta: i32) {
         let overflow_count =
-            i32::from(u16::from_le_bytes([self.0[OVERFLOW_OFFSET], self.0[OVERFLOW_OFFSET + 1]])) + by;
+            i32::from(u16::from_le_bytes([self.0[OVERFLOW_OFFSET], self.0[OVERFLOW_OFFSET + 1]])) + delta;
         let overflow_count =
             u16::try_from(overflow_count).expect("a segment has fewer entries, and each leaves as it came");
         self.0[OVERFLOW_OFFSET..OVERFLOW_OFFSET + 2].copy_from_slice(&overflow_count.to_le_bytes());

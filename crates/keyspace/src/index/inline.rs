@@ -44,8 +44,8 @@ impl InlineIndex {
     }
 
     #[inline]
-    pub(super) fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.references_with_tag(hash).map(|(_, reference)| reference).find(|&reference| is(reference))
+    pub(super) fn find(&self, hash: u64, mut is_match: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.references_with_tag(hash).map(|(_, reference)| reference).find(|&reference| is_match(reference))
     }
 
     /// Adds a reference. The index must not be full.
@@ -68,9 +68,9 @@ impl InlineIndex {
     }
 
     /// Replaces the reference of an entry that was moved.
-    pub(super) fn replace_reference(&mut self, hash: u64, from: u32, to: u32) {
-        let cell = self.cell_of(hash, from);
-        self.references[cell] = to;
+    pub(super) fn replace_reference(&mut self, hash: u64, old: u32, new: u32) {
+        let cell = self.cell_of(hash, old);
+        self.references[cell] = new;
     }
 
     /// Picks a uniformly random reference.

@@ -19,13 +19,13 @@ pub(super) struct SegmentMap {
     segment_numbers: Vec<u32>,
     /// The elements of the doubled map that were prepared so far.
     doubled_map: Vec<u32>,
-    segments: usize,
+    segment_count: usize,
 }
 
 impl SegmentMap {
     /// Creates a map in which segment 0 covers all positions.
     pub(super) fn new() -> Self {
-        Self { depth: 1, segment_numbers: vec![0; 2], doubled_map: Vec::new(), segments: 1 }
+        Self { depth: 1, segment_numbers: vec![0; 2], doubled_map: Vec::new(), segment_count: 1 }
     }
 
     #[inline]
@@ -35,7 +35,7 @@ impl SegmentMap {
 
     /// Splits the segment that covers the positions which share their first `depth` bits with this one: `upper_segment`
     /// now covers their upper half.
-    pub(super) fn split_range(&mut self, position: u64, depth: u8, upper: u32) {
+    pub(super) fn split_range(&mut self, position: u64, depth: u8, upper_segment: u32) {
         if depth == self.depth {
             self.extend_doubled(self.segment_numbers.len());
             self.segment_numbers = std::mem::take(&mut self.doubled_map);
@@ -44,24 +44,24 @@ impl SegmentMap {
             self.extend_doubled(ELEMENTS_PER_SPLIT);
         }
         let range = self.range(position, depth);
-        self.set_range(range.start.midpoint(range.end)..range.end, upper);
-        self.segments += 1;
+        self.set_range(range.start.midpoint(range.end)..range.end, upper_segment);
+        self.segment_count += 1;
     }
 
     /// Merges two segments: `segment` now covers all positions that share their first `depth` bits with this
     /// one.
-    pub(super) fn merge_ranges(&mut self, position: u64, depth: u8, number: u32) {
-        self.set_range(self.range(position, depth), number);
-        self.segments -= 1;
+    pub(super) fn merge_ranges(&mut self, position: u64, depth: u8, segment: u32) {
+        self.set_range(self.range(position, depth), segment);
+        self.segment_count -= 1;
     }
 
-    pub(super) fn segments(&self) -> usize {
-        self.segments
+    pub(super) fn segment_count(&self) -> usize {
+        self.segment_count
     }
 
     fn is_nearly_full(&self) -> bool {
         self.segment_numbers.len() >= MIN_INCREMENTAL_LEN
-            && self.segments > self.segment_numbers.len() / 4 * 3
+            && self.segment_count > self.segment_numbers.len() / 4 * 3
     }
 
     /// Copies `elements` more elements to the doubled map.
@@ -87,7 +87,7 @@ impl SegmentMap {
     }
 
     /// Returns the number of heap bytes used.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn heap_bytes(&self) -> usize {
         (self.segment_numbers.capacity() + self.doubled_map.capacity()) * size_of::<u32>()
     }
 }
@@ -113,8 +113,8 @@ mod tests {
         *random ^ *random >> 29
     }
 
-    fn check_map(map: &SegmentMap, twin: &ReferenceMap) {
-        for (&start, &(depth, number)) in &twin.0 {
+    fn check_map(map: &SegmentMap, model: &ReferenceMap) {
+        for (&start, &(depth, number)) in &model.0 {
             let last = start | u64::MAX >> depth;
             assert_eq!(
                 [map.segment_number(start), map.segment_number(last)],

@@ -67,7 +67,7 @@ impl Segment {
         usize::from(self.len)
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn heap_bytes(&self) -> usize {
         self.blocks.iter().flatten().count() * CacheLinePair::LEN
     }
 
@@ -124,7 +124,7 @@ impl Segment {
 
     /// Returns the bucket, cell and reference of the entry for which `is_match` returns true.
     #[inline]
-    fn find_cell(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<(usize, usize, u32)> {
+    fn find_cell(&self, hash: u64, mut is_match: impl FnMut(u32) -> bool) -> Option<(usize, usize, u32)> {
         if self.buckets == 0 {
             return None;
         }
@@ -133,7 +133,7 @@ impl Segment {
         for _ in 0..self.buckets {
             let bucket = self.bucket(number);
             if let Some((cell, reference)) =
-                bucket.references_with_tag(tag).find(|&(_, reference)| is(reference))
+                bucket.references_with_tag(tag).find(|&(_, reference)| is_match(reference))
             {
                 return Some((number, cell, reference));
             }
@@ -146,8 +146,8 @@ impl Segment {
     }
 
     #[inline]
-    pub(super) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.find_cell(hash, is).map(|(_, _, reference)| reference)
+    pub(super) fn find(&self, hash: u64, is_match: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.find_cell(hash, is_match).map(|(_, _, reference)| reference)
     }
 
     pub(super) fn growth_step(&self) -> GrowthStep {
@@ -185,10 +185,9 @@ impl Segment {
     }
 
     /// Replaces the reference of an entry that was moved.
-    pub(super) fn replace_reference(&mut self, hash: u64, from: u32, to: u32) {
-        let (number, cell, _) =
-            self.find_cell(hash, |other| other == from).expect("what is alive is indexed");
-        self.bucket_mut(number).set(cell, tag(hash), to);
+    pub(super) fn replace_reference(&mut self, hash: u64, old: u32, new: u32) {
+        let (number, cell, _) = self.find_cell(hash, |other| other == old).expect("what is alive is indexed");
+        self.bucket_mut(number).set(cell, tag(hash), new);
     }
 
     /// Returns whether the segment has far more buckets than it needs.
@@ -313,10 +312,10 @@ impl Segment {
     }
 
     /// Visits all references until `visit` returns false. Returns whether all were visited.
-    pub(super) fn visit_all(&self, of: &impl HashSource, visit: &mut impl FnMut(u32) -> bool) -> bool {
+    pub(super) fn visit_all(&self, source: &impl HashSource, visit: &mut impl FnMut(u32) -> bool) -> bool {
         (0..self.buckets()).all(|number| {
             let references: SmallVec<[u32; CELLS_PER_BUCKET]> = self.bucket(number).references().collect();
-            references.iter().for_each(|&reference| of.prefetch(reference));
+            references.iter().for_each(|&reference| source.prefetch(reference));
             references.into_iter().all(&mut *visit)
         })
     }

@@ -1,6 +1,6 @@
 //! Modifies lists, packed or large.
 //!
-//! A packed list is edited by replacing a byte range. It becomes large when it would exceed [`MAX_PACKED`] bytes; for a
+//! A packed list is edited by replacing a byte range. It becomes large when it would exceed [`MAX_PACKED_LIST_BYTES`] bytes; for a
 //! smaller list, moving the whole entry costs less than a tree lookup.
 
 use std::ops::Range;
@@ -12,12 +12,12 @@ use super::{ListEnd, ListItem, ListRef, records};
 use crate::entries::{EntryRef, Splice};
 use crate::key::Key;
 use crate::kind::{Kind, ListLimit, ValueEncoding};
-use crate::large::Large;
-use crate::packed::{COUNT_LEN, MAX_ELEMENTS, PackedBuilder, Shape};
+use crate::large::LargeValue;
+use crate::packed::{COUNT_LEN, CollectionShape, MAX_PACKED_ELEMENTS, PackedBuilder};
 use crate::table::{RemovedValue, Table};
 
 /// Number of bytes beyond which a list becomes large.
-const MAX_PACKED: usize = 2048;
+const MAX_PACKED_LIST_BYTES: usize = 2048;
 
 /// Replaces a range of elements of a packed list by `count` other elements.
 struct RangeReplacement<'a> {
@@ -30,17 +30,21 @@ impl Table {
     /// Returns the list at `entry_ref`, or `None` if the value has another type.
     #[must_use]
     #[inline]
-    pub fn list(&self, place: EntryRef) -> Option<ListRef<'_>> {
-        self.typed::<ListRef<'_>>(place)
+    pub fn list(&self, entry_ref: EntryRef) -> Option<ListRef<'_>> {
+        self.typed_value::<ListRef<'_>>(entry_ref)
     }
 
-    fn expect_list(&self, place: EntryRef) -> ListRef<'_> {
-        self.list(place).expect("the caller has seen that it is a list")
+    fn expect_list(&self, entry_ref: EntryRef) -> ListRef<'_> {
+        self.list(entry_ref).expect("the caller has seen that it is a list")
     }
 
     /// Returns the segments of a large list, for editing. They are pinned first for the snapshots that need the entry.
-    fn segments_mut(&mut self, place: EntryRef) -> Option<&mut Segments> {
-        if let Large::List(segments) = self.entries.overflow_mut(place)? { Some(segments) } else { None }
+    fn segments_mut(&mut self, entry_ref: EntryRef) -> Option<&mut Segments> {
+        if let LargeValue::List(segments) = self.entries.overflow_mut(entry_ref)? {
+            Some(segments)
+        } else {
+            None
+        }
     }
 
     /// Creates a list under a new key by pushing the elements one by one at `end`.
@@ -72,7 +76,7 @@ impl Table {
     /// Pushes elements one by one at `end` of the list at `entry_ref`.
     pub fn list_push<'e>(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         end: ListEnd,
         elements: impl DoubleEndedIterator<Item = &'e [u8]> + Clone,
@@ -80,13 +84,13 @@ impl Table {
     ) -> EntryRef {
         let (count, raw) =
             elements.clone().fold((0, 0), |(count, raw), element| (count + 1, raw + element.len()));
-        self.update_encoding_after_growth(place, raw, count, limit);
-        let list = self.expect_list(place);
-        if let Shape::Packed(packed) = list.shape
-            && packed.len() + raw + count <= MAX_PACKED
+        self.update_encoding_after_growth(entry_ref, raw, count, limit);
+        let list = self.expect_list(entry_ref);
+        if let CollectionShape::Packed(packed) = list.shape
+            && packed.len() + raw + count <= MAX_PACKED_LIST_BYTES
         {
             let mut with = records::EncodedRecord::new();
-            let mut push = |element: &[u8]| records::push(&mut with, element.into());
+            let mut push = |element: &[u8]| records::push_record(&mut with, element.into());
             let at = match end {
                 ListEnd::Head => {
                     elements.clone().rev().for_each(&mut push);
@@ -98,11 +102,11 @@ impl Table {
                 }
             };
             let exchange = RangeReplacement { elements: at..at, replacement: &with, count };
-            if let Some(place) = self.replace_range(place, key, &exchange) {
+            if let Some(place) = self.replace_range(entry_ref, key, &exchange) {
                 return place;
             }
         }
-        let place = self.make_list_large(place, key);
+        let place = self.make_list_large(entry_ref, key);
         if let Some(segments) = self.segments_mut(place) {
             elements.for_each(|element| segments.push(end, element.into()));
         }
@@ -112,25 +116,25 @@ impl Table {
     /// Inserts an element before `index` in the list at `entry_ref`.
     pub fn list_insert(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         index: usize,
         element: &[u8],
         limit: ListLimit,
     ) -> EntryRef {
-        self.replace_by_element(place, key, index..index, element, limit)
+        self.replace_by_element(entry_ref, key, index..index, element, limit)
     }
 
     /// Replaces the element at `index` in the list at `entry_ref`. The index must be valid.
     pub fn list_set(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         index: usize,
         element: &[u8],
         limit: ListLimit,
     ) -> EntryRef {
-        let place = self.replace_by_element(place, key, index..index + 1, element, limit);
+        let place = self.replace_by_element(entry_ref, key, index..index + 1, element, limit);
         self.update_encoding_after_removal(place, limit);
         place
     }
@@ -139,22 +143,22 @@ impl Table {
     /// list becomes empty.
     pub fn list_remove_ends(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         end: ListEnd,
         count: usize,
         limit: ListLimit,
     ) -> (EntryRef, RemovedValue) {
-        let len = self.expect_list(place).len();
+        let len = self.expect_list(entry_ref).len();
         let count = count.min(len);
         if count == 0 {
-            return (place, RemovedValue::default());
+            return (entry_ref, RemovedValue::default());
         }
         let elements = match end {
             ListEnd::Head => 0..count,
             ListEnd::Tail => len - count..len,
         };
-        let (mut place, mut dropped) = (place, RemovedValue::default());
+        let (mut place, mut dropped) = (entry_ref, RemovedValue::default());
         match self.replace_range(
             place,
             key,
@@ -166,7 +170,7 @@ impl Table {
                     if count == 1 {
                         segments.remove(elements.start);
                     } else {
-                        dropped = Large::List(Box::new(segments.take_from_end(end, count))).into();
+                        dropped = LargeValue::List(Box::new(segments.take_from_end(end, count))).into();
                     }
                 }
             }
@@ -180,14 +184,14 @@ impl Table {
     /// list becomes empty.
     pub fn list_remove(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         element: &[u8],
-        (from_tail, most): (bool, usize),
+        (from_tail, max_count): (bool, usize),
         limit: ListLimit,
     ) -> (EntryRef, usize) {
         let wanted = ListItem::from(element);
-        let list = self.expect_list(place);
+        let list = self.expect_list(entry_ref);
         let mut found = Vec::new();
         let mut index = if from_tail { list.len() } else { 0 };
         let mut visit = |item: ListItem<'_>| {
@@ -196,7 +200,7 @@ impl Table {
                 found.push(index);
             }
             index += usize::from(!from_tail);
-            found.len() < most
+            found.len() < max_count
         };
         match from_tail {
             true => list.visit_backward_from(list.len() - 1, &mut visit),
@@ -204,31 +208,31 @@ impl Table {
         }
         let removed = found.len();
         if removed == 0 {
-            return (place, 0);
+            return (entry_ref, 0);
         }
         // Remove matches from the end of the list, so that the remaining indexes stay valid.
         if !from_tail {
             found.reverse();
         }
         let place = match list.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 let mut with = SmallVec::<[u8; 1024]>::new();
                 for (index, item) in records::items(&packed[COUNT_LEN..]).enumerate() {
                     if found.last() == Some(&index) {
                         found.pop();
                     } else {
-                        records::push(&mut with, item);
+                        records::push_record(&mut with, item);
                     }
                 }
                 let (elements, count) = (0..list.len(), list.len() - removed);
-                self.replace_range(place, key, &RangeReplacement { elements, replacement: &with, count })
+                self.replace_range(entry_ref, key, &RangeReplacement { elements, replacement: &with, count })
                     .expect("what becomes shorter stays packed")
             }
-            Shape::Large(_) => {
-                if let Some(segments) = self.segments_mut(place) {
+            CollectionShape::Large(_) => {
+                if let Some(segments) = self.segments_mut(entry_ref) {
                     found.into_iter().for_each(|index| segments.remove(index));
                 }
-                place
+                entry_ref
             }
         };
         self.update_encoding_after_removal(place, limit);
@@ -238,19 +242,19 @@ impl Table {
     /// Replaces a range of at most one element by `element`; an empty range inserts it.
     fn replace_by_element(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         range: Range<usize>,
         element: &[u8],
         limit: ListLimit,
     ) -> EntryRef {
-        self.update_encoding_after_growth(place, element.len(), 1, limit);
-        let record = records::record(element.into());
+        self.update_encoding_after_growth(entry_ref, element.len(), 1, limit);
+        let record = records::encode_record(element.into());
         let replacement = RangeReplacement { elements: range.clone(), replacement: &record, count: 1 };
-        if let Some(place) = self.replace_range(place, key, &replacement) {
+        if let Some(place) = self.replace_range(entry_ref, key, &replacement) {
             return place;
         }
-        let place = self.make_list_large(place, key);
+        let place = self.make_list_large(entry_ref, key);
         if let Some(segments) = self.segments_mut(place) {
             match range.is_empty() {
                 true => segments.insert(range.start, element.into()),
@@ -263,54 +267,63 @@ impl Table {
     /// Replaces elements of a packed list. Returns `None` if the list is large or would outgrow the packed format.
     fn replace_range(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
-        exchange: &RangeReplacement<'_>,
+        replacement: &RangeReplacement<'_>,
     ) -> Option<EntryRef> {
-        let list = self.expect_list(place);
-        let Shape::Packed(packed) = list.shape else { return None };
-        let RangeReplacement { elements, replacement: with, count } = exchange;
+        let list = self.expect_list(entry_ref);
+        let CollectionShape::Packed(packed) = list.shape else { return None };
+        let RangeReplacement { elements, replacement: with, count } = replacement;
         let (run, len) = (&packed[COUNT_LEN..], list.len());
-        let start = records::offset(run, len, elements.start);
+        let start = records::record_offset(run, len, elements.start);
         let end = match elements.len() {
             0 => start,
-            1 => records::next(run, start),
-            _ => records::offset(run, len, elements.end),
+            1 => records::next_offset(run, start),
+            _ => records::record_offset(run, len, elements.end),
         };
         let count = len - elements.len() + count;
         let grows = with.len() > end - start;
-        if grows && (packed.len() - (end - start) + with.len() > MAX_PACKED || count > MAX_ELEMENTS) {
+        if grows
+            && (packed.len() - (end - start) + with.len() > MAX_PACKED_LIST_BYTES
+                || count > MAX_PACKED_ELEMENTS)
+        {
             return None;
         }
         let code = list.value_encoding.code();
         let splice = Splice { range: COUNT_LEN + start..COUNT_LEN + end, replacement: with, count, code };
-        Some(self.entries.splice(place, key, &splice))
+        Some(self.entries.splice(entry_ref, key, &splice))
     }
 
     /// Converts a packed list into a large one.
-    fn make_list_large(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
-        let Shape::Packed(packed) = self.expect_list(place).shape else { return place };
+    fn make_list_large(&mut self, entry_ref: EntryRef, key: &Key<'_>) -> EntryRef {
+        let CollectionShape::Packed(packed) = self.expect_list(entry_ref).shape else { return entry_ref };
         let mut segments = Box::<Segments>::default();
         records::items(&packed[COUNT_LEN..]).for_each(|item| segments.push(ListEnd::Tail, item));
-        self.make_large(place, key, Large::List(segments))
+        self.make_large(entry_ref, key, LargeValue::List(segments))
     }
 
     /// Updates the encoding before `count` elements with a total of `added_bytes` are added.
-    fn update_encoding_after_growth(&mut self, place: EntryRef, raw: usize, count: usize, limit: ListLimit) {
-        let list = self.expect_list(place);
+    fn update_encoding_after_growth(
+        &mut self,
+        entry_ref: EntryRef,
+        added_bytes: usize,
+        count: usize,
+        limit: ListLimit,
+    ) {
+        let list = self.expect_list(entry_ref);
         if list.value_encoding == ValueEncoding::ListpackList
-            && limit.is_exceeded_by(list.bytes() + raw, list.len() + count)
+            && limit.is_exceeded_by(list.bytes() + added_bytes, list.len() + count)
         {
-            self.entries.set_code(place, ValueEncoding::QuicklistList.code());
+            self.entries.set_code(entry_ref, ValueEncoding::QuicklistList.code());
         }
     }
 
-    fn update_encoding_after_removal(&mut self, place: EntryRef, limit: ListLimit) {
-        let list = self.expect_list(place);
+    fn update_encoding_after_removal(&mut self, entry_ref: EntryRef, limit: ListLimit) {
+        let list = self.expect_list(entry_ref);
         if list.value_encoding == ValueEncoding::QuicklistList
             && limit.permits_conversion_to_listpack(list.bytes(), list.len())
         {
-            self.entries.set_code(place, ValueEncoding::ListpackList.code());
+            self.entries.set_code(entry_ref, ValueEncoding::ListpackList.code());
         }
     }
 }

@@ -80,9 +80,9 @@ impl<'a> From<&'a [u8]> for ListItem<'a> {
 /// An encoded element that is not part of a list yet.
 pub(crate) type EncodedRecord = SmallVec<[u8; 256]>;
 
-pub(crate) fn record(item: ListItem<'_>) -> EncodedRecord {
+pub(crate) fn encode_record(item: ListItem<'_>) -> EncodedRecord {
     let mut out = EncodedRecord::new();
-    push(&mut out, item);
+    push_record(&mut out, item);
     out
 }
 
@@ -106,7 +106,7 @@ impl<A: smallvec::Array<Item = u8>> AppendBytes for SmallVec<A> {
 }
 
 #[inline]
-pub(crate) fn push(out: &mut impl AppendBytes, item: ListItem<'_>) {
+pub(crate) fn push_record(out: &mut impl AppendBytes, item: ListItem<'_>) {
     let (mut head, head_len, content) = encode_head(item);
     out.append(&head[..head_len]);
     out.append(content);
@@ -116,12 +116,12 @@ pub(crate) fn push(out: &mut impl AppendBytes, item: ListItem<'_>) {
 }
 
 /// Maximum length of a head: a type byte and an eight-byte integer.
-const MAX_HEAD: usize = 9;
+const MAX_HEAD_LEN: usize = 9;
 
 /// Returns the head of a record, the length of the head, and the string bytes that follow it.
 #[inline]
-fn encode_head(item: ListItem<'_>) -> ([u8; MAX_HEAD], usize, &[u8]) {
-    let mut head = [0; MAX_HEAD];
+fn encode_head(item: ListItem<'_>) -> ([u8; MAX_HEAD_LEN], usize, &[u8]) {
+    let mut head = [0; MAX_HEAD_LEN];
     match item {
         ListItem::Bytes(bytes) => {
             let head_len = match bytes.len() {
@@ -169,7 +169,7 @@ fn encode_head(item: ListItem<'_>) -> ([u8; MAX_HEAD], usize, &[u8]) {
 
 /// Returns the number of bytes that encode a backward length of `len`.
 #[inline]
-fn backward_len(len: usize) -> usize {
+fn backward_len_size(len: usize) -> usize {
     match len {
         0..=127 => 1,
         128..=16_382 => 2,
@@ -181,8 +181,8 @@ fn backward_len(len: usize) -> usize {
 
 /// Writes the backward length `len` and returns the number of bytes written.
 #[inline]
-fn write_backward_len(out: &mut [u8; MAX_HEAD], len: usize) -> usize {
-    let count = backward_len(len);
+fn write_backward_len(out: &mut [u8; MAX_HEAD_LEN], len: usize) -> usize {
+    let count = backward_len_size(len);
     for (place, byte) in out[..count].iter_mut().enumerate() {
         let bits = (len >> (7 * (count - 1 - place))) as u8 & 0x7F;
         *byte = if place == 0 { bits } else { bits | 0x80 };
@@ -199,7 +199,7 @@ pub(crate) struct Record<'a> {
 
 /// Decodes a little-endian two's complement integer of any width.
 #[inline]
-fn integer(bytes: &[u8]) -> i64 {
+fn decode_integer(bytes: &[u8]) -> i64 {
     let mut whole = [0; 8];
     whole[8 - bytes.len()..].copy_from_slice(bytes);
     i64::from_le_bytes(whole) >> (64 - 8 * bytes.len())
@@ -207,7 +207,7 @@ fn integer(bytes: &[u8]) -> i64 {
 
 /// Returns the offset of the content relative to `at`, and its length. Both depend on the first byte.
 #[inline]
-fn content(bytes: &[u8], at: usize) -> (usize, usize) {
+fn content_range(bytes: &[u8], at: usize) -> (usize, usize) {
     match bytes[at] {
         0x00..=0x7F => (0, 1),
         first @ 0x80..=0xBF => (1, usize::from(first & 0x3F)),
@@ -226,10 +226,10 @@ fn content(bytes: &[u8], at: usize) -> (usize, usize) {
 
 /// Decodes the record at `at`.
 #[inline]
-pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
-    let (skip, len) = content(bytes, at);
+pub(crate) fn read_record(bytes: &[u8], at: usize) -> Record<'_> {
+    let (skip, len) = content_range(bytes, at);
     let whole = skip + len;
-    let end = at + whole + backward_len(whole);
+    let end = at + whole + backward_len_size(whole);
     let found = &bytes[at + skip..at + whole];
     let item = match bytes[at] {
         first @ 0x00..=0x7F => ListItem::Integer(i64::from(first)),
@@ -239,16 +239,16 @@ pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
             let value = i16::from(first & 0x1F) << 8 | i16::from(found[1]);
             ListItem::Integer(i64::from(value << 3 >> 3))
         }
-        _ => ListItem::Integer(integer(found)),
+        _ => ListItem::Integer(decode_integer(found)),
     };
     Record { item, end }
 }
 
 /// Returns the offset of the record after the one at `at`.
 #[inline]
-pub(crate) fn next(bytes: &[u8], at: usize) -> usize {
-    let (skip, len) = content(bytes, at);
-    at + skip + len + backward_len(skip + len)
+pub(crate) fn next_offset(bytes: &[u8], at: usize) -> usize {
+    let (skip, len) = content_range(bytes, at);
+    at + skip + len + backward_len_size(skip + len)
 }
 
 #[inline]
@@ -267,9 +267,9 @@ pub(crate) fn previous_offset(bytes: &[u8], end: usize) -> usize {
 /// Returns the offset of record `index` of `count`, or the end if `index` equals `count`. The search starts at the
 /// nearer end.
 #[inline]
-pub(crate) fn offset(bytes: &[u8], count: usize, index: usize) -> usize {
+pub(crate) fn record_offset(bytes: &[u8], count: usize, index: usize) -> usize {
     if index <= count / 2 {
-        (0..index).fold(0, |at, _| next(bytes, at))
+        (0..index).fold(0, |at, _| next_offset(bytes, at))
     } else {
         (index..count).fold(bytes.len(), |end, _| previous_offset(bytes, end))
     }
@@ -281,7 +281,7 @@ pub(crate) fn items(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone 
     let mut at = 0;
     std::iter::from_fn(move || {
         (at < bytes.len()).then(|| {
-            let record = read(bytes, at);
+            let record = read_record(bytes, at);
             at = record.end;
             record.item
         })
@@ -290,12 +290,12 @@ pub(crate) fn items(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone 
 
 /// Returns the elements in reverse order.
 #[inline]
-pub(crate) fn items_back(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone {
+pub(crate) fn items_backward(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone {
     let mut end = bytes.len();
     std::iter::from_fn(move || {
         (end > 0).then(|| {
             end = previous_offset(bytes, end);
-            read(bytes, end).item
+            read_record(bytes, end).item
         })
     })
 }
@@ -307,7 +307,7 @@ mod tests {
     const LENGTHS_AT_BOUNDARIES: [usize; 14] =
         [0, 1, 63, 64, 126, 127, 4095, 4096, 16_376, 16_377, 16_378, 16_380, 2_097_145, 2_097_146];
 
-    fn elements() -> Vec<Vec<u8>> {
+    fn sample_elements() -> Vec<Vec<u8>> {
         let powers = (0..63).map(|power| 1i64 << power).flat_map(|n| [n - 1, n, n + 1, -n - 1, -n, -n + 1]);
         let integers = powers.chain([i64::MIN, i64::MAX, 4095, 4096, -4096, -4097]);
         let texts = ["", "a", "-0", "007", "+1", " 1", "9223372036854775808", "1.5"];
@@ -321,12 +321,12 @@ mod tests {
 
     #[test]
     fn elements_round_trip_in_both_directions() {
-        let elements = elements();
+        let elements = sample_elements();
         let mut bytes = Vec::new();
         let mut starts = Vec::new();
         for element in &elements {
             starts.push(bytes.len());
-            push(&mut bytes, element[..].into());
+            push_record(&mut bytes, element[..].into());
         }
         starts.push(bytes.len());
         let mut digits = ItemDigits::default();
@@ -335,12 +335,12 @@ mod tests {
             assert_eq!((item, item.len()), (ListItem::from(&element[..]), element.len()));
         }
         assert_eq!(items(&bytes).count(), elements.len());
-        assert!(items_back(&bytes).eq(items(&bytes).collect::<Vec<_>>().into_iter().rev()));
+        assert!(items_backward(&bytes).eq(items(&bytes).collect::<Vec<_>>().into_iter().rev()));
         for (index, start) in starts.iter().enumerate() {
-            assert_eq!(offset(&bytes, elements.len(), index), *start, "record {index}");
+            assert_eq!(record_offset(&bytes, elements.len(), index), *start, "record {index}");
         }
         for pair in starts.windows(2) {
-            assert_eq!((next(&bytes, pair[0]), previous_offset(&bytes, pair[1])), (pair[1], pair[0]));
+            assert_eq!((next_offset(&bytes, pair[0]), previous_offset(&bytes, pair[1])), (pair[1], pair[0]));
         }
     }
 
@@ -357,9 +357,9 @@ mod tests {
             ("-9223372036854775808", b"\xf4\x00\x00\x00\x00\x00\x00\x00\x80\x09"),
         ];
         for (element, bytes) in table {
-            assert_eq!(&record(element.as_bytes().into())[..], *bytes, "{element}");
+            assert_eq!(&encode_record(element.as_bytes().into())[..], *bytes, "{element}");
         }
-        let long = record(ListItem::Bytes(&[b'x'; 200]));
+        let long = encode_record(ListItem::Bytes(&[b'x'; 200]));
         assert_eq!((&long[..2], &long[202..]), (&b"\xe0\xc8"[..], &b"\x01\xca"[..]));
     }
 }

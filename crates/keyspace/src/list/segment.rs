@@ -1,16 +1,16 @@
 //! A segment: consecutive elements of a large list, with free space at both ends.
 
 use super::records::{self, ListItem};
-use crate::overflow::record_shed;
+use crate::overflow::record_shed_bytes;
 
 /// Maximum record bytes of a segment with more than one element. Larger segments would have less overhead, but an
 /// insert in the middle moves all these bytes, a lookup by index scans them, and an edit of a pinned list copies them.
 /// Measured with 200 elements of 75 bytes, twice the maximum wastes more space in the last segment than it saves by
 /// fewer segments.
-pub(crate) const MAX_BYTES: usize = 4096;
+pub(crate) const MAX_SEGMENT_BYTES: usize = 4096;
 /// Size below which a segment is merged with a neighbour, if the merged segment is still small.
-const SMALL_BYTES: usize = MAX_BYTES / 4;
-const MAX_MERGED_BYTES: usize = MAX_BYTES / 2;
+const MAX_SMALL_BYTES: usize = MAX_SEGMENT_BYTES / 4;
+const MAX_MERGED_BYTES: usize = MAX_SEGMENT_BYTES / 2;
 
 /// Consecutive elements of a list, as records with free space at both ends.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(crate) struct Segment {
 /// Copies the records without the free space.
 impl Clone for Segment {
     fn clone(&self) -> Self {
-        record_shed(self.bytes() + size_of::<Self>());
+        record_shed_bytes(self.bytes() + size_of::<Self>());
         Self { bytes: self.records().to_vec(), start: 0, count: self.count }
     }
 }
@@ -61,32 +61,32 @@ impl Segment {
     }
 
     /// Returns whether another `more` bytes of records fit.
-    pub(crate) fn has_room(&self, more: usize) -> bool {
-        self.bytes() + more <= MAX_BYTES
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.bytes() + bytes <= MAX_SEGMENT_BYTES
     }
 
     /// Returns the offset of record `index`, relative to the first record.
-    pub(crate) fn offset(&self, index: usize) -> usize {
-        records::offset(self.records(), self.len(), index)
+    pub(crate) fn record_offset(&self, index: usize) -> usize {
+        records::record_offset(self.records(), self.len(), index)
     }
 
     pub(crate) fn item(&self, index: usize) -> ListItem<'_> {
-        records::read(self.records(), self.offset(index)).item
+        records::read_record(self.records(), self.record_offset(index)).item
     }
 
     /// Reserves free space for `more` bytes, before the records or after them.
-    fn reserve(&mut self, more: usize, in_front: bool) {
+    fn reserve(&mut self, bytes: usize, at_start: bool) {
         let (start, len) = (self.start as usize, self.bytes());
-        let free = if in_front { start } else { self.bytes.capacity() - self.bytes.len() };
-        if free >= more {
+        let free = if at_start { start } else { self.bytes.capacity() - self.bytes.len() };
+        if free >= bytes {
             return;
         }
         let mut capacity = self.bytes.capacity();
-        if capacity < len + more {
-            capacity = allocation_size(len + more);
+        if capacity < len + bytes {
+            capacity = allocation_size(len + bytes);
             self.bytes.reserve_exact(capacity - self.bytes.len());
         }
-        let to = if in_front { capacity - len } else { 0 };
+        let to = if at_start { capacity - len } else { 0 };
         self.bytes.resize((to + len).max(self.bytes.len()), 0);
         self.bytes.copy_within(start..start + len, to);
         self.bytes.truncate(to + len);
@@ -96,7 +96,7 @@ impl Segment {
     /// Inserts records before element `index`.
     pub(crate) fn insert(&mut self, index: usize, record: &[u8]) {
         let in_front = index == 0 && self.count > 0;
-        let at = self.offset(index);
+        let at = self.record_offset(index);
         self.reserve(record.len(), in_front);
         if in_front {
             self.start -= record.len() as u32;
@@ -113,12 +113,12 @@ impl Segment {
 
     /// Returns the length of record `index` in bytes.
     pub(crate) fn record_len(&self, index: usize) -> usize {
-        let at = self.offset(index);
-        records::next(self.records(), at) - at
+        let at = self.record_offset(index);
+        records::next_offset(self.records(), at) - at
     }
 
     pub(crate) fn remove(&mut self, index: usize) {
-        let (at, len) = (self.offset(index), self.record_len(index));
+        let (at, len) = (self.record_offset(index), self.record_len(index));
         self.count -= 1;
         if index == 0 {
             self.start += len as u32;
@@ -130,19 +130,19 @@ impl Segment {
 
     /// Replaces element `index`. The record must fit.
     pub(crate) fn replace(&mut self, index: usize, record: &[u8]) {
-        let at = self.offset(index);
+        let at = self.record_offset(index);
         let end = at + self.record_len(index);
         self.reserve(record.len().saturating_sub(end - at), false);
         let start = self.start as usize;
         self.bytes.splice(start + at..start + end, record.iter().copied());
-        if self.bytes.capacity() > MAX_BYTES {
+        if self.bytes.capacity() > MAX_SEGMENT_BYTES {
             self.shrink_to_fit();
         }
     }
 
     /// Splits off the elements starting at `index`.
     pub(crate) fn split_off(&mut self, index: usize) -> Self {
-        let at = self.offset(index);
+        let at = self.record_offset(index);
         let rest = Self::with_records(&self.records()[at..], self.len() - index);
         self.bytes.truncate(self.start as usize + at);
         self.count = index as u32;
@@ -158,7 +158,7 @@ impl Segment {
     }
 
     pub(crate) fn should_merge(&self, neighbour: &Self) -> bool {
-        self.bytes().min(neighbour.bytes()) < SMALL_BYTES
+        self.bytes().min(neighbour.bytes()) < MAX_SMALL_BYTES
             && self.bytes() + neighbour.bytes() <= MAX_MERGED_BYTES
     }
 
@@ -179,7 +179,7 @@ mod tests {
         for number in 0..200u8 {
             let element = [number; 10];
             let index = if number % 3 == 0 { 0 } else { segment.len() };
-            segment.insert(index, &records::record(ListItem::Bytes(&element)));
+            segment.insert(index, &records::encode_record(ListItem::Bytes(&element)));
             assert_eq!(segment.item(index), ListItem::Bytes(&element));
             assert!(segment.bytes.capacity() <= allocation_size(segment.bytes()) + 16, "{segment:?}");
         }
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn segment_of_large_element_fits_exactly() {
-        let segment = Segment::with_record(&records::record(ListItem::Bytes(&vec![7; 100_000])));
+        let segment = Segment::with_record(&records::encode_record(ListItem::Bytes(&vec![7; 100_000])));
         assert_eq!(segment.bytes(), 100_008);
         assert!(segment.bytes.capacity() < 115_000);
         assert!(!segment.has_room(1));

@@ -10,8 +10,8 @@ use super::ListEnd;
 use super::records::{self, ListItem};
 use super::segment::Segment;
 use super::tree::{ListSize, Tree};
-use crate::captured::{Captured, ValueOwner};
-use crate::large::{Collection, Large};
+use crate::captured::{CapturedEntries, ValueOwner};
+use crate::large::{Collection, LargeValue};
 use crate::overflow::{self, Record, SnapshotOnlyBytes};
 use crate::packed::PackedValue;
 use crate::pages::FillLevel;
@@ -33,18 +33,18 @@ pub(crate) struct Segments {
 struct PinnedList {
     snapshot_bit: u32,
     /// Segments that the snapshot has not visited yet.
-    unwalked: Tree,
-    total: ListSize,
-    is_unstarted: bool,
-    kept_bytes: SnapshotOnlyBytes,
+    unvisited: Tree,
+    total_size: ListSize,
+    is_first_part_pending: bool,
+    snapshot_only_bytes: SnapshotOnlyBytes,
 }
 
 /// Some segments of a list, and the size of the whole list when the snapshot was taken.
 #[derive(Debug)]
 pub(crate) struct SegmentsPart {
     pub(crate) segments: Vec<Arc<Segment>>,
-    pub(crate) total: ListSize,
-    pub(crate) first: bool,
+    pub(crate) total_size: ListSize,
+    pub(crate) is_first: bool,
 }
 
 impl From<Tree> for Segments {
@@ -76,11 +76,11 @@ impl Segments {
 
     /// Inserts an element before `index`.
     pub(crate) fn insert(&mut self, index: usize, item: ListItem<'_>) {
-        self.edit_tree(|tree| tree.insert(index, &records::record(item)));
+        self.edit_tree(|tree| tree.insert(index, &records::encode_record(item)));
     }
 
     pub(crate) fn replace(&mut self, index: usize, item: ListItem<'_>) {
-        self.edit_tree(|tree| tree.replace(index, &records::record(item)));
+        self.edit_tree(|tree| tree.replace(index, &records::encode_record(item)));
     }
 
     pub(crate) fn remove(&mut self, index: usize) {
@@ -98,7 +98,7 @@ impl Segments {
             std::mem::swap(&mut self.tree, &mut rest);
         }
         self.size = self.tree.size();
-        overflow::record_shed(rest.size().heap_bytes());
+        overflow::record_shed_bytes(rest.size().heap_bytes());
         self.record_shed_since(before);
         rest.into()
     }
@@ -112,7 +112,7 @@ impl Segments {
 
     fn record_shed_since(&mut self, before: usize) {
         if let Some(held) = self.pins.last_mut() {
-            held.kept_bytes.add_shed_since(before);
+            held.snapshot_only_bytes.add_shed_since(before);
         }
     }
 }
@@ -126,7 +126,7 @@ impl Collection for Segments {
         self.size.heap_bytes()
     }
 
-    fn held_bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         self.size.heap_bytes()
     }
 
@@ -139,30 +139,35 @@ impl Collection for Segments {
         true
     }
 
-    fn copy(&self) -> Large {
-        Large::List(Box::new(self.tree.clone().into()))
+    fn copy(&self) -> LargeValue {
+        LargeValue::List(Box::new(self.tree.clone().into()))
     }
 
-    fn pin(&mut self, bit: u32) {
-        if self.pins.iter().all(|held| held.snapshot_bit != bit) {
+    fn pin(&mut self, snapshot_bit: u32) {
+        if self.pins.iter().all(|held| held.snapshot_bit != snapshot_bit) {
             let kept = SnapshotOnlyBytes::with_limit(self.size.heap_bytes());
             self.pins.push(PinnedList {
-                snapshot_bit: bit,
-                unwalked: self.tree.clone(),
-                total: self.size,
-                is_unstarted: true,
-                kept_bytes: kept,
+                snapshot_bit,
+                unvisited: self.tree.clone(),
+                total_size: self.size,
+                is_first_part_pending: true,
+                snapshot_only_bytes: kept,
             });
         }
     }
 
-    fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
-        let place = self.pins.iter().position(|held| held.snapshot_bit == bit)?;
+    fn walk(
+        &mut self,
+        snapshot_bit: u32,
+        owner: ValueOwner<'_>,
+        captured: &mut CapturedEntries,
+    ) -> Option<usize> {
+        let place = self.pins.iter().position(|held| held.snapshot_bit == snapshot_bit)?;
         let held = &mut self.pins[place];
-        let first = std::mem::replace(&mut held.is_unstarted, false);
+        let first = std::mem::replace(&mut held.is_first_part_pending, false);
         let (mut segments, mut bytes) = (Vec::new(), 0);
         while bytes < BYTES_PER_PART
-            && let Some(segment) = held.unwalked.take_first()
+            && let Some(segment) = held.unvisited.take_first()
         {
             bytes += segment.bytes();
             segments.push(segment);
@@ -171,14 +176,14 @@ impl Collection for Segments {
             self.pins.swap_remove(place);
             return None;
         }
-        captured.add_segments(of, SegmentsPart { segments, total: held.total, first });
+        captured.add_segments(owner, SegmentsPart { segments, total_size: held.total_size, is_first: first });
         Some(bytes)
     }
 
-    fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
-        let place = self.pins.iter().position(|held| held.snapshot_bit == bit)?;
+    fn skip(&mut self, snapshot_bit: u32, dropped: &mut Vec<Record<LargeValue>>) -> Option<usize> {
+        let place = self.pins.iter().position(|held| held.snapshot_bit == snapshot_bit)?;
         let held = self.pins.swap_remove(place);
-        dropped.push(Large::List(Box::new(held.unwalked.into())).into());
+        dropped.push(LargeValue::List(Box::new(held.unvisited.into())).into());
         None
     }
 }

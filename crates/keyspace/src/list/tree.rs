@@ -134,50 +134,50 @@ pub(crate) struct Tree {
 type NodeEdit<'a> = tree::NodeEdit<'a, SizedSegment>;
 
 /// Removes element `index` of a segment from a leaf.
-fn remove(row: &mut NodeEdit<'_>, place: usize, index: usize) {
-    if row.items()[place].len == 1 {
-        row.remove(place);
+fn remove(node: &mut NodeEdit<'_>, segment_index: usize, index: usize) {
+    if node.items()[segment_index].len == 1 {
+        node.remove(segment_index);
         return;
     }
-    row.items()[place].edit(|segment| segment.remove(index));
-    if !join_with_next(row, place) && place > 0 {
-        join_with_next(row, place - 1);
+    node.items()[segment_index].edit(|segment| segment.remove(index));
+    if !join_with_next(node, segment_index) && segment_index > 0 {
+        join_with_next(node, segment_index - 1);
     }
 }
 
 /// Merges a segment with the next one if both have become small. Returns whether it did.
-fn join_with_next(row: &mut NodeEdit<'_>, place: usize) -> bool {
-    let [first, second, ..] = &mut row.items()[place..] else { return false };
+fn join_with_next(node: &mut NodeEdit<'_>, segment_index: usize) -> bool {
+    let [first, second, ..] = &mut node.items()[segment_index..] else { return false };
     let joins = first.segment.should_merge(&second.segment);
     if joins {
         first.edit(|segment| segment.append_segment(&second.segment));
-        row.remove(place + 1);
+        node.remove(segment_index + 1);
     }
     joins
 }
 
 /// Splits a segment before element `index`, unless one half would be empty.
-fn split(row: &mut NodeEdit<'_>, place: usize, index: usize) {
-    let held = &mut row.items()[place];
+fn split(node: &mut NodeEdit<'_>, segment_index: usize, index: usize) {
+    let held = &mut node.items()[segment_index];
     if index > 0 && index < held.len {
         let rest = held.edit(|segment| segment.split_off(index));
-        row.insert(place + 1, rest.into());
+        node.insert(segment_index + 1, rest.into());
     }
 }
 
 /// Inserts a record before element `index` of a segment.
-fn insert(row: &mut NodeEdit<'_>, place: usize, index: usize, record: &[u8]) {
-    let held = &mut row.items()[place];
+fn insert(node: &mut NodeEdit<'_>, segment_index: usize, index: usize, record: &[u8]) {
+    let held = &mut node.items()[segment_index];
     if held.segment.has_room(record.len()) {
         return held.edit(|segment| segment.insert(index, record));
     }
-    split(row, place, index);
-    row.insert(place + usize::from(index > 0), Segment::with_record(record).into());
+    split(node, segment_index, index);
+    node.insert(segment_index + usize::from(index > 0), Segment::with_record(record).into());
 }
 
 impl Tree {
     pub(crate) fn size(&self) -> ListSize {
-        self.tree.label().unwrap_or_default()
+        self.tree.summary().unwrap_or_default()
     }
 
     /// Returns the element at `index`, which must exist.
@@ -193,13 +193,13 @@ impl Tree {
         let mut segments = self.tree.iter_from(&mut to);
         let mut from = to.0;
         segments.all(|held| {
-            let run = &held.segment.records()[held.segment.offset(std::mem::take(&mut from))..];
+            let run = &held.segment.records()[held.segment.record_offset(std::mem::take(&mut from))..];
             records::items(run).all(&mut *visit)
         })
     }
 
     /// Visits elements from `index` back to the first until `visit` returns false. Returns whether all were visited.
-    pub(crate) fn visit_back<'a>(
+    pub(crate) fn visit_backward<'a>(
         &'a self,
         index: usize,
         visit: &mut dyn FnMut(ListItem<'a>) -> bool,
@@ -209,7 +209,8 @@ impl Tree {
         let mut from = Some(to.0);
         segments.all(|held| {
             let last = from.take().unwrap_or(held.len - 1);
-            records::items_back(&held.segment.records()[..held.segment.offset(last + 1)]).all(&mut *visit)
+            records::items_backward(&held.segment.records()[..held.segment.record_offset(last + 1)])
+                .all(&mut *visit)
         })
     }
 
@@ -272,7 +273,7 @@ impl Tree {
     }
 
     pub(crate) fn take_first(&mut self) -> Option<Arc<Segment>> {
-        let held = self.tree.edit_found(TreeEnd::First, |row, _, _| row.remove(0))?;
+        let held = self.tree.edit_existing(TreeEnd::First, |row, _, _| row.remove(0))?;
         Some(held.segment)
     }
 }

@@ -19,19 +19,19 @@ use super::block;
 use super::runs::Runs;
 
 /// Allocation unit and smallest block, in bytes.
-pub(super) const GRANULE: usize = 64;
+pub(super) const GRANULE_BYTES: usize = 64;
 /// Number of granules of the largest block.
 pub(super) const MAX_GRANULES: usize = 128;
-pub(super) const CHUNK: usize = 2 << 20;
-pub(super) const CHUNK_GRANULES: usize = CHUNK / GRANULE;
+pub(super) const CHUNK_BYTES: usize = 2 << 20;
+pub(super) const CHUNK_GRANULES: usize = CHUNK_BYTES / GRANULE_BYTES;
 /// Maximum number of chunks (256 GB), limited so that a granule number plus one fits 32 bits.
 pub(super) const MAX_CHUNKS: usize = u32::MAX as usize / CHUNK_GRANULES;
-const SYSTEM_PAGE: usize = 4096;
+const SYSTEM_PAGE_BYTES: usize = 4096;
 /// The kernel's page size in granules.
-pub(super) const SYSTEM_PAGE_GRANULES: usize = SYSTEM_PAGE / GRANULE;
-const SYSTEM_PAGES: usize = CHUNK / SYSTEM_PAGE;
+pub(super) const SYSTEM_PAGE_GRANULES: usize = SYSTEM_PAGE_BYTES / GRANULE_BYTES;
+const SYSTEM_PAGES_PER_CHUNK: usize = CHUNK_BYTES / SYSTEM_PAGE_BYTES;
 /// Number of free granules in all open chunks below which the next chunk is prepared.
-const LOW_WATERMARK: usize = CHUNK_GRANULES / 4;
+const LOW_WATERMARK_GRANULES: usize = CHUNK_GRANULES / 4;
 /// Number of chunks below which no chunk is prepared, so that a small server stays small.
 const MIN_CHUNKS_TO_PREPARE: usize = 64;
 
@@ -50,7 +50,7 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
 /// Bytes of blocks in use. Written while the pool is locked, but read without the lock.
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Signalled when the pool has little free memory left.
-static RUNS_LOW: Condvar = Condvar::new();
+static POOL_LOW: Condvar = Condvar::new();
 
 #[derive(Debug)]
 struct Pool {
@@ -76,11 +76,11 @@ struct CompactionRound {
 
 #[derive(Debug)]
 struct Chunk {
-    open: bool,
+    is_open: bool,
     /// Whether the kernel was told not to use huge pages for the chunk.
-    small_pages: bool,
+    uses_small_pages: bool,
     /// System pages that were returned to the kernel and have not been used since.
-    released: BitSet,
+    released_pages: BitSet,
 }
 
 /// How much memory the pool uses, in bytes.
@@ -100,16 +100,16 @@ pub(super) fn take_block(granules: usize) -> u32 {
 }
 
 /// Allocates a block in a lower chunk than that of `below_granule`, if one has room.
-pub(super) fn allocate_lower(than: u32, granules: usize) -> Option<u32> {
+pub(super) fn allocate_lower(below_granule: u32, granules: usize) -> Option<u32> {
     let mut pool = POOL.lock();
-    let found = pool.runs.allocate_below(than as usize / CHUNK_GRANULES, granules)?;
-    pool.compaction.moved_bytes += GRANULE * granules;
+    let found = pool.runs.allocate_below(below_granule as usize / CHUNK_GRANULES, granules)?;
+    pool.compaction.moved_bytes += GRANULE_BYTES * granules;
     Some(pool.record_allocation(found, granules))
 }
 
 pub(super) fn free_block(granule: u32, granules: usize) {
     let mut pool = POOL.lock();
-    USED_BYTES.store(pool_used_bytes() - GRANULE * granules, Ordering::Relaxed);
+    USED_BYTES.store(pool_used_bytes() - GRANULE_BYTES * granules, Ordering::Relaxed);
     pool.runs.free_block(granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES, granules);
 }
 
@@ -123,14 +123,14 @@ pub fn pool_used_bytes() -> usize {
 /// Returns the current pool usage.
 #[must_use]
 pub fn pool_usage() -> PoolUsage {
-    POOL.lock().in_use()
+    POOL.lock().usage()
 }
 
 /// Starts a round over all blocks. Returns whether blocks should be moved to lower chunks: only if more than 1/16 of
 /// the pool is free and the last such round moved anything.
 pub(crate) fn begin_purge_round() -> bool {
     let mut pool = POOL.lock();
-    let PoolUsage { used_bytes: taken, mapped_bytes: held, ready_bytes: ready } = pool.in_use();
+    let PoolUsage { used_bytes: taken, mapped_bytes: held, ready_bytes: ready } = pool.usage();
     let last = &pool.compaction;
     let futile_at = if last.is_active && last.moved_bytes < held / 256 {
         Some(last.used_bytes_at_start)
@@ -157,11 +157,11 @@ pub(crate) fn is_moving_lower() -> bool {
 /// loop; otherwise the command that opens a chunk waits for the kernel.
 pub fn prepare_chunk() {
     let mut pool = POOL.lock();
-    RUNS_LOW.wait_while(&mut pool, |pool| !pool.is_running_low());
+    POOL_LOW.wait_while(&mut pool, |pool| !pool.is_running_low());
     let index = pool.take_closed_chunk();
     // Only this thread knows of the chunk, so touch it without holding the lock.
     MutexGuard::unlocked(&mut pool, || block::prefault(index));
-    pool.chunks[index].released.clear();
+    pool.chunks[index].released_pages.clear();
     pool.ready_chunk = Some(index);
 }
 
@@ -169,34 +169,35 @@ pub fn prepare_chunk() {
 /// microseconds. Returns the number of released bytes.
 pub fn purge_pool(part: usize, parts: usize) -> usize {
     let count = POOL.lock().chunks.len();
-    (0..count).filter(|index| index % parts == part).map(|index| POOL.lock().purge(index)).sum()
+    (0..count).filter(|index| index % parts == part).map(|index| POOL.lock().purge_chunk(index)).sum()
 }
 
 impl Pool {
-    fn in_use(&self) -> PoolUsage {
-        let released: usize = self.chunks.iter().map(|chunk| chunk.released.count() * SYSTEM_PAGE).sum();
-        let ready = self.ready_chunk.map_or(0, |_| CHUNK);
+    fn usage(&self) -> PoolUsage {
+        let released: usize =
+            self.chunks.iter().map(|chunk| chunk.released_pages.count() * SYSTEM_PAGE_BYTES).sum();
+        let ready = self.ready_chunk.map_or(0, |_| CHUNK_BYTES);
         PoolUsage {
             used_bytes: pool_used_bytes(),
-            mapped_bytes: self.chunks.len() * CHUNK - released,
+            mapped_bytes: self.chunks.len() * CHUNK_BYTES - released,
             ready_bytes: ready,
         }
     }
 
     fn take_block(&mut self, granules: usize) -> u32 {
-        let found = self.runs.take(granules).unwrap_or_else(|| {
+        let found = self.runs.allocate(granules).unwrap_or_else(|| {
             self.open_chunk();
-            self.runs.take(granules).expect("a new chunk has room")
+            self.runs.allocate(granules).expect("a new chunk has room")
         });
         if self.is_running_low() {
-            RUNS_LOW.notify_one();
+            POOL_LOW.notify_one();
         }
         self.record_allocation(found, granules)
     }
 
     fn record_allocation(&mut self, (index, first): (usize, usize), granules: usize) -> u32 {
-        USED_BYTES.store(pool_used_bytes() + GRANULE * granules, Ordering::Relaxed);
-        let released = &mut self.chunks[index].released;
+        USED_BYTES.store(pool_used_bytes() + GRANULE_BYTES * granules, Ordering::Relaxed);
+        let released = &mut self.chunks[index].released_pages;
         for page in first / SYSTEM_PAGE_GRANULES..=(first + granules - 1) / SYSTEM_PAGE_GRANULES {
             released.remove(page);
         }
@@ -205,7 +206,7 @@ impl Pool {
 
     fn open_chunk(&mut self) {
         let index = self.ready_chunk.take().unwrap_or_else(|| self.take_closed_chunk());
-        self.chunks[index].open = true;
+        self.chunks[index].is_open = true;
         self.runs.open_chunk(index);
     }
 
@@ -219,9 +220,9 @@ impl Pool {
         let index = self.chunks.len();
         assert!(index < MAX_CHUNKS, "the pool for small values is limited to 256 GB");
         block::map_chunk(index, index > 0);
-        let mut released = BitSet::with_capacity_below(SYSTEM_PAGES);
-        (0..SYSTEM_PAGES).for_each(|page| released.insert(page));
-        self.chunks.push(Chunk { open: false, small_pages: index == 0, released });
+        let mut released = BitSet::with_capacity_below(SYSTEM_PAGES_PER_CHUNK);
+        (0..SYSTEM_PAGES_PER_CHUNK).for_each(|page| released.insert(page));
+        self.chunks.push(Chunk { is_open: false, uses_small_pages: index == 0, released_pages: released });
         self.runs.add_chunk();
         self.closed_chunks.reserve(index + 1);
         index
@@ -230,33 +231,34 @@ impl Pool {
     fn is_running_low(&self) -> bool {
         self.chunks.len() >= MIN_CHUNKS_TO_PREPARE
             && self.ready_chunk.is_none()
-            && self.runs.free_granules() < LOW_WATERMARK
+            && self.runs.free_granules() < LOW_WATERMARK_GRANULES
     }
 
     /// Returns the free pages of a chunk to the kernel, and closes the chunk if it is entirely free.
-    fn purge(&mut self, index: usize) -> usize {
+    fn purge_chunk(&mut self, index: usize) -> usize {
         let (chunk, runs) = (&mut self.chunks[index], &mut self.runs);
-        if !chunk.open {
+        if !chunk.is_open {
             return 0;
         }
         let (mut page, mut given) = (0, 0);
-        while page < SYSTEM_PAGES {
-            let can_go = |page: &usize| runs.is_page_free(index, *page) && !chunk.released.contains(*page);
-            let count = (page..SYSTEM_PAGES).take_while(can_go).count();
+        while page < SYSTEM_PAGES_PER_CHUNK {
+            let can_go =
+                |page: &usize| runs.is_page_free(index, *page) && !chunk.released_pages.contains(*page);
+            let count = (page..SYSTEM_PAGES_PER_CHUNK).take_while(can_go).count();
             if count > 0 {
                 chunk.advise_small_pages(index, true);
-                block::release(index, page * SYSTEM_PAGE, count * SYSTEM_PAGE);
-                (page..page + count).for_each(|page| chunk.released.insert(page));
+                block::release_pages(index, page * SYSTEM_PAGE_BYTES, count * SYSTEM_PAGE_BYTES);
+                (page..page + count).for_each(|page| chunk.released_pages.insert(page));
             }
-            given += count * SYSTEM_PAGE;
+            given += count * SYSTEM_PAGE_BYTES;
             page += count + 1;
         }
-        if chunk.released.count() == 0 {
+        if chunk.released_pages.count() == 0 {
             chunk.advise_small_pages(index, false);
         }
         if runs.is_empty(index) {
             runs.close_chunk(index);
-            chunk.open = false;
+            chunk.is_open = false;
             self.closed_chunks.insert(index);
         }
         given
@@ -266,10 +268,10 @@ impl Pool {
 impl Chunk {
     /// Tells the kernel whether to use huge pages for the chunk, if that has changed. The first chunk never uses them,
     /// so that a nearly empty server stays small.
-    fn advise_small_pages(&mut self, index: usize, small: bool) {
-        if index > 0 && self.small_pages != small {
-            block::advise_large(index, !small);
-            self.small_pages = small;
+    fn advise_small_pages(&mut self, index: usize, small_pages: bool) {
+        if index > 0 && self.uses_small_pages != small_pages {
+            block::advise_huge_pages(index, !small_pages);
+            self.uses_small_pages = small_pages;
         }
     }
 }

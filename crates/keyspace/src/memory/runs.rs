@@ -12,22 +12,22 @@
 use super::bits::BitSet;
 use super::pool::{CHUNK_GRANULES, MAX_GRANULES, SYSTEM_PAGE_GRANULES};
 
-const WORDS: usize = CHUNK_GRANULES / 64;
+const WORDS_PER_CHUNK: usize = CHUNK_GRANULES / 64;
 /// Number of padding words before a chunk's words, so that scans need no bounds checks.
 const PADDING_BEFORE: usize = 1;
-const PADDING_AFTER: usize = LENGTHS / 64 + 1;
+const PADDING_AFTER: usize = LENGTH_CLASSES / 64 + 1;
 const GRANULES_PER_PART: usize = CHUNK_GRANULES / 64;
 /// Number of run lengths that are distinguished: 1 to 128 granules. The last one includes all longer runs.
-const LENGTHS: usize = MAX_GRANULES;
+const LENGTH_CLASSES: usize = MAX_GRANULES;
 /// Maximum number of granules up to which a run is measured. This suffices to know the length class of what remains
 /// after an allocation.
-const MAX_MEASURED: usize = 2 * LENGTHS;
+const MAX_MEASURED_GRANULES: usize = 2 * LENGTH_CLASSES;
 
 #[derive(Debug)]
 pub(super) struct Runs {
     chunks: Vec<Chunk>,
     /// The chunks that have a run of a given length, indexed by length minus one.
-    chunks_with_run: [BitSet; LENGTHS],
+    chunks_with_run: [BitSet; LENGTH_CLASSES],
     /// Bit mask of the run lengths that exist in any chunk.
     length_mask: u128,
     free_words: usize,
@@ -36,9 +36,9 @@ pub(super) struct Runs {
 #[derive(Debug)]
 struct Chunk {
     /// One bit per granule, set if it is free. The padding words count as taken.
-    free: Box<[u64; PADDING_BEFORE + WORDS + PADDING_AFTER]>,
+    free: Box<[u64; PADDING_BEFORE + WORDS_PER_CHUNK + PADDING_AFTER]>,
     /// For each run length minus one, a bit mask of the parts in which such a run starts.
-    parts: Box<[u64; LENGTHS]>,
+    parts_with_run: Box<[u64; LENGTH_CLASSES]>,
 }
 
 /// Adjacent free granules of a chunk.
@@ -55,7 +55,7 @@ impl FreeRun {
 
     /// Returns the length class: the length minus one, but at most the highest class.
     fn length_class(self) -> usize {
-        self.len.min(LENGTHS) - 1
+        self.len.min(LENGTH_CLASSES) - 1
     }
 
     fn part_index(self) -> usize {
@@ -67,7 +67,7 @@ impl Runs {
     pub(super) const fn new() -> Self {
         Self {
             chunks: Vec::new(),
-            chunks_with_run: [const { BitSet::new() }; LENGTHS],
+            chunks_with_run: [const { BitSet::new() }; LENGTH_CLASSES],
             length_mask: 0,
             free_words: 0,
         }
@@ -80,28 +80,30 @@ impl Runs {
 
     /// Adds a chunk, which is not used for allocations until it is opened.
     pub(super) fn add_chunk(&mut self) {
-        let mut free = [0; PADDING_BEFORE + WORDS + PADDING_AFTER];
-        free[PADDING_BEFORE..PADDING_BEFORE + WORDS].fill(u64::MAX);
-        self.chunks.push(Chunk { free: Box::new(free), parts: Box::new([0; LENGTHS]) });
+        let mut free = [0; PADDING_BEFORE + WORDS_PER_CHUNK + PADDING_AFTER];
+        free[PADDING_BEFORE..PADDING_BEFORE + WORDS_PER_CHUNK].fill(u64::MAX);
+        self.chunks.push(Chunk { free: Box::new(free), parts_with_run: Box::new([0; LENGTH_CLASSES]) });
         let count = self.chunks.len();
         self.chunks_with_run.iter_mut().for_each(|chunks| chunks.reserve(count));
     }
 
     pub(super) fn open_chunk(&mut self, chunk: usize) {
         debug_assert!(self.is_empty(chunk));
-        self.free_words += WORDS;
+        self.free_words += WORDS_PER_CHUNK;
         self.index_run(chunk, FreeRun { start: 0, len: CHUNK_GRANULES });
     }
 
     pub(super) fn close_chunk(&mut self, chunk: usize) {
         debug_assert!(self.is_empty(chunk));
-        self.free_words -= WORDS;
+        self.free_words -= WORDS_PER_CHUNK;
         self.unindex_run(chunk, FreeRun { start: 0, len: CHUNK_GRANULES });
     }
 
     /// Returns whether the chunk is entirely free.
     pub(super) fn is_empty(&self, chunk: usize) -> bool {
-        self.chunks[chunk].free[PADDING_BEFORE..PADDING_BEFORE + WORDS].iter().all(|&word| word == u64::MAX)
+        self.chunks[chunk].free[PADDING_BEFORE..PADDING_BEFORE + WORDS_PER_CHUNK]
+            .iter()
+            .all(|&word| word == u64::MAX)
     }
 
     pub(super) fn is_page_free(&self, chunk: usize, page: usize) -> bool {
@@ -110,7 +112,7 @@ impl Runs {
     }
 
     /// Allocates this many granules by best fit. Returns the chunk and the first granule.
-    pub(super) fn take(&mut self, granules: usize) -> Option<(usize, usize)> {
+    pub(super) fn allocate(&mut self, granules: usize) -> Option<(usize, usize)> {
         let length = self.lengths_from(granules).next()?;
         let chunk = self.chunks_with_run[length].first().expect("a chunk is listed as having such a run");
         Some((chunk, self.allocate_from(chunk, length, granules)))
@@ -135,9 +137,9 @@ impl Runs {
 
     fn allocate_from(&mut self, chunk: usize, length: usize, granules: usize) -> usize {
         let found = &self.chunks[chunk];
-        let part = found.parts[length].trailing_zeros() as usize;
+        let part = found.parts_with_run[length].trailing_zeros() as usize;
         let run = found.find_run(length, part).expect("the part is listed as having such a run");
-        self.free_words -= self.chunks[chunk].set(FreeRun { len: granules, ..run }, false);
+        self.free_words -= self.chunks[chunk].mark_run(FreeRun { len: granules, ..run }, false);
         self.unindex_run(chunk, run);
         if run.len > granules {
             self.index_run(chunk, FreeRun { start: run.start + granules, len: run.len - granules });
@@ -150,7 +152,7 @@ impl Runs {
         let given = FreeRun { start, len: granules };
         let here = &mut self.chunks[chunk];
         let (before, behind) = (here.run_before(start), here.run_from(given.end()));
-        self.free_words += here.set(given, true);
+        self.free_words += here.mark_run(given, true);
         let both = [before, behind].into_iter().filter(|run| run.len > 0);
         both.for_each(|run| self.unindex_run(chunk, run));
         self.index_run(chunk, FreeRun { start: before.start, len: before.len + granules + behind.len });
@@ -159,7 +161,7 @@ impl Runs {
     /// Adds a run to the search structures.
     fn index_run(&mut self, chunk: usize, run: FreeRun) {
         let length = run.length_class();
-        self.chunks[chunk].parts[length] |= 1 << run.part_index();
+        self.chunks[chunk].parts_with_run[length] |= 1 << run.part_index();
         self.chunks_with_run[length].insert(chunk);
         self.length_mask |= 1 << length;
     }
@@ -171,8 +173,8 @@ impl Runs {
         if here.find_run(length, part).is_some_and(|other| other.start != run.start) {
             return;
         }
-        here.parts[length] &= !(1 << part);
-        if here.parts[length] == 0 {
+        here.parts_with_run[length] &= !(1 << part);
+        if here.parts_with_run[length] == 0 {
             self.chunks_with_run[length].remove(chunk);
             if self.chunks_with_run[length].first().is_none() {
                 self.length_mask &= !(1 << length);
@@ -184,13 +186,13 @@ impl Runs {
 impl Chunk {
     /// Marks the granules of a run as free or taken. Returns the number of affected words that are entirely free while
     /// the run is free.
-    fn set(&mut self, run: FreeRun, free: bool) -> usize {
+    fn mark_run(&mut self, run: FreeRun, is_free: bool) -> usize {
         let (mut at, mut whole) = (run.start, 0);
         while at < run.end() {
             let word = &mut self.free[PADDING_BEFORE + at / 64];
             let count = (run.end() - at).min(64 - at % 64);
             let mask = u64::MAX >> (64 - count) << (at % 64);
-            assert!(*word & mask == if free { 0 } else { mask }, "a block is taken and given back once");
+            assert!(*word & mask == if is_free { 0 } else { mask }, "a block is taken and given back once");
             whole += usize::from(*word | mask == u64::MAX);
             *word ^= mask;
             at += count;
@@ -206,8 +208,8 @@ impl Chunk {
             // This mask excludes most starts cheaply. A remaining start can still be wrong, because the end at that
             // distance may belong to another run.
             starts &= match length + 1 {
-                LENGTHS if self.free[PADDING_BEFORE + word + 1] == u64::MAX => u64::MAX,
-                LENGTHS => 0,
+                LENGTH_CLASSES if self.free[PADDING_BEFORE + word + 1] == u64::MAX => u64::MAX,
+                LENGTH_CLASSES => 0,
                 len => self.run_ends_at(word, len),
             };
             while starts != 0 {
@@ -236,10 +238,10 @@ impl Chunk {
         self.free[PADDING_BEFORE + word] << 1 | self.free[PADDING_BEFORE + word - 1] >> 63
     }
 
-    /// Returns the run of free granules that starts at `start`, measured only up to [`MAX_MEASURED`].
+    /// Returns the run of free granules that starts at `start`, measured only up to [`MAX_MEASURED_GRANULES`].
     fn run_from(&self, start: usize) -> FreeRun {
         let (mut end, mut word) = (start, start / 64);
-        while end < start + MAX_MEASURED {
+        while end < start + MAX_MEASURED_GRANULES {
             let taken = !self.free[PADDING_BEFORE + word] >> (end % 64);
             if taken != 0 {
                 end += taken.trailing_zeros() as usize;

@@ -5,7 +5,7 @@
 //! belong to the first or last part, which is correct but slower until the range is recomputed.
 
 use super::{ElementBoundary, ElementSource};
-use crate::overflow::count_overflow;
+use crate::overflow::count_overflow_bytes;
 
 /// Maximum number of elements of a leaf. A full leaf takes 376 bytes, for which the allocator uses 384.
 pub(super) const LEAF_CAPACITY: usize = 60;
@@ -28,7 +28,7 @@ pub(super) const LEAF_HEAP_BYTES: usize = size_of::<Leaf>() + 48;
 impl Leaf {
     /// Creates an empty leaf whose range starts at `base`.
     pub(super) fn new(base: u64) -> Self {
-        count_overflow(LEAF_HEAP_BYTES, 0);
+        count_overflow_bytes(LEAF_HEAP_BYTES, 0);
         Self {
             score_base: base,
             shift: 0,
@@ -62,8 +62,8 @@ impl Leaf {
     }
 
     #[inline]
-    pub(super) fn count_before(&self, cut: &ElementBoundary<'_>, of: &impl ElementSource) -> usize {
-        let (first, end) = match cut.bits() {
+    pub(super) fn count_before(&self, boundary: &ElementBoundary<'_>, source: &impl ElementSource) -> usize {
+        let (first, end) = match boundary.score_bits() {
             None => (0, self.len()),
             Some(bits) => {
                 let part = self.score_part(bits);
@@ -74,11 +74,13 @@ impl Leaf {
             }
         };
         let alike = &self.references[first..end];
-        first + alike.partition_point(|&other| cut.is_after(of.score_bits(other), || of.name(other)))
+        first
+            + alike
+                .partition_point(|&other| boundary.is_after(source.score_bits(other), || source.name(other)))
     }
 
     /// Inserts an element with this score at `index`. The leaf must have room.
-    pub(super) fn insert(&mut self, index: usize, reference: u32, bits: u64, of: &impl ElementSource) {
+    pub(super) fn insert(&mut self, index: usize, reference: u32, bits: u64, source: &impl ElementSource) {
         let len = self.len();
         self.references.copy_within(index..len, index + 1);
         self.score_parts.copy_within(index..len, index + 1);
@@ -87,13 +89,13 @@ impl Leaf {
         self.len += 1;
         if bits < self.score_base || bits > self.score_end() {
             // Double the range, so that elements arriving in order do not all belong to the last part.
-            let first = of.score_bits(self.references[0]);
-            let last = of.score_bits(self.references[len]);
+            let first = source.score_bits(self.references[0]);
+            let last = source.score_bits(self.references[len]);
             let more = last - first;
             if bits < self.score_base {
-                self.set_range(first.saturating_sub(more), last.max(self.score_end()), of);
+                self.set_range(first.saturating_sub(more), last.max(self.score_end()), source);
             } else {
-                self.set_range(first.min(self.score_base), last.saturating_add(more), of);
+                self.set_range(first.min(self.score_base), last.saturating_add(more), source);
             }
         }
     }
@@ -107,42 +109,42 @@ impl Leaf {
     }
 
     /// Moves the elements starting at `index`, of which there must be one, to a new leaf.
-    pub(super) fn split_off(&mut self, index: usize, of: &impl ElementSource) -> Box<Self> {
-        self.references().iter().for_each(|&reference| of.prefetch(reference));
-        let border = of.score_bits(self.references[index]);
+    pub(super) fn split_off(&mut self, index: usize, source: &impl ElementSource) -> Box<Self> {
+        self.references().iter().for_each(|&reference| source.prefetch(reference));
+        let border = source.score_bits(self.references[index]);
         let (base, top) = (self.score_base.min(border), self.score_end().max(border));
         let mut right = Box::new(Self::new(border));
         let moved = self.len() - index;
         right.references[..moved].copy_from_slice(&self.references[index..index + moved]);
         right.len = moved as u8;
         self.len = index as u8;
-        self.set_range(base, border, of);
-        right.set_range(border, top, of);
+        self.set_range(base, border, source);
+        right.set_range(border, top, source);
         right
     }
 
     /// Adds all elements of the next leaf, which must fit.
-    pub(super) fn append(&mut self, right: &Self, of: &impl ElementSource) {
-        let (len, more) = (self.len(), right.len());
-        self.references[len..len + more].copy_from_slice(right.references());
+    pub(super) fn append(&mut self, next: &Self, source: &impl ElementSource) {
+        let (len, more) = (self.len(), next.len());
+        self.references[len..len + more].copy_from_slice(next.references());
         self.len += more as u8;
-        self.set_range(self.score_base.min(right.score_base), self.score_end().max(right.score_end()), of);
+        self.set_range(self.score_base.min(next.score_base), self.score_end().max(next.score_end()), source);
     }
 
     /// Recomputes the parts for a new range. Scores outside it are still ordered correctly.
-    fn set_range(&mut self, base: u64, top: u64, of: &impl ElementSource) {
+    fn set_range(&mut self, base: u64, top: u64, source: &impl ElementSource) {
         let width = top - base;
         self.score_base = base;
         self.shift = (64 - width.leading_zeros()).saturating_sub(16) as u8;
         self.score_parts = [u16::MAX; LEAF_CAPACITY];
         for index in 0..self.len() {
-            self.score_parts[index] = self.score_part(of.score_bits(self.references[index]));
+            self.score_parts[index] = self.score_part(source.score_bits(self.references[index]));
         }
     }
 }
 
 impl Drop for Leaf {
     fn drop(&mut self) {
-        count_overflow(0, LEAF_HEAP_BYTES);
+        count_overflow_bytes(0, LEAF_HEAP_BYTES);
     }
 }

@@ -7,11 +7,11 @@ use super::*;
 
 /// The score and name of each element, indexed by reference.
 #[derive(Default)]
-struct Store(RefCell<Vec<(u64, Vec<u8>)>>);
+struct TestStore(RefCell<Vec<(u64, Vec<u8>)>>);
 
-struct Read<'a>(&'a [(u64, Vec<u8>)]);
+struct StoredElements<'a>(&'a [(u64, Vec<u8>)]);
 
-impl ElementSource for Read<'_> {
+impl ElementSource for StoredElements<'_> {
     fn score_bits(&self, reference: u32) -> u64 {
         self.0[reference as usize].0
     }
@@ -33,7 +33,7 @@ enum Step {
 }
 
 /// Generates few distinct, many distinct, ascending or extreme scores, depending on `kind`.
-fn scores(kind: u8) -> BoxedStrategy<u64> {
+fn score_strategy(kind: u8) -> BoxedStrategy<u64> {
     match kind {
         0 => (0u64..3).boxed(),
         1 => any::<u64>().boxed(),
@@ -44,7 +44,7 @@ fn scores(kind: u8) -> BoxedStrategy<u64> {
 
 fn steps(kind: u8) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        6 => (scores(kind), 0u16..4000).prop_map(|(score, name)| Step::Set(score, name)),
+        6 => (score_strategy(kind), 0u16..4000).prop_map(|(score, name)| Step::Set(score, name)),
         2 => (0u16..4000).prop_map(Step::Remove),
         1 => any::<bool>().prop_map(|first| Step::Pop { first }),
         1 => (0u16..4000).prop_map(Step::Move),
@@ -55,7 +55,7 @@ fn steps(kind: u8) -> impl Strategy<Value = Vec<Step>> {
 #[derive(Default)]
 struct TreeAndReference {
     tree: Tree,
-    store: Store,
+    store: TestStore,
     reference: BTreeSet<(u64, Vec<u8>)>,
     references: std::collections::BTreeMap<Vec<u8>, u32>,
 }
@@ -64,7 +64,7 @@ impl TreeAndReference {
     fn set(&mut self, bits: u64, name: &[u8]) {
         self.remove(name);
         let reference = self.put(bits, name);
-        self.tree.insert(reference, &Read(&self.store.0.borrow()));
+        self.tree.insert(reference, &StoredElements(&self.store.0.borrow()));
         self.reference.insert((bits, name.to_vec()));
     }
 
@@ -79,7 +79,7 @@ impl TreeAndReference {
     fn remove(&mut self, name: &[u8]) {
         let Some(reference) = self.references.remove(name) else { return };
         let store = self.store.0.borrow();
-        self.tree.remove_element(reference, &Read(&store));
+        self.tree.remove_element(reference, &StoredElements(&store));
         self.reference.remove(&store[reference as usize]);
     }
 
@@ -88,7 +88,7 @@ impl TreeAndReference {
         let Some(&from) = self.references.get(name) else { return };
         let (bits, position) = {
             let store = self.store.0.borrow();
-            (store[from as usize].0, self.tree.position(from, &Read(&store)))
+            (store[from as usize].0, self.tree.position(from, &StoredElements(&store)))
         };
         let to = self.put(bits, name);
         self.tree.replace_reference(&position, from, to);
@@ -110,9 +110,9 @@ impl TreeAndReference {
         }
     }
 
-    fn list_range(&self, ranks: Range<usize>, reversed: bool) -> Vec<(u64, Vec<u8>)> {
+    fn members_in_range(&self, ranks: Range<usize>, reversed: bool) -> Vec<(u64, Vec<u8>)> {
         let (store, mut listed) = (self.store.0.borrow(), Vec::new());
-        self.tree.visit(ranks, reversed, &Read(&store), &mut |reference| {
+        self.tree.visit(ranks, reversed, &StoredElements(&store), &mut |reference| {
             listed.push(store[reference as usize].clone());
             true
         });
@@ -121,17 +121,20 @@ impl TreeAndReference {
 
     fn compare(&self, random: usize) {
         let expected: Vec<_> = self.reference.iter().cloned().collect();
-        assert_eq!(self.list_range(0..usize::MAX, false), expected);
-        assert_eq!(self.list_range(0..usize::MAX, true), expected.iter().rev().cloned().collect::<Vec<_>>());
+        assert_eq!(self.members_in_range(0..usize::MAX, false), expected);
+        assert_eq!(
+            self.members_in_range(0..usize::MAX, true),
+            expected.iter().rev().cloned().collect::<Vec<_>>()
+        );
         let len = expected.len();
         let (start, end) = (random % (len + 1), random / 7 % (len + 3));
         if start < end {
-            assert_eq!(self.list_range(start..end, false), expected[start..end.min(len)]);
+            assert_eq!(self.members_in_range(start..end, false), expected[start..end.min(len)]);
             let backwards: Vec<_> = expected[start..end.min(len)].iter().rev().cloned().collect();
-            assert_eq!(self.list_range(start..end, true), backwards);
+            assert_eq!(self.members_in_range(start..end, true), backwards);
         }
         let store = self.store.0.borrow();
-        let of = Read(&store);
+        let of = StoredElements(&store);
         for (rank, (bits, name)) in expected.iter().enumerate().skip(random % 17).step_by(17) {
             assert_eq!(self.tree.rank(&ElementBoundary::before_element(*bits, name), &of), rank);
             assert_eq!(self.tree.rank(&ElementBoundary::after_element(*bits, name), &of), rank + 1);
@@ -181,7 +184,7 @@ proptest! {
         let mut both = TreeAndReference::default();
         names.iter().for_each(|name| both.set(7, &name.to_be_bytes()));
         let store = both.store.0.borrow();
-        let (at, of) = (at % 5000, Read(&store));
+        let (at, of) = (at % 5000, StoredElements(&store));
         let name = &at.to_be_bytes()[..];
         let before = names.iter().filter(|name| **name < at).count();
         prop_assert_eq!(both.tree.rank(&ElementBoundary::Name { name, is_after: false }, &of), before);
@@ -200,7 +203,7 @@ fn ordered_inserts_fill_leaves() {
             both.set(u64::from(score) * 1_000_003, &number.to_be_bytes());
         }
         both.compare(3);
-        let bytes = SecondaryOrder::<ScoreBytes>::bytes(&both.tree);
+        let bytes = SecondaryOrder::<ScoreBytes>::heap_bytes(&both.tree);
         assert!(bytes < 20_000 * 8, "{bytes} bytes");
     }
 }

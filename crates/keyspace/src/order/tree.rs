@@ -55,8 +55,8 @@ struct NewElement<'a> {
 /// Whether a node is the first or last at its depth.
 #[derive(Clone, Copy)]
 struct NodeEdges {
-    first: bool,
-    last: bool,
+    is_first: bool,
+    is_last: bool,
 }
 
 impl Default for Tree {
@@ -68,17 +68,19 @@ impl Default for Tree {
 }
 
 impl Tree {
-    pub(super) fn insert(&mut self, reference: u32, of: &impl ElementSource) {
-        let bits = of.score_bits(reference);
+    pub(super) fn insert(&mut self, reference: u32, source: &impl ElementSource) {
+        let bits = source.score_bits(reference);
         if self.root.len == 0 {
-            self.root = Child::with_element(reference, bits, of);
+            self.root = Child::with_element(reference, bits, source);
             return;
         }
-        let cut = ElementBoundary::before_element(bits, of.name(reference));
-        let last = self.last();
-        let is_last = cut.is_after(of.score_bits(last), || of.name(last));
+        let cut = ElementBoundary::before_element(bits, source.name(reference));
+        let last = self.last_element();
+        let is_last = cut.is_after(source.score_bits(last), || source.name(last));
         let new = NewElement { reference, score_bits: bits, boundary: cut, is_last };
-        let Some(right) = self.root.add(&new, NodeEdges { first: true, last: true }, of) else { return };
+        let Some(right) = self.root.add(&new, NodeEdges { is_first: true, is_last: true }, source) else {
+            return;
+        };
         let (bits, first, len) = (self.root.score_bits, self.root.first_element, self.root.len + right.len);
         let root =
             Child { score_bits: bits, first_element: first, len, node: Node::Inner(Vec::with_capacity(4)) };
@@ -89,7 +91,7 @@ impl Tree {
     }
 
     /// Returns the last element, which must exist.
-    fn last(&self) -> u32 {
+    fn last_element(&self) -> u32 {
         let mut node = &self.root.node;
         loop {
             match node {
@@ -100,9 +102,9 @@ impl Tree {
     }
 
     /// Removes an element, which must exist.
-    pub(super) fn remove_element(&mut self, reference: u32, of: &impl ElementSource) {
-        let (bits, name) = (of.score_bits(reference), of.name(reference));
-        self.root.remove(bits, name, reference, of);
+    pub(super) fn remove_element(&mut self, reference: u32, source: &impl ElementSource) {
+        let (bits, name) = (source.score_bits(reference), source.name(reference));
+        self.root.remove(bits, name, reference, source);
         while let Node::Inner(children) = &mut self.root.node
             && children.len() == 1
             && let Some(only) = children.pop()
@@ -112,19 +114,19 @@ impl Tree {
     }
 
     /// Returns the position of an element, which must exist.
-    pub(super) fn position(&self, reference: u32, of: &impl ElementSource) -> Position {
-        let (bits, name) = (of.score_bits(reference), of.name(reference));
+    pub(super) fn position(&self, reference: u32, source: &impl ElementSource) -> Position {
+        let (bits, name) = (source.score_bits(reference), source.name(reference));
         let mut position = SmallVec::new();
         let mut node = &self.root.node;
         loop {
             match node {
                 Node::Inner(children) => {
-                    let index = child_at(children, &ElementBoundary::after_element(bits, name), of);
+                    let index = child_at(children, &ElementBoundary::after_element(bits, name), source);
                     position.push(index as u8);
                     node = &children[index].node;
                 }
                 Node::Leaf(leaf) => {
-                    let index = leaf.count_before(&ElementBoundary::before_element(bits, name), of);
+                    let index = leaf.count_before(&ElementBoundary::before_element(bits, name), source);
                     assert_eq!(
                         leaf.references().get(index),
                         Some(&reference),
@@ -137,29 +139,29 @@ impl Tree {
         }
     }
 
-    pub(super) fn replace_reference(&mut self, position: &Position, from: u32, to: u32) {
+    pub(super) fn replace_reference(&mut self, position: &Position, old: u32, new: u32) {
         let mut child = &mut self.root;
         for &index in &position.0 {
-            if child.first_element == from {
-                child.first_element = to;
+            if child.first_element == old {
+                child.first_element = new;
             }
             match &mut child.node {
                 Node::Inner(children) => child = &mut children[usize::from(index)],
-                Node::Leaf(leaf) => return leaf.set(usize::from(index), to),
+                Node::Leaf(leaf) => return leaf.set(usize::from(index), new),
             }
         }
     }
 
-    pub(crate) fn rank(&self, cut: &ElementBoundary<'_>, of: &impl ElementSource) -> usize {
+    pub(crate) fn rank(&self, boundary: &ElementBoundary<'_>, source: &impl ElementSource) -> usize {
         let (mut rank, mut node) = (0, &self.root.node);
         loop {
             match node {
                 Node::Inner(children) => {
-                    let index = child_at(children, cut, of);
+                    let index = child_at(children, boundary, source);
                     rank += children[..index].iter().map(|child| child.len as usize).sum::<usize>();
                     node = &children[index].node;
                 }
-                Node::Leaf(leaf) => return rank + leaf.count_before(cut, of),
+                Node::Leaf(leaf) => return rank + leaf.count_before(boundary, source),
             }
         }
     }
@@ -169,11 +171,11 @@ impl Tree {
         &self,
         ranks: Range<usize>,
         reversed: bool,
-        of: &impl ElementSource,
+        source: &impl ElementSource,
         visit: &mut dyn FnMut(u32) -> bool,
     ) {
         self.visit_runs(ranks, reversed, &mut |run| {
-            run.iter().for_each(|&reference| of.prefetch(reference));
+            run.iter().for_each(|&reference| source.prefetch(reference));
             if reversed {
                 run.iter().rev().all(|&reference| visit(reference))
             } else {
@@ -195,22 +197,22 @@ impl Tree {
         }
     }
 
-    pub(super) fn held_bytes(&self) -> usize {
-        fn leaves(node: &Node) -> usize {
+    pub(super) fn allocated_bytes(&self) -> usize {
+        fn leaf_count(node: &Node) -> usize {
             match node {
                 Node::Leaf(_) => 1,
-                Node::Inner(children) => children.iter().map(|child| leaves(&child.node)).sum(),
+                Node::Inner(children) => children.iter().map(|child| leaf_count(&child.node)).sum(),
             }
         }
-        leaves(&self.root.node) * LEAF_HEAP_BYTES
+        leaf_count(&self.root.node) * LEAF_HEAP_BYTES
     }
 }
 
 /// Returns the last child whose first element lies before the boundary, or the first child.
 #[inline]
-fn child_at(children: &[Child], cut: &ElementBoundary<'_>, of: &impl ElementSource) -> usize {
+fn child_at(children: &[Child], boundary: &ElementBoundary<'_>, source: &impl ElementSource) -> usize {
     children
-        .partition_point(|child| cut.is_after(child.score_bits, || of.name(child.first_element)))
+        .partition_point(|child| boundary.is_after(child.score_bits, || source.name(child.first_element)))
         .saturating_sub(1)
 }
 
@@ -242,25 +244,27 @@ impl Node {
 }
 
 impl Child {
-    fn with_element(reference: u32, bits: u64, of: &impl ElementSource) -> Self {
+    fn with_element(reference: u32, bits: u64, source: &impl ElementSource) -> Self {
         let mut leaf = Box::new(Leaf::new(bits));
-        leaf.insert(0, reference, bits, of);
+        leaf.insert(0, reference, bits, source);
         Self { score_bits: bits, first_element: reference, len: 1, node: Node::Leaf(leaf) }
     }
 
     /// Inserts an element. If the node was split, returns the new node after it.
-    fn add(&mut self, new: &NewElement<'_>, ends: NodeEdges, of: &impl ElementSource) -> Option<Self> {
+    fn add(&mut self, new: &NewElement<'_>, edges: NodeEdges, source: &impl ElementSource) -> Option<Self> {
         // An element that sorts before all others goes to the first child.
-        let leads = !new.is_last && !new.boundary.is_after(self.score_bits, || of.name(self.first_element));
+        let leads =
+            !new.is_last && !new.boundary.is_after(self.score_bits, || source.name(self.first_element));
         self.len += 1;
         let right = match &mut self.node {
-            Node::Leaf(leaf) => add_to_leaf(leaf, new, ends, of),
+            Node::Leaf(leaf) => add_to_leaf(leaf, new, edges, source),
             Node::Inner(children) => {
                 let index =
-                    if new.is_last { children.len() - 1 } else { child_at(children, &new.boundary, of) };
-                let (first, last) = (ends.first && index == 0, ends.last && index + 1 == children.len());
-                let right = children[index].add(new, NodeEdges { first, last }, of);
-                right.and_then(|right| add_child(children, index + 1, right, ends))
+                    if new.is_last { children.len() - 1 } else { child_at(children, &new.boundary, source) };
+                let (first, last) =
+                    (edges.is_first && index == 0, edges.is_last && index + 1 == children.len());
+                let right = children[index].add(new, NodeEdges { is_first: first, is_last: last }, source);
+                right.and_then(|right| add_child(children, index + 1, right, edges))
             }
         };
         if leads {
@@ -271,7 +275,7 @@ impl Child {
     }
 
     /// Removes an element, which must exist.
-    fn remove(&mut self, bits: u64, name: &[u8], reference: u32, of: &impl ElementSource) {
+    fn remove(&mut self, bits: u64, name: &[u8], reference: u32, source: &impl ElementSource) {
         self.len -= 1;
         let is_first = self.first_element == reference;
         match &mut self.node {
@@ -279,7 +283,7 @@ impl Child {
                 let index = if is_first {
                     0
                 } else {
-                    leaf.count_before(&ElementBoundary::before_element(bits, name), of)
+                    leaf.count_before(&ElementBoundary::before_element(bits, name), source)
                 };
                 assert_eq!(leaf.references().get(index), Some(&reference), "an element is where it belongs");
                 leaf.remove(index);
@@ -288,25 +292,25 @@ impl Child {
                 let index = if is_first {
                     0
                 } else {
-                    child_at(children, &ElementBoundary::after_element(bits, name), of)
+                    child_at(children, &ElementBoundary::after_element(bits, name), source)
                 };
-                children[index].remove(bits, name, reference, of);
-                merge_after_removal(children, index, of);
+                children[index].remove(bits, name, reference, source);
+                merge_after_removal(children, index, source);
             }
         }
         if is_first && self.len > 0 {
             (self.score_bits, self.first_element) = match &self.node {
-                Node::Leaf(leaf) => (of.score_bits(leaf.references()[0]), leaf.references()[0]),
+                Node::Leaf(leaf) => (source.score_bits(leaf.references()[0]), leaf.references()[0]),
                 Node::Inner(children) => (children[0].score_bits, children[0].first_element),
             };
         }
     }
 
     /// Adds the contents of the next node.
-    fn append(&mut self, right: Self, of: &impl ElementSource) {
-        self.len += right.len;
-        match (&mut self.node, right.node) {
-            (Node::Leaf(leaf), Node::Leaf(right)) => leaf.append(&right, of),
+    fn append(&mut self, next: Self, source: &impl ElementSource) {
+        self.len += next.len;
+        match (&mut self.node, next.node) {
+            (Node::Leaf(leaf), Node::Leaf(right)) => leaf.append(&right, source),
             (Node::Inner(children), Node::Inner(more)) => {
                 children.extend(more);
             }
@@ -332,30 +336,30 @@ impl Child {
 fn add_to_leaf(
     leaf: &mut Box<Leaf>,
     new: &NewElement<'_>,
-    ends: NodeEdges,
-    of: &impl ElementSource,
+    edges: NodeEdges,
+    source: &impl ElementSource,
 ) -> Option<Child> {
-    let index = if new.is_last { leaf.len() } else { leaf.count_before(&new.boundary, of) };
+    let index = if new.is_last { leaf.len() } else { leaf.count_before(&new.boundary, source) };
     if leaf.len() < LEAF_CAPACITY {
-        leaf.insert(index, new.reference, new.score_bits, of);
+        leaf.insert(index, new.reference, new.score_bits, source);
         return None;
     }
-    if ends.last && index == LEAF_CAPACITY {
-        return Some(Child::with_element(new.reference, new.score_bits, of));
+    if edges.is_last && index == LEAF_CAPACITY {
+        return Some(Child::with_element(new.reference, new.score_bits, source));
     }
-    let mut right = if ends.first && index == 0 {
+    let mut right = if edges.is_first && index == 0 {
         std::mem::replace(leaf, Box::new(Leaf::new(new.score_bits)))
     } else {
-        leaf.split_off(LEAF_CAPACITY / 2, of)
+        leaf.split_off(LEAF_CAPACITY / 2, source)
     };
     if index <= leaf.len() {
-        leaf.insert(index, new.reference, new.score_bits, of);
+        leaf.insert(index, new.reference, new.score_bits, source);
     } else {
-        right.insert(index - leaf.len(), new.reference, new.score_bits, of);
+        right.insert(index - leaf.len(), new.reference, new.score_bits, source);
     }
     let first = right.references()[0];
     Some(Child {
-        score_bits: of.score_bits(first),
+        score_bits: source.score_bits(first),
         first_element: first,
         len: right.len() as u32,
         node: Node::Leaf(right),
@@ -363,7 +367,7 @@ fn add_to_leaf(
 }
 
 /// Inserts a child. If the node was split, returns the new node after it.
-fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: NodeEdges) -> Option<Child> {
+fn add_child(children: &mut Vec<Child>, index: usize, child: Child, edges: NodeEdges) -> Option<Child> {
     if children.len() == children.capacity() {
         // Grow by half instead of doubling, because sets of some hundred members have only a few leaves.
         children.reserve_exact((children.len() / 2).clamp(2, MAX_CHILDREN + 1));
@@ -373,8 +377,8 @@ fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: NodeEd
         return None;
     }
     let keep = match index {
-        _ if ends.last && index == MAX_CHILDREN => MAX_CHILDREN,
-        1 if ends.first => 1,
+        _ if edges.is_last && index == MAX_CHILDREN => MAX_CHILDREN,
+        1 if edges.is_first => 1,
         _ => MAX_CHILDREN / 2,
     };
     let right = children.split_off(keep);
@@ -384,7 +388,7 @@ fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: NodeEd
 }
 
 /// Drops a child that became empty by a removal, or merges a nearly empty one with a neighbour.
-fn merge_after_removal(children: &mut Vec<Child>, index: usize, of: &impl ElementSource) {
+fn merge_after_removal(children: &mut Vec<Child>, index: usize, source: &impl ElementSource) {
     if children[index].len == 0 {
         children.remove(index);
         return;
@@ -401,5 +405,5 @@ fn merge_after_removal(children: &mut Vec<Child>, index: usize, of: &impl Elemen
         _ => return,
     };
     let right = children.remove(left + 1);
-    children[left].append(right, of);
+    children[left].append(right, source);
 }

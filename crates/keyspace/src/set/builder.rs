@@ -5,8 +5,8 @@ use super::{SetFields, SetRef};
 use crate::entries::UnstoredValue;
 use crate::fields::LargeFields;
 use crate::kind::{Kind, SetBounds, ValueEncoding};
-use crate::large::Large;
-use crate::packed::{self, COUNT_LEN, MAX_BYTES, MAX_ELEMENTS, Shape, ValueSummary};
+use crate::large::LargeValue;
+use crate::packed::{self, COUNT_LEN, CollectionShape, MAX_PACKED_BYTES, MAX_PACKED_ELEMENTS, ValueSummary};
 use crate::table::DetachedValue;
 
 /// A set that is not stored yet. Its encoding follows the thresholds as if the members were added one at a time.
@@ -40,8 +40,8 @@ impl SetBuilder {
         self.bounds
     }
 
-    pub(super) fn from_packed(packed: &[u8], form: ValueEncoding, bounds: SetBounds) -> Self {
-        Self { shape: OwnedSet::Packed(packed.to_vec()), value_encoding: form, bounds }
+    pub(super) fn from_packed(packed: &[u8], encoding: ValueEncoding, bounds: SetBounds) -> Self {
+        Self { shape: OwnedSet::Packed(packed.to_vec()), value_encoding: encoding, bounds }
     }
 
     /// Hints that `count` members will be added next. The encoding is chosen as if all of them were new.
@@ -52,7 +52,7 @@ impl SetBuilder {
 
     /// Reserves space for `count` members. The set must be empty.
     pub fn reserve(&mut self, count: usize) {
-        if count > MAX_ELEMENTS && self.as_ref().is_empty() {
+        if count > MAX_PACKED_ELEMENTS && self.as_ref().is_empty() {
             let mut fields = Box::<LargeFields<SetFields>>::default();
             fields.reserve(count);
             self.shape = OwnedSet::Large(fields);
@@ -73,7 +73,7 @@ impl SetBuilder {
                     packed::set_count(bytes, count);
                     return true;
                 }
-                let fields = large(bytes);
+                let fields = large_from_packed(bytes);
                 self.shape = OwnedSet::Large(fields);
                 return self.add(member);
             }
@@ -104,8 +104,8 @@ impl SetBuilder {
     #[must_use]
     pub fn as_ref(&self) -> SetRef<'_> {
         let shape = match &self.shape {
-            OwnedSet::Packed(bytes) => Shape::Packed(bytes),
-            OwnedSet::Large(fields) => Shape::Large(&**fields),
+            OwnedSet::Packed(bytes) => CollectionShape::Packed(bytes),
+            OwnedSet::Large(fields) => CollectionShape::Large(&**fields),
         };
         SetRef { shape, value_encoding: self.value_encoding }
     }
@@ -118,9 +118,9 @@ impl SetBuilder {
     pub fn into_value(self) -> DetachedValue {
         let value = match self.shape {
             OwnedSet::Packed(bytes) => UnstoredValue::Bytes(bytes.into()),
-            OwnedSet::Large(fields) => UnstoredValue::Overflow(Large::Set(fields)),
+            OwnedSet::Large(fields) => UnstoredValue::Overflow(LargeValue::Set(fields)),
         };
-        DetachedValue::of(self.value_encoding, value)
+        DetachedValue::new(self.value_encoding, value)
     }
 }
 
@@ -129,12 +129,13 @@ pub(super) fn must_become_large(
     addition: &MemberAddition,
     len: usize,
     count: usize,
-    form: ValueEncoding,
+    encoding: ValueEncoding,
 ) -> bool {
-    len - addition.range.len() + addition.replacement.len() > MAX_BYTES || count > form.max_packed_elements()
+    len - addition.range.len() + addition.replacement.len() > MAX_PACKED_BYTES
+        || count > encoding.max_packed_elements()
 }
 
-pub(super) fn large(packed: &[u8]) -> Box<LargeFields<SetFields>> {
+pub(super) fn large_from_packed(packed: &[u8]) -> Box<LargeFields<SetFields>> {
     let mut fields = Box::<LargeFields<SetFields>>::default();
     PackedMembers::from_packed(packed).for_each(&mut |member| {
         fields.insert_if_new(&member);
@@ -156,7 +157,7 @@ pub(super) fn summary_of(member: &[u8], count: usize) -> ValueSummary {
 impl MemberAddition {
     /// Summarizes a packed set for its encoding: it has `count` members after this addition.
     pub(super) fn summary_of(&self, count: usize) -> ValueSummary {
-        let form = if self.integers { ValueEncoding::IntsetSet } else { ValueEncoding::ListpackSet };
+        let form = if self.all_integers { ValueEncoding::IntsetSet } else { ValueEncoding::ListpackSet };
         ValueSummary {
             count: count as u32,
             max_element_len: self.max_member_len as u32,

@@ -218,7 +218,7 @@ pub(crate) struct MemberAddition {
     /// The bytes that replace the range.
     pub(crate) replacement: SmallVec<[u8; 64]>,
     /// Whether all members, including the new one, are integers.
-    pub(crate) integers: bool,
+    pub(crate) all_integers: bool,
     /// Length of the new member, or of the longest member if all others were integers.
     pub(crate) max_member_len: usize,
 }
@@ -228,10 +228,10 @@ impl MemberAddition {
     pub(crate) fn from_packed(packed: &[u8], member: &[u8]) -> Option<Self> {
         let members = PackedMembers::from_packed(packed);
         let PackedMembers::Integers(integers) = members else {
-            return members.find(member).is_none().then(|| Self::of_string(packed, member));
+            return members.find(member).is_none().then(|| Self::for_string(packed, member));
         };
         let Some(value) = resp::parse_i64(member) else {
-            return Some(Self::of_first_string(&integers, member));
+            return Some(Self::for_first_string(&integers, member));
         };
         let at = integers.search(value).err()?;
         let width = width_of(value).max(integers.width);
@@ -247,29 +247,29 @@ impl MemberAddition {
             all.for_each(|value| push_integer(&mut with, value, width));
             COUNT_LEN..packed.len()
         };
-        Some(Self { range, replacement: with, integers: true, max_member_len: member.len() })
+        Some(Self { range, replacement: with, all_integers: true, max_member_len: member.len() })
     }
 
-    fn of_string(packed: &[u8], member: &[u8]) -> Self {
+    fn for_string(packed: &[u8], member: &[u8]) -> Self {
         let mut with = SmallVec::new();
         push_string(&mut with, member);
         Self {
             range: packed.len()..packed.len(),
             replacement: with,
-            integers: false,
+            all_integers: false,
             max_member_len: member.len(),
         }
     }
 
     /// Returns the replacement that adds the first non-integer, which converts all integers to strings.
-    fn of_first_string(integers: &Integers<'_>, member: &[u8]) -> Self {
+    fn for_first_string(integers: &Integers<'_>, member: &[u8]) -> Self {
         let mut with = SmallVec::new();
         push_all_as_strings(&mut with, integers);
         push_string(&mut with, member);
         let ends = integers.iter().next().into_iter().chain(integers.iter().next_back());
         let longest = ends.map(|value| usize::from(Digits::from(value).len)).chain([member.len()]).max();
         let range = COUNT_LEN..integers.packed.len();
-        Self { range, replacement: with, integers: false, max_member_len: longest.unwrap_or_default() }
+        Self { range, replacement: with, all_integers: false, max_member_len: longest.unwrap_or_default() }
     }
 }
 
@@ -285,7 +285,7 @@ pub(crate) fn convert_to_strings(packed: &mut Vec<u8>) {
 
 /// Appends a new member to a packed set of strings.
 pub(crate) fn append_string(packed: &mut Vec<u8>, member: &[u8]) {
-    let (mut head, mut len) = ([0; varint::MAX], 0);
+    let (mut head, mut len) = ([0; varint::MAX_LEN], 0);
     varint::write(&mut head, &mut len, member.len());
     packed.extend_from_slice(&head[..len]);
     packed.extend_from_slice(member);
@@ -296,7 +296,7 @@ fn push_integer(out: &mut SmallVec<[u8; 64]>, value: i64, width: usize) {
 }
 
 fn push_string(out: &mut SmallVec<[u8; 64]>, member: &[u8]) {
-    let (mut head, mut len) = ([0; varint::MAX], 0);
+    let (mut head, mut len) = ([0; varint::MAX_LEN], 0);
     varint::write(&mut head, &mut len, member.len());
     out.extend_from_slice(&head[..len]);
     out.extend_from_slice(member);
@@ -385,6 +385,6 @@ mod tests {
         }
         assert_eq!(all_members(&packed), [&b"-7"[..], b"12", b"07", &long, b"", b"9"]);
         let addition = MemberAddition::from_packed(&[0, 0, 1, 0xf9, 12], b"a").expect("new");
-        assert_eq!((addition.max_member_len, addition.integers), (2, false));
+        assert_eq!((addition.max_member_len, addition.all_integers), (2, false));
     }
 }

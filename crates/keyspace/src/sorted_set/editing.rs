@@ -9,9 +9,9 @@ use crate::entries::{EntryRef, Splice};
 use crate::fields::{LargeFields, lookup_key};
 use crate::key::Key;
 use crate::kind::{ListpackBounds, ValueEncoding};
-use crate::large::Large;
+use crate::large::LargeValue;
 use crate::order::ElementBoundary;
-use crate::packed::{self, MAX_BYTES, MAX_ELEMENTS, Shape};
+use crate::packed::{self, CollectionShape, MAX_PACKED_BYTES, MAX_PACKED_ELEMENTS};
 use crate::score::{self, EncodedScore};
 use crate::table::Table;
 
@@ -35,102 +35,106 @@ impl Table {
     /// Returns the sorted set at `entry_ref`, or `None` if the value has another type.
     #[must_use]
     #[inline]
-    pub fn sorted_set(&self, place: EntryRef) -> Option<SortedSetRef<'_>> {
-        self.typed::<SortedSetRef<'_>>(place)
+    pub fn sorted_set(&self, entry_ref: EntryRef) -> Option<SortedSetRef<'_>> {
+        self.typed_value::<SortedSetRef<'_>>(entry_ref)
     }
 
     #[inline]
-    fn expect_sorted_set(&self, place: EntryRef) -> SortedSetRef<'_> {
-        self.sorted_set(place).expect("the caller has seen that it is a sorted set")
+    fn expect_sorted_set(&self, entry_ref: EntryRef) -> SortedSetRef<'_> {
+        self.sorted_set(entry_ref).expect("the caller has seen that it is a sorted set")
     }
 
     /// Returns the members of a large sorted set, for editing. They are pinned first for the snapshots that need the
     /// entry.
-    fn large_sorted_set_mut(&mut self, place: EntryRef) -> Option<&mut LargeFields<SortedSetFields>> {
-        if let Large::SortedSet(members) = self.entries.overflow_mut(place)? { Some(members) } else { None }
+    fn large_sorted_set_mut(&mut self, entry_ref: EntryRef) -> Option<&mut LargeFields<SortedSetFields>> {
+        if let LargeValue::SortedSet(members) = self.entries.overflow_mut(entry_ref)? {
+            Some(members)
+        } else {
+            None
+        }
     }
 
     /// Updates the score of a member of the sorted set at `entry_ref`. `decide` receives the member's current score, if
     /// it exists, and returns the new score (never NaN), or `None` to change nothing.
     pub fn sorted_set_update(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         name: &[u8],
         bounds: ListpackBounds,
         decide: impl FnOnce(Option<f64>) -> Option<f64>,
     ) -> EntryRef {
-        let set = self.expect_sorted_set(place);
+        let set = self.expect_sorted_set(entry_ref);
         match set.shape {
-            Shape::Packed(packed) => {
+            CollectionShape::Packed(packed) => {
                 let found = records::find_record(packed, name);
                 let before = found.map(|record| record.score);
                 let Some(score) = decide(before).filter(|score| before != Some(*score)) else {
-                    return self.update_encoding_for(place, name, bounds);
+                    return self.update_encoding_for(entry_ref, name, bounds);
                 };
                 let found = found.map(|record| record.start..record.end);
-                self.set_in_packed(place, key, ScoredMember { name, score }, found, bounds)
+                self.set_in_packed(entry_ref, key, ScoredMember { name, score }, found, bounds)
             }
-            Shape::Large(members) => {
+            CollectionShape::Large(members) => {
                 let member = lookup_key(name);
                 let found = members.find(&member);
                 let before = found.map(|found| members.field_at(found).value);
-                let score = before.map(score::read);
+                let score = before.map(score::decode);
                 let Some(new) = decide(score).filter(|new| score != Some(*new)) else {
-                    return self.update_encoding_for(place, name, bounds);
+                    return self.update_encoding_for(entry_ref, name, bounds);
                 };
                 // Encode a score in eight bytes if the old one took eight, so that its entry need not move.
                 let kept = EncodedScore::new(new, before.map_or(MIN_STORED_SCORE_LEN, <[u8]>::len));
-                let is_after = name.len() > bounds.value
-                    || members.len() + usize::from(found.is_none()) > bounds.entries;
+                let is_after = name.len() > bounds.max_value_len
+                    || members.len() + usize::from(found.is_none()) > bounds.max_entries;
                 let encoding_after_adding =
                     is_after && set.value_encoding != ValueEncoding::SkiplistSortedSet;
-                if let Some(members) = self.large_sorted_set_mut(place) {
-                    members.put_hashed(&member, found, kept.bytes(), None);
+                if let Some(members) = self.large_sorted_set_mut(entry_ref) {
+                    members.set_found(&member, found, kept.bytes(), None);
                 }
                 if encoding_after_adding {
-                    self.entries.set_code(place, ValueEncoding::SkiplistSortedSet.code());
+                    self.entries.set_code(entry_ref, ValueEncoding::SkiplistSortedSet.code());
                 }
-                place
+                entry_ref
             }
         }
     }
 
     /// Updates the encoding for a name that was not added because of the XX option. Valkey checks the lengths of names
     /// before the option.
-    fn update_encoding_for(&mut self, place: EntryRef, name: &[u8], bounds: ListpackBounds) -> EntryRef {
-        if name.len() > bounds.value {
-            self.entries.set_code(place, ValueEncoding::SkiplistSortedSet.code());
+    fn update_encoding_for(&mut self, entry_ref: EntryRef, name: &[u8], bounds: ListpackBounds) -> EntryRef {
+        if name.len() > bounds.max_value_len {
+            self.entries.set_code(entry_ref, ValueEncoding::SkiplistSortedSet.code());
         }
-        place
+        entry_ref
     }
 
     /// Inserts a member into a packed sorted set, or moves it from its old position.
     fn set_in_packed(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         member: ScoredMember<'_>,
         found: Option<Range<usize>>,
         bounds: ListpackBounds,
     ) -> EntryRef {
-        let set = self.expect_sorted_set(place);
-        let Shape::Packed(packed) = set.shape else { return place };
+        let set = self.expect_sorted_set(entry_ref);
+        let CollectionShape::Packed(packed) = set.shape else { return entry_ref };
         let ScoredMember { name, score } = member;
         let count = packed::count(packed) + usize::from(found.is_none());
-        let is_after = name.len() > bounds.value || count > bounds.entries;
+        let is_after = name.len() > bounds.max_value_len || count > bounds.max_entries;
         // A listpack does not preserve the sign of zero; adding 0.0 makes it positive.
         let form = if is_after { ValueEncoding::SkiplistSortedSet } else { set.value_encoding };
         let score = if form == ValueEncoding::SkiplistSortedSet { score } else { score + 0.0 };
         let mut record = SmallVec::<[u8; 256]>::new();
-        records::push(&mut record, name, score);
+        records::push_record(&mut record, name, score);
         let old = found.as_ref().map_or(0, Range::len);
-        if packed.len() - old + record.len() > MAX_BYTES || count > MAX_ELEMENTS {
-            let place = self.make_sorted_set_large(place, key);
+        if packed.len() - old + record.len() > MAX_PACKED_BYTES || count > MAX_PACKED_ELEMENTS {
+            let place = self.make_sorted_set_large(entry_ref, key);
             return self.sorted_set_update(place, key, name, bounds, |_| Some(score));
         }
         let cut = ElementBoundary::Element { score_bits: score::order_bits(score), name, is_after: false };
-        let behind = records::records(packed).find(|other| other.member != name && !other.is_before(&cut));
+        let behind = records::records(packed).find(|other| other.name != name && !other.is_before(&cut));
         let to = behind.map_or(packed.len(), |behind| behind.start);
         // Shift the records between the old and the new position of the member.
         let mut with = SmallVec::<[u8; 512]>::new();
@@ -151,37 +155,37 @@ impl Table {
             }
         };
         let splice = Splice { range, replacement: &with, count, code: form.code() };
-        self.entries.splice(place, key, &splice)
+        self.entries.splice(entry_ref, key, &splice)
     }
 
     /// Removes a member of the sorted set at `entry_ref` and returns its score. The caller must delete the key
     /// when the set becomes empty.
     pub fn sorted_set_remove(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         name: &[u8],
     ) -> (EntryRef, Option<f64>) {
-        let set = self.expect_sorted_set(place);
+        let set = self.expect_sorted_set(entry_ref);
         match set.shape {
-            Shape::Packed(packed) => {
-                let Some(record) = records::find_record(packed, name) else { return (place, None) };
+            CollectionShape::Packed(packed) => {
+                let Some(record) = records::find_record(packed, name) else { return (entry_ref, None) };
                 let (range, count) = (record.start..record.end, packed::count(packed) - 1);
                 let (score, code) = (record.score, set.value_encoding.code());
                 (
-                    self.entries.splice(place, key, &Splice { range, replacement: &[], count, code }),
+                    self.entries.splice(entry_ref, key, &Splice { range, replacement: &[], count, code }),
                     Some(score),
                 )
             }
-            Shape::Large(members) => {
+            CollectionShape::Large(members) => {
                 let member = lookup_key(name);
                 // Look up the member first, because removing a missing member must not pin the set.
-                let Some(found) = members.find(&member) else { return (place, None) };
+                let Some(found) = members.find(&member) else { return (entry_ref, None) };
                 let score = ScoredMember::from(members.field_at(found)).score;
-                if let Some(members) = self.large_sorted_set_mut(place) {
+                if let Some(members) = self.large_sorted_set_mut(entry_ref) {
                     drop(members.entries.remove(found, &member));
                 }
-                (place, Some(score))
+                (entry_ref, Some(score))
             }
         }
     }
@@ -190,38 +194,38 @@ impl Table {
     /// must delete the key when the set becomes empty.
     pub fn sorted_set_remove_ranks(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         ranks: Range<usize>,
-        told: &mut dyn FnMut(ScoredMember<'_>),
+        visit: &mut dyn FnMut(ScoredMember<'_>),
     ) -> EntryRef {
-        let set = self.expect_sorted_set(place);
+        let set = self.expect_sorted_set(entry_ref);
         let ranks = ranks.start..ranks.end.min(set.len());
         if ranks.is_empty() {
-            return place;
+            return entry_ref;
         }
-        if let Shape::Packed(packed) = set.shape {
+        if let CollectionShape::Packed(packed) = set.shape {
             let mut range = None;
             for record in records::records(packed).skip(ranks.start).take(ranks.len()) {
                 let start = range.map_or(record.start, |(start, _)| start);
                 range = Some((start, record.end));
-                told(record.into());
+                visit(record.into());
             }
-            let Some((start, end)) = range else { return place };
+            let Some((start, end)) = range else { return entry_ref };
             let (count, code) = (packed::count(packed) - ranks.len(), set.value_encoding.code());
             return self.entries.splice(
-                place,
+                entry_ref,
                 key,
                 &Splice { range: start..end, replacement: &[], count, code },
             );
         }
-        let Some(members) = self.large_sorted_set_mut(place) else { return place };
+        let Some(members) = self.large_sorted_set_mut(entry_ref) else { return entry_ref };
         let mut name = Vec::new();
         let mut next = members.member_at(ranks.start);
         for _ in ranks.clone() {
             let Some(removed) = next else { break };
             let member = ScoredMember::from(members.field_at(removed));
-            told(member);
+            visit(member);
             name.clear();
             name.extend_from_slice(member.name);
             drop(members.entries.remove(removed, &lookup_key(&name)));
@@ -231,15 +235,15 @@ impl Table {
                 members.entries.prefetch_index(lookup_key(members.field_at(next).name).hash());
             }
         }
-        place
+        entry_ref
     }
 
     /// Converts a packed sorted set into a large one.
-    fn make_sorted_set_large(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
+    fn make_sorted_set_large(&mut self, entry_ref: EntryRef, key: &Key<'_>) -> EntryRef {
         let mut members = Box::<LargeFields<SortedSetFields>>::default();
-        self.expect_sorted_set(place).for_each(&mut |member| {
+        self.expect_sorted_set(entry_ref).for_each(&mut |member| {
             members.set(member.name, EncodedScore::new(member.score, MIN_STORED_SCORE_LEN).bytes(), None);
         });
-        self.make_large(place, key, Large::SortedSet(members))
+        self.make_large(entry_ref, key, LargeValue::SortedSet(members))
     }
 }

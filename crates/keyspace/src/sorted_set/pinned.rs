@@ -12,9 +12,9 @@ use super::{ScoredMember, SortedSetFields, SortedSetRef};
 use crate::entries::EntryRef;
 use crate::fields::LargeFields;
 use crate::keyspace::Keyspace;
-use crate::large::Large;
+use crate::large::LargeValue;
 use crate::locked_slots::LockedSlots;
-use crate::packed::Shape;
+use crate::packed::CollectionShape;
 use crate::snapshot::Snapshot;
 
 /// Maximum number of members that are copied while the slot is locked once, which takes some microseconds.
@@ -37,12 +37,12 @@ impl Keyspace {
         self: &Arc<Self>,
         slots: &mut LockedSlots<'_>,
         db: u16,
-        (slot, place): (Slot, EntryRef),
+        (slot, entry_ref): (Slot, EntryRef),
         ranks: Range<usize>,
         reversed: bool,
     ) -> Option<PinnedMembers> {
-        let places = slots.slot(slot).table_ref(db).sorted_set(place)?.entries(ranks, reversed)?;
-        let snapshot = self.pin_values(slots, db, &[(slot, place)])?;
+        let places = slots.slot(slot).table_ref(db).sorted_set(entry_ref)?.entries(ranks, reversed)?;
+        let snapshot = self.pin_values(slots, db, &[(slot, entry_ref)])?;
         Some(PinnedMembers { snapshot, slot, entries: places })
     }
 }
@@ -50,7 +50,7 @@ impl Keyspace {
 impl SortedSetRef<'_> {
     /// Returns the entries of the members with these ranks; `None` if the set is packed.
     fn entries(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<EntryRef>> {
-        let Shape::Large(members) = self.shape else { return None };
+        let CollectionShape::Large(members) = self.shape else { return None };
         let mut places = Vec::with_capacity(ranks.len());
         members.entries.secondary_order.visit_runs(ranks, reversed, &mut |run| {
             let first = places.len();
@@ -71,7 +71,7 @@ impl PinnedMembers {
         while !left.is_empty() {
             let next = &left[..left.len().min(MEMBERS_PER_LOCK)];
             self.snapshot.with_next_value(self.slot, |value| {
-                if let Large::SortedSet(members) = value {
+                if let LargeValue::SortedSet(members) = value {
                     copied.copy_members(members, next);
                 }
             });
@@ -92,9 +92,9 @@ struct CopiedMembers {
 
 impl CopiedMembers {
     /// Copies the first of these members; always at least one.
-    fn copy_members(&mut self, members: &LargeFields<SortedSetFields>, places: &[EntryRef]) {
-        places.iter().for_each(|place| members.entries.prefetch_at(*place));
-        for place in places {
+    fn copy_members(&mut self, members: &LargeFields<SortedSetFields>, entries: &[EntryRef]) {
+        entries.iter().for_each(|place| members.entries.prefetch_at(*place));
+        for place in entries {
             let member = ScoredMember::from(members.field_at(*place));
             self.names.extend_from_slice(member.name);
             self.members.push((member.score, self.names.len()));

@@ -23,13 +23,13 @@ pub(crate) struct MemberRecord<'a> {
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) score: f64,
-    pub(crate) member: &'a [u8],
+    pub(crate) name: &'a [u8],
 }
 
 impl MemberRecord<'_> {
     #[inline]
-    pub(crate) fn is_before(&self, cut: &ElementBoundary<'_>) -> bool {
-        cut.is_after(score::order_bits(self.score), || self.member)
+    pub(crate) fn is_before(&self, boundary: &ElementBoundary<'_>) -> bool {
+        boundary.is_after(score::order_bits(self.score), || self.name)
     }
 }
 
@@ -39,7 +39,7 @@ fn read_record(packed: &[u8], start: usize) -> MemberRecord<'_> {
     let head = varint::read(packed, &mut at);
     let member_at = at + (1 << (head & 3));
     let end = member_at + (head >> 2);
-    MemberRecord { start, end, score: score::read(&packed[at..member_at]), member: &packed[member_at..end] }
+    MemberRecord { start, end, score: score::decode(&packed[at..member_at]), name: &packed[member_at..end] }
 }
 
 /// Returns the members of a packed sorted set. `packed` includes the count prefix.
@@ -70,14 +70,14 @@ pub(crate) fn find_record<'a>(packed: &'a [u8], member: &[u8]) -> Option<MemberR
 }
 
 /// Returns the members in descending order.
-pub(crate) fn reversed(packed: &[u8]) -> impl Iterator<Item = MemberRecord<'_>> {
+pub(crate) fn records_reversed(packed: &[u8]) -> impl Iterator<Item = MemberRecord<'_>> {
     let starts: SmallVec<[u16; 128]> = records(packed).map(|record| record.start as u16).collect();
     starts.into_iter().rev().map(|start| read_record(packed, usize::from(start)))
 }
 
-pub(crate) fn push(out: &mut impl Extend<u8>, member: &[u8], score: f64) {
+pub(crate) fn push_record(out: &mut impl Extend<u8>, member: &[u8], score: f64) {
     let kept = EncodedScore::new(score, 1);
-    let (mut head, mut len) = ([0; varint::MAX], 0);
+    let (mut head, mut len) = ([0; varint::MAX_LEN], 0);
     varint::write(&mut head, &mut len, member.len() << 2 | kept.bytes().len().trailing_zeros() as usize);
     out.extend(head[..len].iter().copied());
     out.extend(kept.bytes().iter().copied());
@@ -100,8 +100,8 @@ mod tests {
             (&long, 1e9),
         ];
         let mut packed = vec![0; COUNT_LEN];
-        members.iter().for_each(|(member, score)| push(&mut packed, member, *score));
-        let read: Vec<_> = records(&packed).map(|record| (record.member, record.score.to_bits())).collect();
+        members.iter().for_each(|(member, score)| push_record(&mut packed, member, *score));
+        let read: Vec<_> = records(&packed).map(|record| (record.name, record.score.to_bits())).collect();
         let pushed: Vec<_> = members.iter().map(|(member, score)| (*member, score.to_bits())).collect();
         assert_eq!(read, pushed);
         for (member, score) in members {

@@ -57,8 +57,8 @@ impl Consumer {
 impl Group {
     /// Creates a group whose last delivered id is `last`.
     #[must_use]
-    pub fn new(last: StreamId, read: Option<u64>) -> Self {
-        Self { last_delivered: last, entries_read: read, ..Self::default() }
+    pub fn new(last_delivered: StreamId, entries_read: Option<u64>) -> Self {
+        Self { last_delivered, entries_read, ..Self::default() }
     }
 
     /// Returns the number of pending entries.
@@ -110,7 +110,7 @@ impl Group {
 
     /// Returns the name of an existing consumer as a shared pointer.
     #[must_use]
-    pub fn name_of(&self, consumer: &[u8]) -> Option<Arc<[u8]>> {
+    pub fn consumer_name(&self, consumer: &[u8]) -> Option<Arc<[u8]>> {
         let (name, _) = self.consumers.iter_from(consumer).next()?;
         (**name == *consumer).then(|| name.clone())
     }
@@ -136,15 +136,14 @@ impl Group {
     }
 
     /// Assigns an entry to an existing consumer, even if another consumer owns the entry.
-    pub fn assign(&mut self, id: StreamId, consumer: &Arc<[u8]>, delivered: Millis, count: u64) {
-        let pending =
-            PendingEntry { consumer: consumer.clone(), delivery_time: delivered, delivery_count: count };
+    pub fn assign(&mut self, id: StreamId, consumer: &Arc<[u8]>, delivery_time: Millis, delivery_count: u64) {
+        let pending = PendingEntry { consumer: consumer.clone(), delivery_time, delivery_count };
         let before = self.pending.insert(id, pending);
         if let Some(by_time) = self.by_time.get_mut() {
             if let Some(before) = &before {
                 by_time.remove(&(before.delivery_time, id));
             }
-            by_time.insert((delivered, id), ());
+            by_time.insert((delivery_time, id), ());
         }
         let moved = match before {
             Some(before) if before.consumer == *consumer => return,
@@ -161,14 +160,14 @@ impl Group {
 
     /// Removes an entry from the pending entries. Returns whether the entry was pending.
     pub fn acknowledge(&mut self, id: StreamId) -> bool {
-        let Some(pending) = self.take_pending(id) else { return false };
+        let Some(pending) = self.remove_pending(id) else { return false };
         if let Some(consumer) = self.consumers.get_mut(&*pending.consumer) {
             consumer.pending.remove(&id);
         }
         true
     }
 
-    fn take_pending(&mut self, id: StreamId) -> Option<PendingEntry> {
+    fn remove_pending(&mut self, id: StreamId) -> Option<PendingEntry> {
         let pending = self.pending.remove(&id)?;
         if let Some(by_time) = self.by_time.get_mut() {
             by_time.remove(&(pending.delivery_time, id));
@@ -180,7 +179,7 @@ impl Group {
     /// consumer.
     pub fn remove_consumer(&mut self, name: &[u8]) -> Option<usize> {
         let consumer = self.consumers.remove(name)?;
-        consumer.pending.iter().for_each(|(id, ())| drop(self.take_pending(*id)));
+        consumer.pending.iter().for_each(|(id, ())| drop(self.remove_pending(*id)));
         Some(consumer.pending.len())
     }
 
@@ -188,10 +187,10 @@ impl Group {
     pub(super) fn estimated_bytes(&self) -> usize {
         const PENDING_BYTES: usize = 96;
         const CONSUMER_BYTES: usize = 128;
-        const TIME_BYTES: usize = 24;
+        const TIME_INDEX_BYTES: usize = 24;
         let times = self.by_time.get().map_or(0, Map::len);
         self.pending.len() * PENDING_BYTES
-            + times * TIME_BYTES
+            + times * TIME_INDEX_BYTES
             + self.consumers.len() * CONSUMER_BYTES
             + size_of::<Self>()
     }

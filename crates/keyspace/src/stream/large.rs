@@ -1,8 +1,8 @@
 //! A stream stored outside its entry, and the copies that snapshots have of it.
 
 use super::{Producers, Stream, StreamCursor, StreamPart};
-use crate::captured::{Captured, MultipartWalk, ValueOwner};
-use crate::large::{Collection, Large};
+use crate::captured::{CapturedEntries, MultipartWalk, ValueOwner};
+use crate::large::{Collection, LargeValue};
 use crate::overflow::{self, Record, SnapshotOnlyBytes};
 use crate::packed::PackedValue;
 use crate::pages::FillLevel;
@@ -13,15 +13,15 @@ use crate::value::{PartElements, ValuePart};
 #[derive(Debug, Default)]
 pub(crate) struct LargeStream {
     stream: Stream,
-    pins: Vec<Pin>,
+    pins: Vec<PinnedStream>,
 }
 
 /// The copy of the stream for one snapshot.
 #[derive(Debug)]
-struct Pin {
+struct PinnedStream {
     snapshot_bit: u32,
     stream: Stream,
-    kept_bytes: SnapshotOnlyBytes,
+    snapshot_only_bytes: SnapshotOnlyBytes,
 }
 
 impl LargeStream {
@@ -37,13 +37,13 @@ impl LargeStream {
         let before = overflow::total_shed_bytes();
         let outcome = edit(&mut self.stream);
         if let Some(pin) = self.pins.last_mut() {
-            pin.kept_bytes.add_shed_since(before);
+            pin.snapshot_only_bytes.add_shed_since(before);
         }
         outcome
     }
 
-    fn unpin(&mut self, bit: u32) -> Option<Pin> {
-        let index = self.pins.iter().position(|pin| pin.snapshot_bit == bit)?;
+    fn unpin(&mut self, snapshot_bit: u32) -> Option<PinnedStream> {
+        let index = self.pins.iter().position(|pin| pin.snapshot_bit == snapshot_bit)?;
         Some(self.pins.swap_remove(index))
     }
 }
@@ -60,7 +60,7 @@ impl Stream {
 
     /// Converts the stream to a type that can be dropped by other code.
     pub fn into_dropped(self) -> RemovedValue {
-        RemovedValue::of(Large::Stream(Box::new(LargeStream::new(self))))
+        RemovedValue::from_large(LargeValue::Stream(Box::new(LargeStream::new(self))))
     }
 }
 
@@ -73,7 +73,7 @@ impl Collection for LargeStream {
         self.stream.estimated_bytes()
     }
 
-    fn held_bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         self.stream.estimated_bytes()
     }
 
@@ -82,32 +82,47 @@ impl Collection for LargeStream {
     }
 
     fn add_packed(&mut self, elements: PackedValue<'_>) -> bool {
-        self.stream.add(elements)
+        self.stream.add_pieces(elements)
     }
 
-    fn copy(&self) -> Large {
-        Large::Stream(Box::new(Self::new(self.stream.clone())))
+    fn copy(&self) -> LargeValue {
+        LargeValue::Stream(Box::new(Self::new(self.stream.clone())))
     }
 
-    fn pin(&mut self, bit: u32) {
-        if self.pins.iter().all(|pin| pin.snapshot_bit != bit) {
+    fn pin(&mut self, snapshot_bit: u32) {
+        if self.pins.iter().all(|pin| pin.snapshot_bit != snapshot_bit) {
             let kept = SnapshotOnlyBytes::with_limit(self.stream.estimated_bytes());
-            self.pins.push(Pin { snapshot_bit: bit, stream: self.stream.clone(), kept_bytes: kept });
+            self.pins.push(PinnedStream {
+                snapshot_bit,
+                stream: self.stream.clone(),
+                snapshot_only_bytes: kept,
+            });
         }
     }
 
     /// Hands the whole stream over to the snapshot, which then visits it part by part.
-    fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
-        let Pin { stream, kept_bytes: kept, .. } = self.unpin(bit)?;
+    fn walk(
+        &mut self,
+        snapshot_bit: u32,
+        owner: ValueOwner<'_>,
+        captured: &mut CapturedEntries,
+    ) -> Option<usize> {
+        let PinnedStream { stream, snapshot_only_bytes: kept, .. } = self.unpin(snapshot_bit)?;
         let next = StreamCursor::default();
-        let showing = StreamWalk { stream, _kept: kept, from: next.clone(), next, first: true };
-        captured.add_multipart(of, Box::new(showing));
+        let showing = StreamWalk {
+            stream,
+            _snapshot_only_bytes: kept,
+            part_start: next.clone(),
+            part_end: next,
+            is_first: true,
+        };
+        captured.add_multipart(owner, Box::new(showing));
         Some(0)
     }
 
-    fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
-        let Pin { stream, .. } = self.unpin(bit)?;
-        dropped.push(Record::without_store(Large::Stream(Box::new(Self::new(stream)))));
+    fn skip(&mut self, snapshot_bit: u32, dropped: &mut Vec<Record<LargeValue>>) -> Option<usize> {
+        let PinnedStream { stream, .. } = self.unpin(snapshot_bit)?;
+        dropped.push(Record::without_store(LargeValue::Stream(Box::new(Self::new(stream)))));
         Some(0)
     }
 }
@@ -121,26 +136,30 @@ const MAX_BYTES_PER_PART: usize = 32 << 10;
 struct StreamWalk {
     stream: Stream,
     /// Counts the bytes as needed by the snapshot until all parts are visited.
-    _kept: SnapshotOnlyBytes,
-    from: StreamCursor,
-    next: StreamCursor,
-    first: bool,
+    _snapshot_only_bytes: SnapshotOnlyBytes,
+    part_start: StreamCursor,
+    part_end: StreamCursor,
+    is_first: bool,
 }
 
 impl MultipartWalk for StreamWalk {
     fn next_part(&mut self) -> Option<ValuePart<'_>> {
-        self.from = self.next.clone();
+        self.part_start = self.part_end.clone();
         let (mut pieces, mut bytes) = (0, 0);
         while pieces < MAX_PIECES_PER_PART && bytes < MAX_BYTES_PER_PART {
-            let Some(piece) = self.next.next(&self.stream) else { break };
+            let Some(piece) = self.part_end.next(&self.stream) else { break };
             bytes += piece.bytes();
             pieces += 1;
         }
         if pieces == 0 {
             return None;
         }
-        let elements = PartElements::Stream(StreamPart { stream: &self.stream, from: &self.from, pieces });
-        let first = std::mem::take(&mut self.first);
-        Some(ValuePart { total: self.stream.head.len as usize, first, elements })
+        let elements = PartElements::Stream(StreamPart {
+            stream: &self.stream,
+            start: &self.part_start,
+            piece_count: pieces,
+        });
+        let first = std::mem::take(&mut self.is_first);
+        Some(ValuePart { total_elements: self.stream.head.len as usize, is_first: first, elements })
     }
 }

@@ -27,9 +27,9 @@ use resp::parse_i64;
 
 /// Header length in bytes.
 pub(super) const HEADER_LEN: usize = 6;
-const END: u8 = 0xFF;
+const TERMINATOR: u8 = 0xFF;
 /// The item count in the header if the listpack has too many items to count.
-const UNKNOWN_LEN: u16 = u16::MAX;
+const COUNT_UNKNOWN: u16 = u16::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Item<'a> {
@@ -38,7 +38,7 @@ pub(super) enum Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    pub(super) fn text<'b>(self, digits: &'b mut itoa::Buffer) -> &'b [u8]
+    pub(super) fn as_text<'b>(self, digits: &'b mut itoa::Buffer) -> &'b [u8]
     where
         'a: 'b,
     {
@@ -48,7 +48,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    pub(super) fn integer(self) -> Option<i64> {
+    pub(super) fn as_integer(self) -> Option<i64> {
         match self {
             Self::Bytes(bytes) => parse_i64(bytes),
             Self::Integer(value) => Some(value),
@@ -58,7 +58,7 @@ impl<'a> Item<'a> {
 
 /// Decodes the item at `at`; also returns the offset of the next item.
 #[inline]
-pub(super) fn item(bytes: &[u8], at: usize) -> Option<(Item<'_>, usize)> {
+pub(super) fn read_item(bytes: &[u8], at: usize) -> Option<(Item<'_>, usize)> {
     let first = *bytes.get(at)?;
     let rest = &bytes[at + 1..];
     let low = |bits: u8| usize::from(first & ((1 << bits) - 1));
@@ -90,9 +90,9 @@ pub(super) fn item(bytes: &[u8], at: usize) -> Option<(Item<'_>, usize)> {
 
 /// Decodes the integer at `at`; also returns the offset of the next item.
 #[inline]
-pub(super) fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
-    let (item, next) = item(bytes, at)?;
-    Some((item.integer()?, next))
+pub(super) fn read_integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
+    let (item, next) = read_item(bytes, at)?;
+    Some((item.as_integer()?, next))
 }
 
 /// Returns the offset of the item that precedes the one at `at`.
@@ -115,7 +115,7 @@ pub(super) fn is_end(bytes: &[u8], at: usize) -> bool {
 }
 
 /// Returns the offset of the terminator.
-pub(super) fn item_end(bytes: &[u8]) -> usize {
+pub(super) fn terminator_offset(bytes: &[u8]) -> usize {
     bytes.len() - 1
 }
 
@@ -130,9 +130,9 @@ fn backward_length_size(len: usize) -> usize {
 }
 
 /// Returns an empty listpack with this capacity in bytes.
-pub(super) fn empty(room: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(room.max(HEADER_LEN + 1));
-    bytes.extend_from_slice(&[(HEADER_LEN + 1) as u8, 0, 0, 0, 0, 0, END]);
+pub(super) fn with_capacity(capacity: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(capacity.max(HEADER_LEN + 1));
+    bytes.extend_from_slice(&[(HEADER_LEN + 1) as u8, 0, 0, 0, 0, 0, TERMINATOR]);
     bytes
 }
 
@@ -141,9 +141,9 @@ pub(super) fn is_valid(bytes: &[u8], items: usize) -> bool {
     let Some((head, _)) = bytes.split_at_checked(HEADER_LEN) else { return false };
     let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
     let count = u16::from_le_bytes([head[4], head[5]]);
-    bytes.last() == Some(&END)
+    bytes.last() == Some(&TERMINATOR)
         && len as usize == bytes.len()
-        && (count == UNKNOWN_LEN || usize::from(count) == items)
+        && (count == COUNT_UNKNOWN || usize::from(count) == items)
         && has_valid_backward_lengths(bytes)
 }
 
@@ -151,12 +151,12 @@ pub(super) fn is_valid(bytes: &[u8], items: usize) -> bool {
 fn has_valid_backward_lengths(bytes: &[u8]) -> bool {
     let mut at = HEADER_LEN;
     while !is_end(bytes, at) {
-        match item(bytes, at) {
+        match read_item(bytes, at) {
             Some((_, next)) if previous_offset(bytes, next) == Some(at) => at = next,
             _ => return false,
         }
     }
-    at == item_end(bytes)
+    at == terminator_offset(bytes)
 }
 
 pub(super) struct Appender<'b> {
@@ -192,19 +192,19 @@ impl<'b> Appender<'b> {
             }
         }
         bytes.extend_from_slice(string);
-        self.close(start);
+        self.finish_item(start);
     }
 
     #[inline]
     pub(super) fn push_integer(&mut self, value: i64) {
         let start = self.bytes.len();
         put_integer(self.bytes, value);
-        self.close(start);
+        self.finish_item(start);
     }
 
     /// Appends the backward length of the item that starts at `start`.
     #[inline]
-    fn close(&mut self, start: usize) {
+    fn finish_item(&mut self, start: usize) {
         put_backward_length(self.bytes, self.bytes.len() - start);
         self.items += 1;
     }
@@ -212,16 +212,16 @@ impl<'b> Appender<'b> {
 
 impl Drop for Appender<'_> {
     fn drop(&mut self) {
-        self.bytes.push(END);
+        self.bytes.push(TERMINATOR);
         let count = u16::from_le_bytes([self.bytes[4], self.bytes[5]]);
-        let count = usize::from(count) + if count == UNKNOWN_LEN { 0 } else { self.items };
+        let count = usize::from(count) + if count == COUNT_UNKNOWN { 0 } else { self.items };
         self.bytes[4..HEADER_LEN]
-            .copy_from_slice(&(count.min(usize::from(UNKNOWN_LEN)) as u16).to_le_bytes());
-        set_len(self.bytes);
+            .copy_from_slice(&(count.min(usize::from(COUNT_UNKNOWN)) as u16).to_le_bytes());
+        update_total_len(self.bytes);
     }
 }
 
-fn set_len(bytes: &mut [u8]) {
+fn update_total_len(bytes: &mut [u8]) {
     let len = bytes.len() as u32;
     bytes[..4].copy_from_slice(&len.to_le_bytes());
 }
@@ -264,7 +264,7 @@ fn put_backward_length(bytes: &mut Vec<u8>, len: usize) {
 }
 
 pub(super) fn replace_integer(bytes: &mut Vec<u8>, at: usize, value: i64) {
-    let Some((Item::Integer(old), next)) = item(bytes, at) else { return };
+    let Some((Item::Integer(old), next)) = read_item(bytes, at) else { return };
     if (0..=127).contains(&value) && (0..=127).contains(&old) && bytes[at] < 0x80 {
         bytes[at] = value as u8;
         return;
@@ -274,7 +274,7 @@ pub(super) fn replace_integer(bytes: &mut Vec<u8>, at: usize, value: i64) {
     let len = coded.len();
     put_backward_length(&mut coded, len);
     bytes.splice(at..next, coded);
-    set_len(bytes);
+    update_total_len(bytes);
 }
 
 #[cfg(test)]
@@ -286,16 +286,16 @@ mod tests {
     fn items(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
         let (mut at, mut items) = (HEADER_LEN, Vec::new());
         while !is_end(bytes, at) {
-            let (item, next) = item(bytes, at)?;
+            let (item, next) = read_item(bytes, at)?;
             assert_eq!(previous_offset(bytes, next), Some(at));
-            items.push(item.text(&mut itoa::Buffer::new()).to_vec());
+            items.push(item.as_text(&mut itoa::Buffer::new()).to_vec());
             at = next;
         }
         is_valid(bytes, items.len()).then_some(items)
     }
 
     #[test]
-    fn items_of_every_form_match_redis() {
+    fn items_of_every_encoding_match_redis() {
         let long = [b'x'; 5000];
         let table: &[(&[u8], &[u8])] = &[
             (b"5", b"\x05\x01"),
@@ -309,7 +309,7 @@ mod tests {
             (b"05", b"\x8205\x03"),
             (b"", b"\x80\x01"),
         ];
-        let mut bytes = empty(0);
+        let mut bytes = with_capacity(0);
         table.iter().for_each(|(string, _)| Appender::append_to(&mut bytes).push(string));
         let body: Vec<u8> = table.iter().flat_map(|(_, coded)| coded.iter().copied()).collect();
         assert_eq!(&bytes[HEADER_LEN..bytes.len() - 1], body);
@@ -330,7 +330,7 @@ mod tests {
             ], 0..20),
             other in any::<i64>(),
         ) {
-            let mut bytes = empty(0);
+            let mut bytes = with_capacity(0);
             {
                 let mut appending = Appender::append_to(&mut bytes);
                 appending.push_integer(1);
@@ -344,7 +344,7 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 1..100), at in 0..100usize) {
-            let _ = (item(&bytes, at), previous_offset(&bytes, at), is_valid(&bytes, at));
+            let _ = (read_item(&bytes, at), previous_offset(&bytes, at), is_valid(&bytes, at));
         }
     }
 }

@@ -12,8 +12,8 @@ use super::{
 use crate::entries::{EntryRef, Splice};
 use crate::key::Key;
 use crate::kind::{Kind, ValueEncoding};
-use crate::large::Large;
-use crate::packed::{COUNT_LEN, PackedBuilder, PackedValue, Shape};
+use crate::large::LargeValue;
+use crate::packed::{COUNT_LEN, CollectionShape, PackedBuilder, PackedValue};
 use crate::table::Table;
 
 /// Maximum size of a packed stream in bytes. It is low because the stream is rewritten with each new entry.
@@ -54,7 +54,7 @@ fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
     value.into_iter().for_each(|value| write_varint(out, value));
 }
 
-fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
+fn encode_piece(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
     match piece {
         StreamPiece::Nodes(_) | StreamPiece::Consumers(_) => {}
         StreamPiece::Node { id, bytes } => {
@@ -65,23 +65,23 @@ fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
         StreamPiece::Head { head, .. } => {
             out.push(HEAD_PIECE);
             write_varint(out, head.len);
-            put_id(out, head.last);
-            put_id(out, head.max_deleted);
-            write_varint(out, head.added);
+            put_id(out, head.last_id);
+            put_id(out, head.max_deleted_id);
+            write_varint(out, head.entries_added);
         }
-        StreamPiece::Group { name, last, read, .. } => {
+        StreamPiece::Group { name, last_delivered: last, entries_read: read, .. } => {
             out.push(GROUP_PIECE);
             put_bytes(out, name);
             put_id(out, last);
             put_option(out, read);
         }
-        StreamPiece::Pending { id, delivered, count } => {
+        StreamPiece::Pending { id, delivery_time: delivered, delivery_count: count } => {
             out.push(PENDING_PIECE);
             put_id(out, id);
             write_varint(out, delivered.0 as u64);
             write_varint(out, count);
         }
-        StreamPiece::Consumer { name, seen, active, .. } => {
+        StreamPiece::Consumer { name, last_seen: seen, last_active: active, .. } => {
             out.push(CONSUMER_PIECE);
             put_bytes(out, name);
             write_varint(out, seen.0 as u64);
@@ -91,7 +91,10 @@ fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
             out.push(OWNED_PIECE);
             put_id(out, id);
         }
-        StreamPiece::Producers { bounds: IdempotenceBounds { duration, max_iids: most }, .. } => {
+        StreamPiece::Producers {
+            bounds: IdempotenceBounds { duration_secs: duration, max_iids: most },
+            ..
+        } => {
             out.push(PRODUCERS_PIECE);
             write_varint(out, duration);
             write_varint(out, most);
@@ -134,22 +137,22 @@ impl<'a> PieceReader<'a> {
         value
     }
 
-    fn time(&mut self) -> Millis {
+    fn read_time(&mut self) -> Millis {
         Millis(self.read_varint() as i64)
     }
 
-    fn id(&mut self) -> StreamId {
+    fn read_id(&mut self) -> StreamId {
         StreamId { millis: self.read_varint(), sequence: self.read_varint() }
     }
 
-    fn bytes(&mut self) -> &'a [u8] {
+    fn read_bytes(&mut self) -> &'a [u8] {
         let len = self.read_varint() as usize;
         let (bytes, rest) = self.0.split_at(len);
         self.0 = rest;
         bytes
     }
 
-    fn option(&mut self) -> Option<u64> {
+    fn read_option(&mut self) -> Option<u64> {
         (self.read_varint() == 1).then(|| self.read_varint())
     }
 }
@@ -162,30 +165,38 @@ impl<'a> Iterator for PieceReader<'a> {
         self.0 = rest;
         Some(match *tag {
             HEAD_PIECE => {
-                let (len, last, max_deleted) = (self.read_varint(), self.id(), self.id());
-                let head = StreamHead { len, last, max_deleted, added: self.read_varint() };
-                StreamPiece::Head { head, first: StreamId::MIN, groups: 0 }
+                let (len, last, max_deleted) = (self.read_varint(), self.read_id(), self.read_id());
+                let head = StreamHead {
+                    len,
+                    last_id: last,
+                    max_deleted_id: max_deleted,
+                    entries_added: self.read_varint(),
+                };
+                StreamPiece::Head { head, first_id: StreamId::MIN, group_count: 0 }
             }
-            NODE_PIECE => StreamPiece::Node { id: self.id(), bytes: self.bytes() },
+            NODE_PIECE => StreamPiece::Node { id: self.read_id(), bytes: self.read_bytes() },
             GROUP_PIECE => {
-                let (name, last, read) = (self.bytes(), self.id(), self.option());
-                StreamPiece::Group { name, last, read, pending: 0 }
+                let (name, last, read) = (self.read_bytes(), self.read_id(), self.read_option());
+                StreamPiece::Group { name, last_delivered: last, entries_read: read, pending_count: 0 }
             }
-            PENDING_PIECE => {
-                StreamPiece::Pending { id: self.id(), delivered: self.time(), count: self.read_varint() }
-            }
+            PENDING_PIECE => StreamPiece::Pending {
+                id: self.read_id(),
+                delivery_time: self.read_time(),
+                delivery_count: self.read_varint(),
+            },
             CONSUMER_PIECE => {
-                let (name, seen) = (self.bytes(), self.time());
-                let active = self.option().map(|active| Millis(active as i64));
-                StreamPiece::Consumer { name, seen, active, pending: 0 }
+                let (name, seen) = (self.read_bytes(), self.read_time());
+                let active = self.read_option().map(|active| Millis(active as i64));
+                StreamPiece::Consumer { name, last_seen: seen, last_active: active, pending_count: 0 }
             }
-            OWNED_PIECE => StreamPiece::Owned(self.id()),
+            OWNED_PIECE => StreamPiece::Owned(self.read_id()),
             PRODUCERS_PIECE => {
-                let bounds = IdempotenceBounds { duration: self.read_varint(), max_iids: self.read_varint() };
-                StreamPiece::Producers { bounds, count: 0 }
+                let bounds =
+                    IdempotenceBounds { duration_secs: self.read_varint(), max_iids: self.read_varint() };
+                StreamPiece::Producers { bounds, producer_count: 0 }
             }
-            PRODUCER_PIECE => StreamPiece::Producer { name: self.bytes(), iids: 0 },
-            IID_PIECE => StreamPiece::Iid { iid: self.bytes(), id: self.id() },
+            PRODUCER_PIECE => StreamPiece::Producer { name: self.read_bytes(), iid_count: 0 },
+            IID_PIECE => StreamPiece::Iid { iid: self.read_bytes(), id: self.read_id() },
             TOTALS_PIECE => {
                 let totals = IdempotenceTotals { added: self.read_varint(), duplicates: self.read_varint() };
                 StreamPiece::Totals(totals)
@@ -195,7 +206,7 @@ impl<'a> Iterator for PieceReader<'a> {
     }
 }
 
-pub(super) fn head(packed: &[u8]) -> StreamHead {
+pub(super) fn read_head(packed: &[u8]) -> StreamHead {
     let head = PieceReader::new(packed).find_map(|piece| match piece {
         StreamPiece::Head { head, .. } => Some(head),
         _ => None,
@@ -223,7 +234,7 @@ pub(crate) fn stays_packed(packed: &[u8]) -> bool {
 }
 
 impl Stream {
-    pub(super) fn add(&mut self, packed: PackedValue<'_>) -> bool {
+    pub(super) fn add_pieces(&mut self, packed: PackedValue<'_>) -> bool {
         PieceReader::new(packed.bytes()).all(|piece| self.add_piece(piece))
     }
 
@@ -236,7 +247,7 @@ impl Stream {
         let (mut packed, mut cursor) = (Vec::with_capacity(self.bytes + 64), StreamCursor::default());
         packed.extend_from_slice(&[0; COUNT_LEN]);
         while let Some(piece) = cursor.next(self) {
-            push(&mut packed, piece);
+            encode_piece(&mut packed, piece);
         }
         (packed.len() <= MAX_PACKED_BYTES).then_some(packed)
     }
@@ -245,7 +256,7 @@ impl Stream {
 impl PackedBuilder {
     /// Appends a piece to the stream being built, or to one part of a large stream.
     pub fn push_piece(&mut self, piece: StreamPiece<'_>) {
-        push(&mut self.bytes, piece);
+        encode_piece(&mut self.bytes, piece);
         if let StreamPiece::Head { head, .. } = piece {
             self.summary.count = u32::try_from(head.len).unwrap_or(u32::MAX);
         }
@@ -263,23 +274,23 @@ impl<'a> PackedValue<'a> {
 impl Table {
     /// Returns the stream at `entry_ref`, or `None` if the value has another type.
     #[must_use]
-    pub fn stream(&self, place: EntryRef) -> Option<StreamRef<'_>> {
-        self.typed::<StreamRef<'_>>(place)
+    pub fn stream(&self, entry_ref: EntryRef) -> Option<StreamRef<'_>> {
+        self.typed_value::<StreamRef<'_>>(entry_ref)
     }
 
     /// Edits the stream at `entry_ref` and returns the result of the edit.
     pub fn edit_stream<R>(
         &mut self,
-        place: EntryRef,
+        entry_ref: EntryRef,
         key: &Key<'_>,
         edit: impl FnOnce(&mut Stream) -> R,
     ) -> (EntryRef, R) {
-        debug_assert_eq!(self.kind(place), Kind::Stream);
-        let Some(StreamRef { shape: Shape::Packed(packed) }) = self.stream(place) else {
-            let Some(Large::Stream(large)) = self.entries.overflow_mut(place) else {
+        debug_assert_eq!(self.kind(entry_ref), Kind::Stream);
+        let Some(StreamRef { shape: CollectionShape::Packed(packed) }) = self.stream(entry_ref) else {
+            let Some(LargeValue::Stream(large)) = self.entries.overflow_mut(entry_ref) else {
                 panic!("the caller has seen that it is a stream")
             };
-            return (place, large.edit(edit));
+            return (entry_ref, large.edit(edit));
         };
         let (whole, mut stream) = (0..packed.len(), unpack(packed));
         let outcome = edit(&mut stream);
@@ -288,9 +299,9 @@ impl Table {
                 let count = usize::try_from(stream.head.len).unwrap_or(usize::MAX);
                 let splice =
                     Splice { range: whole, replacement: &packed, count, code: ValueEncoding::Stream.code() };
-                self.entries.splice(place, key, &splice)
+                self.entries.splice(entry_ref, key, &splice)
             }
-            None => self.make_large(place, key, Large::Stream(Box::new(LargeStream::new(stream)))),
+            None => self.make_large(entry_ref, key, LargeValue::Stream(Box::new(LargeStream::new(stream)))),
         };
         (place, outcome)
     }

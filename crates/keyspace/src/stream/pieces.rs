@@ -31,29 +31,29 @@ pub enum StreamPiece<'a> {
         /// The counters and ids.
         head: StreamHead,
         /// Id of the first live entry.
-        first: StreamId,
+        first_id: StreamId,
         /// Number of groups that follow.
-        groups: usize,
+        group_count: usize,
     },
     /// A consumer group, followed by its pending entries.
     Group {
         /// The group name.
         name: &'a [u8],
         /// The last delivered id.
-        last: StreamId,
+        last_delivered: StreamId,
         /// Number of entries that the group has read; `None` if unknown.
-        read: Option<u64>,
+        entries_read: Option<u64>,
         /// Number of pending entries that follow.
-        pending: usize,
+        pending_count: usize,
     },
     /// A pending entry of the group.
     Pending {
         /// The entry id.
         id: StreamId,
         /// Time at which the entry was last delivered.
-        delivered: Millis,
+        delivery_time: Millis,
         /// Number of times that the entry was delivered.
-        count: u64,
+        delivery_count: u64,
     },
     /// Number of the group's consumers that follow.
     Consumers(usize),
@@ -62,11 +62,11 @@ pub enum StreamPiece<'a> {
         /// The consumer name.
         name: &'a [u8],
         /// Time of the consumer's last attempt to read or claim entries.
-        seen: Millis,
+        last_seen: Millis,
         /// Time at which the consumer last received an entry; `None` if it never did.
-        active: Option<Millis>,
+        last_active: Option<Millis>,
         /// Number of pending entries of this consumer that follow.
-        pending: usize,
+        pending_count: usize,
     },
     /// A pending entry that the current consumer owns.
     Owned(StreamId),
@@ -75,14 +75,14 @@ pub enum StreamPiece<'a> {
         /// Retention limits of iids.
         bounds: IdempotenceBounds,
         /// Number of producers that follow.
-        count: usize,
+        producer_count: usize,
     },
     /// An idempotent producer, followed by its iids.
     Producer {
         /// The producer name.
         name: &'a [u8],
         /// Number of iids that follow.
-        iids: usize,
+        iid_count: usize,
     },
     /// An iid of the current producer.
     Iid {
@@ -119,12 +119,12 @@ impl StreamPiece<'_> {
 /// entries.
 #[must_use]
 pub fn check_node(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
-    node::check_deletion(id, bytes)
+    node::validate_node(id, bytes)
 }
 
 /// Visits the live entries of a node; does nothing if the node is malformed.
 pub fn node_entries(id: StreamId, bytes: &[u8], visit: &mut dyn FnMut(super::StreamEntry<'_>)) {
-    let Some(node) = NodeRef::read(id, bytes) else { return };
+    let Some(node) = NodeRef::decode(id, bytes) else { return };
     node.records_from(id).filter(|record| !record.is_deleted).for_each(|record| visit(record.entry));
 }
 
@@ -171,69 +171,81 @@ impl CursorState {
         Some(match self {
             Self::All => return None,
             Self::Nothing => (Self::Nodes(None), Some(StreamPiece::Nodes(stream.nodes.len()))),
-            Self::Nodes(last) => match stream.nodes.after(last.as_ref()) {
+            Self::Nodes(last) => match stream.nodes.first_after(last.as_ref()) {
                 Some((&id, node)) => {
                     (Self::Nodes(Some(id)), Some(StreamPiece::Node { id, bytes: &node.bytes }))
                 }
                 None => {
-                    let (head, first, groups) = (stream.head, stream.first_id(), stream.groups.len());
-                    (Self::Groups(None), Some(StreamPiece::Head { head, first, groups }))
+                    let (head, first_id, group_count) = (stream.head, stream.first_id(), stream.groups.len());
+                    (Self::Groups(None), Some(StreamPiece::Head { head, first_id, group_count }))
                 }
             },
             Self::Groups(last) => {
-                let Some((name, group)) = stream.groups.after(last.as_deref()) else {
+                let Some((name, group)) = stream.groups.first_after(last.as_deref()) else {
                     let producers = stream.producers.as_ref()?;
-                    let (bounds, count) = (producers.bounds, producers.by_name.len());
-                    return Some((Self::Producers(None), Some(StreamPiece::Producers { bounds, count })));
+                    let (bounds, producer_count) = (producers.bounds, producers.by_name.len());
+                    let piece = StreamPiece::Producers { bounds, producer_count };
+                    return Some((Self::Producers(None), Some(piece)));
                 };
-                let &Group { last_delivered: last, entries_read: read, ref pending, .. } = group;
-                let piece = StreamPiece::Group { name, last, read, pending: pending.len() };
+                let &Group { last_delivered, entries_read, ref pending, .. } = group;
+                let pending_count = pending.len();
+                let piece = StreamPiece::Group { name, last_delivered, entries_read, pending_count };
                 (Self::Pending(name.clone(), None), Some(piece))
             }
             Self::Pending(name, last) => {
                 let group = group(&name)?;
-                match group.pending.after(last.as_ref()) {
-                    Some((&id, &PendingEntry { delivery_time: delivered, delivery_count: count, .. })) => {
-                        (Self::Pending(name, Some(id)), Some(StreamPiece::Pending { id, delivered, count }))
+                match group.pending.first_after(last.as_ref()) {
+                    Some((&id, &PendingEntry { delivery_time, delivery_count, .. })) => {
+                        let piece = StreamPiece::Pending { id, delivery_time, delivery_count };
+                        (Self::Pending(name, Some(id)), Some(piece))
                     }
                     None => {
                         (Self::Consumers(name, None), Some(StreamPiece::Consumers(group.consumers.len())))
                     }
                 }
             }
-            Self::Consumers(name, last) => match group(&name)?.consumers.after(last.as_deref()) {
-                Some((consumer, &Consumer { last_seen: seen, last_active: active, ref pending })) => {
-                    let piece =
-                        StreamPiece::Consumer { name: consumer, seen, active, pending: pending.len() };
-                    (Self::Owned(name, consumer.clone(), None), Some(piece))
+            Self::Consumers(group_name, last) => {
+                match group(&group_name)?.consumers.first_after(last.as_deref()) {
+                    Some((consumer, &Consumer { last_seen, last_active, ref pending })) => {
+                        let (name, pending_count) = (consumer, pending.len());
+                        let piece = StreamPiece::Consumer { name, last_seen, last_active, pending_count };
+                        (Self::Owned(group_name, consumer.clone(), None), Some(piece))
+                    }
+                    None => (Self::Groups(Some(group_name)), None),
                 }
-                None => (Self::Groups(Some(name)), None),
-            },
+            }
             Self::Owned(name, consumer, last) => {
-                match group(&name)?.consumers.get(&*consumer)?.pending.after(last.as_ref()) {
+                match group(&name)?.consumers.get(&*consumer)?.pending.first_after(last.as_ref()) {
                     Some((&id, ())) => (Self::Owned(name, consumer, Some(id)), Some(StreamPiece::Owned(id))),
                     None => (Self::Consumers(name, Some(consumer)), None),
                 }
             }
             Self::Producers(last) => Self::step_producer(stream, last.as_deref())?,
-            Self::Iids(name, last) => {
-                match stream.producers.as_ref()?.by_name.get(&*name)?.by_age.after(last.as_ref()) {
-                    Some((entry, ())) => {
-                        let piece = StreamPiece::Iid { iid: &entry.1, id: entry.0 };
-                        (Self::Iids(name, Some(entry.clone())), Some(piece))
-                    }
-                    None => (Self::Producers(Some(name)), None),
-                }
+            Self::Iids(name, last) => Self::step_iid(stream, name, last.as_ref())?,
+        })
+    }
+
+    /// Returns the next idempotent id of a producer, if there is one.
+    fn step_iid<'a>(
+        stream: &'a Stream,
+        name: Name,
+        last: Option<&(StreamId, Name)>,
+    ) -> Option<(Self, Option<StreamPiece<'a>>)> {
+        Some(match stream.producers.as_ref()?.by_name.get(&*name)?.by_age.first_after(last) {
+            Some((entry, ())) => {
+                let piece = StreamPiece::Iid { iid: &entry.1, id: entry.0 };
+                (Self::Iids(name, Some(entry.clone())), Some(piece))
             }
+            None => (Self::Producers(Some(name)), None),
         })
     }
 
     /// Returns the next producer, or the piece after the last producer.
     fn step_producer<'a>(stream: &'a Stream, last: Option<&[u8]>) -> Option<(Self, Option<StreamPiece<'a>>)> {
         let producers = stream.producers.as_ref()?;
-        Some(match producers.by_name.after(last) {
+        Some(match producers.by_name.first_after(last) {
             Some((name, producer)) => {
-                let piece = StreamPiece::Producer { name, iids: producer.by_age.len() };
+                let piece = StreamPiece::Producer { name, iid_count: producer.by_age.len() };
                 (Self::Iids(name.clone(), None), Some(piece))
             }
             None => (Self::All, Some(StreamPiece::Totals(producers.lifetime_totals))),
@@ -245,8 +257,8 @@ impl CursorState {
 #[derive(Debug, Clone, Copy)]
 pub struct StreamPart<'a> {
     pub(super) stream: &'a Stream,
-    pub(super) from: &'a StreamCursor,
-    pub(super) pieces: usize,
+    pub(super) start: &'a StreamCursor,
+    pub(super) piece_count: usize,
 }
 
 impl StreamPart<'_> {
@@ -264,8 +276,8 @@ impl StreamPart<'_> {
 
     /// Visits the pieces of this part.
     pub fn for_each(&self, visit: &mut dyn FnMut(StreamPiece<'_>)) {
-        let mut cursor = self.from.clone();
-        for _ in 0..self.pieces {
+        let mut cursor = self.start.clone();
+        for _ in 0..self.piece_count {
             cursor.next(self.stream).into_iter().for_each(&mut *visit);
         }
     }
@@ -287,35 +299,40 @@ impl Stream {
             StreamPiece::Nodes(_) | StreamPiece::Consumers(_) => true,
             StreamPiece::Node { id, bytes } => self.add_node(id, bytes),
             StreamPiece::Head { head, .. } => {
-                let last = self.nodes.last().and_then(|(id, node)| NodeRef::read(*id, &node.bytes));
-                let fits = head.len == self.head.len && last.is_none_or(|node| node.last_id() <= head.last);
+                let last = self.nodes.last().and_then(|(id, node)| NodeRef::decode(*id, &node.bytes));
+                let fits =
+                    head.len == self.head.len && last.is_none_or(|node| node.last_id() <= head.last_id);
                 self.head = head;
                 fits
             }
-            StreamPiece::Group { name, last, read, .. } => {
+            StreamPiece::Group { name, last_delivered: last, entries_read: read, .. } => {
                 let rises = self.groups.last().is_none_or(|(before, _)| **before < *name);
                 self.groups.insert(name.into(), Group::new(last, read));
                 rises
             }
-            StreamPiece::Pending { id, delivered, count } => self.groups.last_mut().is_some_and(|group| {
-                // The consumer is not known yet, because the group's consumers follow later.
-                let pending = PendingEntry {
-                    consumer: Name::default(),
-                    delivery_time: delivered,
-                    delivery_count: count,
-                };
-                let rises = group.pending.last().is_none_or(|(last, _)| *last < id);
-                group.pending.insert(id, pending);
-                rises && group.consumers.is_empty()
-            }),
-            StreamPiece::Consumer { name, seen, active, .. } => self.groups.last_mut().is_some_and(|group| {
-                let rises = group.consumers.last().is_none_or(|(before, _)| **before < *name);
-                group.consumers.insert(
-                    name.into(),
-                    Consumer { last_seen: seen, last_active: active, pending: Map::default() },
-                );
-                rises
-            }),
+            StreamPiece::Pending { id, delivery_time: delivered, delivery_count: count } => {
+                self.groups.last_mut().is_some_and(|group| {
+                    // The consumer is not known yet, because the group's consumers follow later.
+                    let pending = PendingEntry {
+                        consumer: Name::default(),
+                        delivery_time: delivered,
+                        delivery_count: count,
+                    };
+                    let rises = group.pending.last().is_none_or(|(last, _)| *last < id);
+                    group.pending.insert(id, pending);
+                    rises && group.consumers.is_empty()
+                })
+            }
+            StreamPiece::Consumer { name, last_seen: seen, last_active: active, .. } => {
+                self.groups.last_mut().is_some_and(|group| {
+                    let rises = group.consumers.last().is_none_or(|(before, _)| **before < *name);
+                    group.consumers.insert(
+                        name.into(),
+                        Consumer { last_seen: seen, last_active: active, pending: Map::default() },
+                    );
+                    rises
+                })
+            }
             StreamPiece::Owned(id) => {
                 self.groups.last_mut().is_some_and(|group| group.assign_to_last_consumer(id))
             }
@@ -325,7 +342,7 @@ impl Stream {
                 is_first
             }
             StreamPiece::Producer { name, .. } => self.add_producer(name),
-            StreamPiece::Iid { iid, id } => self.add_iid_of_last(iid, id),
+            StreamPiece::Iid { iid, id } => self.add_iid_of_last_producer(iid, id),
             StreamPiece::Totals(totals) => {
                 let Some(producers) = self.producers.as_mut() else { return false };
                 Arc::make_mut(producers).lifetime_totals = totals;
@@ -341,17 +358,17 @@ impl Stream {
     }
 
     /// Adds an iid to the producer that was added last. Returns whether the iid is new.
-    fn add_iid_of_last(&mut self, iid: &[u8], id: StreamId) -> bool {
+    fn add_iid_of_last_producer(&mut self, iid: &[u8], id: StreamId) -> bool {
         let Some(producers) = self.producers.as_mut() else { return false };
         Arc::make_mut(producers).add_iid_to_last_producer(iid, id)
     }
 
     fn add_node(&mut self, id: StreamId, bytes: &[u8]) -> bool {
-        let before = self.nodes.last().and_then(|(id, node)| NodeRef::read(*id, &node.bytes));
+        let before = self.nodes.last().and_then(|(id, node)| NodeRef::decode(*id, &node.bytes));
         let rises = before.is_none_or(|before| before.last_id() < id);
-        let Some(node) = NodeRef::read(id, bytes) else { return false };
+        let Some(node) = NodeRef::decode(id, bytes) else { return false };
         self.head.len += node.live_count;
-        self.head.last = node.last_id();
+        self.head.last_id = node.last_id();
         self.bytes += bytes.len();
         self.nodes.insert(id, Node::new(bytes.to_vec()));
         rises

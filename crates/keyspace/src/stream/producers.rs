@@ -17,7 +17,7 @@ type Name = Arc<[u8]>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdempotenceBounds {
     /// Number of seconds for which an iid is remembered.
-    pub duration: u64,
+    pub duration_secs: u64,
     /// Maximum number of iids per producer.
     pub max_iids: u64,
 }
@@ -33,7 +33,7 @@ pub struct Producers {
     bytes: usize,
     pub(super) lifetime_totals: IdempotenceTotals,
     /// The producer that was read last while the stream is loaded.
-    last: Option<Name>,
+    last_loaded: Option<Name>,
 }
 
 /// Message counts since the stream was created.
@@ -52,7 +52,7 @@ pub(super) struct Producer {
 }
 
 /// Approximate overhead per iid in bytes.
-const IID_OVERHEAD: usize = 160;
+const IID_OVERHEAD_BYTES: usize = 160;
 
 impl Producers {
     pub(super) fn new(bounds: IdempotenceBounds) -> Self {
@@ -62,7 +62,7 @@ impl Producers {
             by_age: Map::default(),
             bytes: 0,
             lifetime_totals: IdempotenceTotals::default(),
-            last: None,
+            last_loaded: None,
         }
     }
 
@@ -97,7 +97,7 @@ impl Producers {
     }
 
     pub(super) fn estimated_bytes(&self) -> usize {
-        self.bytes + self.by_age.len() * IID_OVERHEAD + size_of::<Self>()
+        self.bytes + self.by_age.len() * IID_OVERHEAD_BYTES + size_of::<Self>()
     }
 
     /// Records a new iid and the id of its entry.
@@ -113,20 +113,20 @@ impl Producers {
             producer.by_age.insert((id, iid.clone()), ());
             producer.iids.insert(iid.clone(), id);
         }
-        self.drop_surplus(producer, &(id, iid));
+        self.remove_surplus_iids(producer, &(id, iid));
     }
 
     /// Adds a producer read from a file, whose iids are added next. Returns whether it is new.
     pub(super) fn add_producer(&mut self, name: &[u8]) -> bool {
         let name: Name = name.into();
-        self.last = Some(name.clone());
+        self.last_loaded = Some(name.clone());
         self.bytes += name.len() + size_of::<Producer>();
         self.by_name.insert(name, Producer::default()).is_none()
     }
 
     /// Adds an iid to the producer that was added last. Returns whether the iid is new.
     pub(super) fn add_iid_to_last_producer(&mut self, iid: &[u8], id: StreamId) -> bool {
-        let Some(name) = self.last.clone() else { return false };
+        let Some(name) = self.last_loaded.clone() else { return false };
         let is_new = self.find(&name, iid).is_none();
         if is_new {
             self.insert(&name, iid, id);
@@ -136,7 +136,7 @@ impl Producers {
 
     /// Removes the oldest iids of a producer that exceed the limit, but never `newest`: two iids of one entry have the
     /// same age, and the one that was just inserted must stay.
-    fn drop_surplus(&mut self, name: &[u8], newest: &(StreamId, Name)) {
+    fn remove_surplus_iids(&mut self, name: &[u8], newest: &(StreamId, Name)) {
         while let Some(oldest) = self.oldest_beyond_limit(name, newest) {
             self.remove_iid(name, oldest);
         }
@@ -171,8 +171,8 @@ impl Producers {
     }
 
     /// Removes the iids whose retention time has passed at `now`.
-    fn expire(&mut self, now: Millis) {
-        let kept = self.bounds.duration.saturating_mul(1000);
+    fn remove_expired(&mut self, now: Millis) {
+        let kept = self.bounds.duration_secs.saturating_mul(1000);
         let Ok(now) = u64::try_from(now.0) else { return };
         while let Some(((id, name), ())) = self.by_age.first()
             && id.millis.saturating_add(kept) <= now
@@ -213,7 +213,7 @@ impl Stream {
     /// removed first.
     pub fn find_duplicate(&mut self, producer: &[u8], iid: &[u8], now: Millis) -> Option<StreamId> {
         let producers = Arc::make_mut(self.producers.as_mut()?);
-        producers.expire(now);
+        producers.remove_expired(now);
         let found = producers.find(producer, iid)?;
         producers.lifetime_totals.duplicates += 1;
         Some(found)

@@ -31,10 +31,10 @@ impl Stream {
         &self,
         trim: StreamTrim,
         limit: u64,
-        mut may_go: impl FnMut(StreamId) -> bool,
+        mut is_deletable: impl FnMut(StreamId) -> bool,
     ) -> Vec<StreamId> {
         let (mut ids, mut len) = (Vec::new(), self.head.len);
-        let nodes = self.nodes.iter().filter_map(|(id, node)| NodeRef::read(*id, &node.bytes));
+        let nodes = self.nodes.iter().filter_map(|(id, node)| NodeRef::decode(*id, &node.bytes));
         for node in nodes {
             if limit > 0 && ids.len() as u64 + node.live_count > limit {
                 break;
@@ -47,7 +47,7 @@ impl Stream {
                 if stops {
                     return ids;
                 }
-                if may_go(entry.id) {
+                if is_deletable(entry.id) {
                     ids.push(entry.id);
                     len -= 1;
                 }
@@ -58,7 +58,7 @@ impl Stream {
 
     /// Returns whether the stream starts with entries that have these ascending ids.
     #[must_use]
-    pub fn first_id_is(&self, ids: &[StreamId]) -> bool {
+    pub fn starts_with_ids(&self, ids: &[StreamId]) -> bool {
         let mut first = self.range(StreamId::MIN, StreamId::MAX);
         ids.iter().all(|id| first.next().is_some_and(|entry| entry.id == *id))
     }

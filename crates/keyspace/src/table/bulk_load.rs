@@ -7,7 +7,7 @@ use clock::Millis;
 
 use super::Table;
 use crate::entries::{KeyLookup, MAX_ALWAYS_INLINE};
-use crate::entry::{Header, MAX_KEY, MAX_VALUE};
+use crate::entry::{Header, MAX_KEY_LEN, MAX_VALUE_LEN};
 use crate::key::Key;
 use crate::packed::PackedValue;
 use crate::pages::FillLevel;
@@ -33,7 +33,7 @@ impl NewEntry<'_> {
         let (key, value, form) =
             (self.key.bytes.len(), self.value.bytes().len(), self.value.value_encoding());
         let most = if form.is_collection() { MAX_ALWAYS_INLINE } else { usize::MAX };
-        if key > MAX_KEY || value > MAX_VALUE {
+        if key > MAX_KEY_LEN || value > MAX_VALUE_LEN {
             return 0;
         }
         let whole = Header::entry_len(form.code(), self.expiry.is_some(), key, value);
@@ -45,16 +45,16 @@ impl Table {
     /// Stores entries, most of which are new. If a key occurs more than once, its last entry wins. `expected_len` is
     /// the final size of the table; too high an estimate wastes memory. Returns false if the table is full.
     #[must_use]
-    pub fn bulk_load(&mut self, entries: &[NewEntry<'_>], expected: usize) -> bool {
+    pub fn bulk_load(&mut self, entries: &[NewEntry<'_>], expected_len: usize) -> bool {
         if self.entries.fill_level() == FillLevel::Full {
             return false;
         }
-        self.entries.reserve(expected.max(self.len() + entries.len()));
+        self.entries.reserve(expected_len.max(self.len() + entries.len()));
         entries.iter().for_each(|entry| self.entries.prefetch_index(entry.key.hash));
         let mut left: usize = entries.iter().map(NewEntry::inline_bytes).sum();
         let mean = left / entries.len().max(1);
         for &NewEntry { key, value, expiry, usage } in entries {
-            let in_the_end = expected.saturating_sub(self.len()).saturating_mul(mean);
+            let in_the_end = expected_len.saturating_sub(self.len()).saturating_mul(mean);
             self.entries.expect_bytes(left.max(in_the_end));
             let place = match self.find(&key, Millis(i64::MIN)) {
                 KeyLookup::Missing => self.insert(&key, value, expiry),
@@ -81,7 +81,7 @@ mod tests {
     use crate::value::StringRef;
 
     /// Returns the value, expiry and usage of a key in comparable form.
-    fn all_entries(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
+    fn stored_state(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
         let key = keyspace.key(name);
         let mut slot = keyspace.lock(key.slot());
         let table = slot.table(0);
@@ -91,7 +91,7 @@ mod tests {
             hash.for_each(&mut |field| copy.push_field(field.name, field.value, field.expiry));
             copy.packed().bytes().to_vec()
         } else {
-            table.typed::<StringRef<'_>>(place).expect("hashes and strings were stored").bytes.to_vec()
+            table.typed_value::<StringRef<'_>>(place).expect("hashes and strings were stored").bytes.to_vec()
         };
         (value, table.expiry(place), table.usage(place))
     }
@@ -133,7 +133,7 @@ mod tests {
             let slot = entries[0].key.slot();
             assert_eq!((at_once.slot_len(slot), singly.slot_len(slot)), (800, 800));
             for name in &names {
-                assert_eq!(all_entries(&at_once, name), all_entries(&singly, name));
+                assert_eq!(stored_state(&at_once, name), stored_state(&singly, name));
             }
             let held = [at_once, singly].map(|keyspace| keyspace.lock(slot).heap_bytes());
             assert!(held[0] < held[1] + 40_000, "{held:?} bytes when {expected} were expected");

@@ -20,13 +20,13 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Item for (K, V) {
 
     /// Lowers the bound if necessary, but never raises it: a bound that is too low is harmless, and raising it would
     /// clone a key.
-    fn update_summary(label: &mut K, below: &Items<Self>) {
-        let least = match below {
+    fn update_summary(bound: &mut K, items: &Items<Self>) {
+        let least = match items {
             Items::Leaf(items) => &items[0].0,
             Items::Inner(children) => &children[0].summary,
         };
-        if least < label {
-            *label = least.clone();
+        if least < bound {
+            *bound = least.clone();
         }
     }
 }
@@ -123,7 +123,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
     where
         K: Borrow<Q>,
     {
-        let removed = self.tree.edit_found(KeySeek(key), |row, place, _| {
+        let removed = self.tree.edit_existing(KeySeek(key), |row, place, _| {
             let (Ok(index) | Err(index)) = place;
             row.remove(index).1
         })?;
@@ -144,7 +144,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
     }
 
     /// Returns the first item whose key is greater than `key`; without a key, the first of all items.
-    pub(crate) fn after<Q: Ord + ?Sized>(&self, key: Option<&Q>) -> Option<(&K, &V)>
+    pub(crate) fn first_after<Q: Ord + ?Sized>(&self, key: Option<&Q>) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
     {
@@ -214,14 +214,14 @@ mod tests {
         assert_eq!(tree.len(), map.len());
         assert!(tree.iter().eq(map.iter()));
         assert!(tree.backward_from(&u16::MAX).eq(map.iter().rev()));
-        tree.tree.check(&|label, below| *label <= below.label());
+        tree.tree.check(&|label, below| *label <= below.summary());
         assert_eq!((tree.first(), tree.last()), (map.first_key_value(), map.last_key_value()));
         for key in (0..2000).step_by(37) {
             assert_eq!(tree.get(&key), map.get(&key));
             assert!(tree.iter_from(&key).eq(map.range(key..)));
             assert!(tree.backward_from(&key).eq(map.range(..=key).rev()));
             let behind = (Bound::Excluded(key), Bound::Unbounded);
-            assert_eq!(tree.after(Some(&key)), map.range(behind).next());
+            assert_eq!(tree.first_after(Some(&key)), map.range(behind).next());
         }
     }
 

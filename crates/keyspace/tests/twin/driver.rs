@@ -11,7 +11,7 @@ use keyspace::{
 use slot_routing::Slot;
 
 use super::choices::RandomChoices;
-use super::model::{Data, Entry, Fields, ReferenceModel, Scan};
+use super::model::{Entry, EntryData, Fields, ReferenceModel, Scan};
 
 /// The size of a test run: its steps, keys and elements.
 #[derive(Debug, Clone, Copy)]
@@ -41,23 +41,23 @@ mod scored;
 mod streamed;
 
 pub(crate) struct TestDriver {
-    shape: TestLimits,
+    limits: TestLimits,
     choices: RandomChoices,
     keyspace: Arc<Keyspace>,
     model: ReferenceModel,
     now: Millis,
     scans: Vec<Scan>,
-    snapshots: Vec<Pinned>,
-    members: Vec<(PinnedMembers, Expected)>,
+    snapshots: Vec<TestSnapshot>,
+    pinned_members: Vec<(PinnedMembers, ExpectedMembers)>,
     /// Whether the run currently adds more keys than it removes.
     is_growing: bool,
 }
 
 /// The expected members of a sorted set, in order.
-type Expected = Vec<(f64, Vec<u8>)>;
+type ExpectedMembers = Vec<(f64, Vec<u8>)>;
 
 /// A snapshot, the keys that it still has to visit, and the slot that it is visiting.
-struct Pinned {
+struct TestSnapshot {
     snapshot: Snapshot,
     model: ReferenceModel,
     walk_position: Option<(Slot, WalkedModel)>,
@@ -75,28 +75,28 @@ struct WalkedModel {
 
 impl TestDriver {
     /// Creates a run. `seed` determines the hashes, and `choices` all operations.
-    pub(crate) fn new(seed: u64, choices: RandomChoices, shape: TestLimits) -> Self {
+    pub(crate) fn new(seed: u64, choices: RandomChoices, limits: TestLimits) -> Self {
         let keyspace = Arc::new(Keyspace::new(seed, DATABASES));
         Self {
-            shape,
+            limits,
             choices,
             keyspace,
             model: ReferenceModel::new(),
             now: Millis(1_000),
             scans: Vec::new(),
             snapshots: Vec::new(),
-            members: Vec::new(),
+            pinned_members: Vec::new(),
             is_growing: true,
         }
     }
 
-    fn random(&mut self, below: u64) -> u64 {
-        self.choices.below(below)
+    fn random(&mut self, bound: u64) -> u64 {
+        self.choices.below(bound)
     }
 
     /// Runs all steps, or stops when the choices are used up, and then compares everything.
     pub(crate) fn run(mut self) {
-        for step in 0..self.shape.steps {
+        for step in 0..self.limits.steps {
             if self.choices.are_exhausted() {
                 break;
             }
@@ -106,7 +106,7 @@ impl TestDriver {
     }
 
     fn random_key_name(&mut self) -> (u16, Vec<u8>) {
-        let (slot, key) = (self.random(self.shape.slots), self.random(self.shape.keys));
+        let (slot, key) = (self.random(self.limits.slots), self.random(self.limits.keys));
         let mut bytes = format!("{{{slot}}}{key}").into_bytes();
         if key % 50 == 49 {
             bytes.resize(400 + key as usize % 300, b'.');
@@ -115,7 +115,7 @@ impl TestDriver {
     }
 
     fn random_value(&mut self) -> Vec<u8> {
-        let longest = if self.random(4) == 0 { self.shape.max_len } else { 20.min(self.shape.max_len) };
+        let longest = if self.random(4) == 0 { self.limits.max_len } else { 20.min(self.limits.max_len) };
         let (len, fill) = (self.random(longest + 1), self.random(256));
         vec![fill as u8; len as usize]
     }
@@ -127,7 +127,7 @@ impl TestDriver {
     }
 
     fn random_step(&mut self, step: u64) {
-        if step.is_multiple_of(self.shape.keys * 4) {
+        if step.is_multiple_of(self.limits.keys * 4) {
             self.is_growing = self.random(2) == 0 || step == 0;
         }
         match self.random(100) {
@@ -144,12 +144,12 @@ impl TestDriver {
             8..10 => self.set_score(),
             10..12 => self.hash_set(),
             12..24 => self.delete(),
-            24..26 => self.list_take(),
-            26..27 => self.stream_take(),
+            24..26 => self.list_remove(),
+            26..27 => self.stream_remove(),
             27..32 => self.set_remove(),
             32..35 => self.remove_scored(),
             35..40 => self.hash_remove(),
-            40..46 => self.set_same_size(),
+            40..46 => self.overwrite_with_same_size(),
             46..48 => self.rename(),
             48..53 => self.set_field_expiry(),
             53..58 => self.edit(),
@@ -177,7 +177,7 @@ impl TestDriver {
         while !self.snapshots.is_empty() {
             self.walk();
         }
-        while !self.members.is_empty() {
+        while !self.pinned_members.is_empty() {
             self.read_members();
         }
         while !self.scans.is_empty() {
@@ -185,14 +185,14 @@ impl TestDriver {
         }
         self.check_counts();
         for ((db, key), _) in self.model.clone() {
-            self.compare(db, &key);
+            self.compare_key(db, &key);
         }
-        for slot in self.shape.slots() {
+        for slot in self.limits.slots() {
             assert_eq!(self.keyspace.lock(slot).snapshot_only_bytes(), 0, "nothing is kept for nobody");
         }
     }
 
-    fn compare(&mut self, db: u16, bytes: &[u8]) {
+    fn compare_key(&mut self, db: u16, bytes: &[u8]) {
         let key = self.keyspace.key(bytes);
         self.keyspace.prefetch_slot(&key);
         let mut touched = self.keyspace.prefetch_index(db, &key);
@@ -207,7 +207,7 @@ impl TestDriver {
         match (found, expected) {
             (KeyLookup::Missing, None) => {}
             (KeyLookup::Live(place) | KeyLookup::Expired(place), Some(expected)) => {
-                let entry = Entry::read(table.value(place), table.expiry(place));
+                let entry = Entry::from_value(table.value(place), table.expiry(place));
                 assert_eq!(&entry, expected);
                 let past = expected.expiry.is_some_and(|expiry| expiry <= self.now);
                 assert_eq!(past, matches!(found, KeyLookup::Expired(_)));
@@ -218,7 +218,7 @@ impl TestDriver {
 
     fn check(&mut self) {
         let (db, key) = self.random_key_name();
-        self.compare(db, &key);
+        self.compare_key(db, &key);
     }
 
     /// Calls `work` with the key's table and, if the key exists, its entry.
@@ -250,7 +250,7 @@ impl TestDriver {
             self.with_key(from_db, &from, |table, key, place| table.detach(place.expect("there"), key));
         let read = self.with_key(to_db, &to, |table, key, _| {
             let place = table.attach(key, detached, entry.expiry);
-            Entry::read(table.value(place), table.expiry(place))
+            Entry::from_value(table.value(place), table.expiry(place))
         });
         assert_eq!(read, entry);
         self.record_removed(from_db, &from);
@@ -268,44 +268,44 @@ impl TestDriver {
         }
     }
 
-    fn store(&mut self, db: u16, bytes: &[u8], entry: Entry) {
+    fn store_entry(&mut self, db: u16, bytes: &[u8], entry: Entry) {
         let key = self.keyspace.key(bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
         let mut builder = PackedBuilder::new(entry.data.kind());
         let value = match &entry.data {
-            Data::String(bytes, encoding_hint) => PackedValue::string_with_hint(bytes, *encoding_hint),
-            Data::List(items) => {
+            EntryData::String(bytes, encoding_hint) => PackedValue::string_with_hint(bytes, *encoding_hint),
+            EntryData::List(items) => {
                 items.iter().for_each(|item| builder.push_item(item));
                 builder.choose_encoding(&EncodingLimits { list: items::LIMIT, ..EncodingLimits::default() });
                 builder.packed()
             }
-            Data::Set(members, name) => {
+            EntryData::Set(members, name) => {
                 members.iter().for_each(|member| assert!(builder.push_member(member)));
                 // With unlimited bounds a set has a compact encoding, so `hashtable` requires a bound that is exceeded.
                 let entries = if *name == "hashtable" { 0 } else { usize::MAX };
-                let listpack = ListpackBounds { entries, value: usize::MAX };
+                let listpack = ListpackBounds { max_entries: entries, max_value_len: usize::MAX };
                 let intset = if *name == "intset" { usize::MAX } else { 0 };
                 builder.choose_encoding(&EncodingLimits {
-                    set: SetBounds { intset, listpack },
+                    set: SetBounds { max_intset_entries: intset, listpack },
                     ..EncodingLimits::default()
                 });
                 builder.packed()
             }
-            Data::SortedSet(members, named) => {
+            EntryData::SortedSet(members, named) => {
                 members.iter().for_each(|(name, bits)| builder.push_scored(name, f64::from_bits(*bits)));
                 builder.sort_scored();
                 if *named {
-                    let sorted_set = ListpackBounds { entries: 0, value: 0 };
+                    let sorted_set = ListpackBounds { max_entries: 0, max_value_len: 0 };
                     builder.choose_encoding(&EncodingLimits { sorted_set, ..EncodingLimits::default() });
                 }
                 builder.packed()
             }
-            Data::Stream(_) => panic!("streams are changed where they are"),
-            Data::Hash(fields, named) => {
+            EntryData::Stream(_) => panic!("streams are changed where they are"),
+            EntryData::Hash(fields, named) => {
                 fields.iter().for_each(|(name, (value, expiry))| builder.push_field(name, value, *expiry));
                 if *named {
-                    let hash = ListpackBounds { entries: 0, value: 0 };
+                    let hash = ListpackBounds { max_entries: 0, max_value_len: 0 };
                     builder.choose_encoding(&EncodingLimits { hash, ..EncodingLimits::default() });
                 }
                 builder.packed()
@@ -317,7 +317,7 @@ impl TestDriver {
                 table.replace(place, &key, value, entry.expiry).0
             }
         };
-        assert_eq!(Entry::read(table.value(place), table.expiry(place)), entry);
+        assert_eq!(Entry::from_value(table.value(place), table.expiry(place)), entry);
         drop(guard);
         self.record_added(db, bytes, entry);
     }
@@ -330,36 +330,36 @@ impl TestDriver {
             _ => EncodingHint::ByContent,
         };
         let entry = Entry::string(self.random_value(), encoding_hint, self.random_expiry());
-        self.store(db, &key, entry);
+        self.store_entry(db, &key, entry);
     }
 
-    fn set_same_size(&mut self) {
+    fn overwrite_with_same_size(&mut self) {
         let (db, key) = self.random_key_name();
         if let Some(mut entry) = self.model.get(&(db, key.clone())).cloned() {
             let fill = self.random(256) as u8;
             match &mut entry.data {
-                Data::String(bytes, _) => bytes.fill(fill),
-                Data::List(items) => items.iter_mut().for_each(|item| item.fill(fill)),
-                Data::Set(members, name) if *name != "intset" => {
+                EntryData::String(bytes, _) => bytes.fill(fill),
+                EntryData::List(items) => items.iter_mut().for_each(|item| item.fill(fill)),
+                EntryData::Set(members, name) if *name != "intset" => {
                     *members = members.iter().map(|member| [member, &b"x"[..]].concat()).collect();
                 }
-                Data::Set(..) => {}
-                Data::SortedSet(members, _) => {
+                EntryData::Set(..) => {}
+                EntryData::SortedSet(members, _) => {
                     members.values_mut().for_each(|bits| *bits = f64::from(fill).to_bits());
                 }
-                Data::Hash(fields, _) => fields.values_mut().for_each(|(value, _)| value.fill(fill)),
-                Data::Stream(_) => return,
+                EntryData::Hash(fields, _) => fields.values_mut().for_each(|(value, _)| value.fill(fill)),
+                EntryData::Stream(_) => return,
             }
-            self.store(db, &key, entry);
+            self.store_entry(db, &key, entry);
         }
     }
 
     fn edit(&mut self) {
         let (db, bytes) = self.random_key_name();
-        let len = self.random(self.shape.max_len + 1) as usize;
+        let len = self.random(self.limits.max_len + 1) as usize;
         let mark = self.random(256) as u8;
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
-        let Data::String(twin, encoding_hint) = &mut entry.data else { return };
+        let EntryData::String(twin, encoding_hint) = &mut entry.data else { return };
         let key = self.keyspace.key(&bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
@@ -473,7 +473,7 @@ impl TestDriver {
         let random = (self.random(u64::from(u32::MAX)) << 32) | self.random(u64::from(u32::MAX));
         let slot = Slot::of_key(&self.random_key_name().1);
         let mut guard = self.keyspace.lock(slot);
-        let found = guard.table(0).random(random);
+        let found = guard.table(0).random_key(random);
         let there = self.model.keys().any(|(db, key)| *db == 0 && Slot::of_key(key) == slot);
         assert_eq!(found.is_some(), there);
         assert!(found.is_none_or(|item| self.model.contains_key(&(0, item.key.to_vec()))));
@@ -489,20 +489,26 @@ impl TestDriver {
 
     /// Returns the number of snapshot bits in use.
     fn pin_count(&self) -> usize {
-        self.snapshots.len() + self.members.len()
+        self.snapshots.len() + self.pinned_members.len()
     }
 
     fn take_snapshot(&mut self) {
-        let reads = self.snapshots.iter().any(|pinned| pinned.pins_one_value) || !self.members.is_empty();
+        let reads =
+            self.snapshots.iter().any(|pinned| pinned.pins_one_value) || !self.pinned_members.is_empty();
         if self.pin_count() == 3 && reads {
             // Taking a snapshot now would wait forever.
             return;
         }
-        match self.keyspace.prepare_cut().cut(&self.keyspace.acquire_global_lock(), || 7) {
+        match self.keyspace.prepare_snapshot().take(&self.keyspace.acquire_global_lock(), || 7) {
             Some((snapshot, noted)) => {
                 assert_eq!(noted, 7);
                 let model = self.model.clone();
-                self.snapshots.push(Pinned { snapshot, model, walk_position: None, pins_one_value: false });
+                self.snapshots.push(TestSnapshot {
+                    snapshot,
+                    model,
+                    walk_position: None,
+                    pins_one_value: false,
+                });
             }
             None => assert_eq!(self.pin_count(), 3),
         }
@@ -518,7 +524,7 @@ impl TestDriver {
         };
         if let Some(snapshot) = self.keyspace.pin_values(&mut slots, db, &[(key.slot(), place)]) {
             let model = ReferenceModel::from_iter([((db, name.clone()), self.model[&(db, name)].clone())]);
-            self.snapshots.push(Pinned { snapshot, model, walk_position: None, pins_one_value: true });
+            self.snapshots.push(TestSnapshot { snapshot, model, walk_position: None, pins_one_value: true });
         }
     }
 
@@ -532,7 +538,7 @@ impl TestDriver {
         }
         let mut pinned = self.snapshots.swap_remove(which);
         let names_only = !pinned.pins_one_value && self.random(2) == 0;
-        for slot in self.shape.slots() {
+        for slot in self.limits.slots() {
             while pinned.walk_position.is_some() {
                 pinned.walk_part(slot);
             }
@@ -554,19 +560,19 @@ impl TestDriver {
     }
 
     fn flush_or_swap(&mut self) {
-        let slots: Vec<Slot> = self.shape.slots().collect();
+        let slots: Vec<Slot> = self.limits.slots().collect();
         match self.random(40) {
             0 => {
                 let db = self.random(2) as u16;
                 for slot in slots {
-                    drop(self.keyspace.lock(slot).take(db));
+                    drop(self.keyspace.lock(slot).take_database(db));
                 }
                 self.model.retain(|(of, _), _| *of != db);
                 self.scans.clear();
             }
             1 => {
                 for slot in slots {
-                    self.keyspace.lock(slot).swap(0, 1);
+                    self.keyspace.lock(slot).swap_databases(0, 1);
                 }
                 let swapped = std::mem::take(&mut self.model).into_iter();
                 self.model = swapped.map(|((db, key), entry)| ((1 - db, key), entry)).collect();
@@ -586,12 +592,12 @@ impl TestDriver {
             let size = &mut sizes[usize::from(*db)];
             size.keys += 1;
             size.volatile += usize::from(entry.expiry.is_some());
-            let Data::Hash(fields, _) = &entry.data else { continue };
-            size.with_element_expiry += usize::from(fields.values().any(|(_, expiry)| expiry.is_some()));
+            let EntryData::Hash(fields, _) = &entry.data else { continue };
+            size.keys_with_element_expiry += usize::from(fields.values().any(|(_, expiry)| expiry.is_some()));
         }
         assert_eq!(self.keyspace.sizes(), sizes);
-        let published =
-            Slot::all().map(|slot| (self.keyspace.keys_in_slot(slot), self.keyspace.volatile_in_slot(slot)));
+        let published = Slot::all()
+            .map(|slot| (self.keyspace.keys_in_slot(slot), self.keyspace.volatile_keys_in_slot(slot)));
         let published = published.fold((0, 0), |(keys, volatile), slot| (keys + slot.0, volatile + slot.1));
         let all = sizes.iter().fold((0, 0), |sum, db| (sum.0 + db.keys, sum.1 + db.volatile));
         assert_eq!(published, all, "what is read without locks");
@@ -601,7 +607,7 @@ impl TestDriver {
     }
 }
 
-impl Pinned {
+impl TestSnapshot {
     /// Visits the names of the remaining keys of the slot.
     fn walk_names(&mut self, slot: Slot) {
         self.snapshot.walk_names(slot, |db, key, expiry| {
@@ -645,14 +651,14 @@ impl WalkedModel {
             SnapshotValue::Part(part) => part,
             SnapshotValue::Whole(value) => {
                 self.finish_piece();
-                let before = self.model.insert(key, Entry::read(value, entry.expiry));
+                let before = self.model.insert(key, Entry::from_value(value, entry.expiry));
                 assert_eq!(before, None, "a key is visited once");
                 return;
             }
         };
-        if part.first {
+        if part.is_first {
             self.finish_piece();
-            self.open_parts = Some((key.clone(), part.total));
+            self.open_parts = Some((key.clone(), part.total_elements));
         }
         let (open, left) = self.open_parts.as_mut().expect("the first part comes first");
         assert_eq!(*open, key, "nothing comes between the parts of a value");

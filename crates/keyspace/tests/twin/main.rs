@@ -28,7 +28,7 @@ pub(crate) fn run_with_choices(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    fn choices(seed: u64) -> RandomChoices {
+    fn random_choices(seed: u64) -> RandomChoices {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
         RandomChoices::new(std::iter::repeat_with(move || {
             state ^= state << 13;
@@ -38,40 +38,40 @@ mod tests {
         }))
     }
 
-    fn seeds(few: u64) -> std::ops::Range<u64> {
+    fn seeds(default_count: u64) -> std::ops::Range<u64> {
         let wanted = std::env::var("KEYSPACE_SEEDS").ok().and_then(|count| count.parse().ok());
-        0..wanted.unwrap_or(few)
+        0..wanted.unwrap_or(default_count)
     }
 
-    fn run(shape: TestLimits, few: u64) {
-        for seed in seeds(few) {
-            TestDriver::new(seed, choices(seed), shape).run();
+    fn run_seeds(limits: TestLimits, default_seeds: u64) {
+        for seed in seeds(default_seeds) {
+            TestDriver::new(seed, random_choices(seed), limits).run();
         }
     }
 
     #[test]
     fn small_values_in_a_few_slots_match_model() {
-        run(TestLimits { slots: 3, keys: 300, max_len: 40, fields: 100, steps: 4000 }, 20);
+        run_seeds(TestLimits { slots: 3, keys: 300, max_len: 40, fields: 100, steps: 4000 }, 20);
     }
 
     #[test]
     fn growing_and_shrinking_slot_matches_model() {
-        run(TestLimits { slots: 1, keys: 6000, max_len: 60, fields: 10, steps: 40_000 }, 4);
+        run_seeds(TestLimits { slots: 1, keys: 6000, max_len: 60, fields: 10, steps: 40_000 }, 4);
     }
 
     #[test]
     fn values_of_all_sizes_match_model() {
-        run(TestLimits { slots: 2, keys: 200, max_len: 9000, fields: 40, steps: 4000 }, 8);
+        run_seeds(TestLimits { slots: 2, keys: 200, max_len: 9000, fields: 40, steps: 4000 }, 8);
     }
 
     #[test]
-    fn very_few_keys_match_model() {
-        run(TestLimits { slots: 2, keys: 4, max_len: 300, fields: 1500, steps: 3000 }, 20);
+    fn keyspace_with_very_few_keys_matches_model() {
+        run_seeds(TestLimits { slots: 2, keys: 4, max_len: 300, fields: 1500, steps: 3000 }, 20);
     }
 
     #[test]
-    fn equal_bytes_give_equal_runs() {
-        let mut random = choices(7);
+    fn same_choices_give_the_same_run() {
+        let mut random = random_choices(7);
         for len in [0, 1, 100, 10_000] {
             let bytes: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();
             run_with_choices(&bytes);

@@ -7,7 +7,7 @@ use keyspace::{EncodingHint, ItemDigits, Kind, PartElements, SortedSetRef, Strea
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(crate) data: Data,
+    pub(crate) data: EntryData,
     pub(crate) expiry: Option<Millis>,
 }
 
@@ -16,7 +16,7 @@ pub(crate) type Fields = BTreeMap<Vec<u8>, (Vec<u8>, Option<Millis>)>;
 pub(crate) type Scores = BTreeMap<Vec<u8>, u64>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Data {
+pub(crate) enum EntryData {
     String(Vec<u8>, EncodingHint),
     List(VecDeque<Vec<u8>>),
     /// A set: its members and the name of the expected encoding.
@@ -25,34 +25,34 @@ pub(crate) enum Data {
     SortedSet(Scores, bool),
     /// A hash: its fields, and whether the encoding is `hashtable`.
     Hash(Fields, bool),
-    Stream(Entries),
+    Stream(StreamEntries),
 }
 
 /// The entries of a stream, and the pending entries of one of its groups.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Entries {
+pub(crate) struct StreamEntries {
     pub(crate) field_names: BTreeMap<StreamId, Vec<Vec<u8>>>,
     /// Pending entries: the consumer and the delivery count of each.
     pub(crate) pending_entries: BTreeMap<StreamId, (Vec<u8>, u64)>,
     parts: Stream,
 }
 
-impl PartialEq for Entries {
+impl PartialEq for StreamEntries {
     fn eq(&self, other: &Self) -> bool {
         self.field_names == other.field_names && self.pending_entries == other.pending_entries
     }
 }
 
-impl Eq for Entries {}
+impl Eq for StreamEntries {}
 
-impl Entries {
+impl StreamEntries {
     /// Name of the consumer group that is compared.
     pub(crate) const GROUP: &[u8] = b"group";
 
-    fn read(stream: &Stream) -> Self {
-        let entries = Self::read_part(stream);
+    fn from_stream(stream: &Stream) -> Self {
+        let entries = Self::from_partial_stream(stream);
         assert_eq!(stream.head().len, entries.field_names.len() as u64);
-        let back = stream.backward(StreamId::MIN, StreamId::MAX).map(|entry| entry.id);
+        let back = stream.range_backward(StreamId::MIN, StreamId::MAX).map(|entry| entry.id);
         assert!(entries.field_names.keys().rev().copied().eq(back), "it is the same from its end");
         if let Some(group) = stream.group(Self::GROUP) {
             let owned: usize = group.consumers().map(|(_, consumer)| consumer.pending_len()).sum();
@@ -65,7 +65,7 @@ impl Entries {
     }
 
     /// Reads a stream that may be incomplete.
-    fn read_part(stream: &Stream) -> Self {
+    fn from_partial_stream(stream: &Stream) -> Self {
         let mut entries = Self::default();
         for entry in stream.range(StreamId::MIN, StreamId::MAX) {
             let words = entries.field_names.entry(entry.id).or_default();
@@ -83,30 +83,30 @@ impl Entries {
 
 impl Entry {
     pub(crate) fn string(bytes: Vec<u8>, encoding_hint: EncodingHint, expiry: Option<Millis>) -> Self {
-        Self { data: Data::String(bytes, encoding_hint), expiry }
+        Self { data: EntryData::String(bytes, encoding_hint), expiry }
     }
 
     /// Returns an empty entry of the same kind as this part, to which parts will be added.
     pub(crate) fn empty(part: PartElements<'_>, expiry: Option<Millis>) -> Self {
         let data = match part {
-            PartElements::List(_) => Data::List(VecDeque::new()),
-            PartElements::Set(_) => Data::Set(BTreeSet::new(), "hashtable"),
-            PartElements::SortedSet(_) => Data::SortedSet(Scores::new(), true),
-            PartElements::Hash(_) => Data::Hash(Fields::new(), true),
-            PartElements::Stream(_) => Data::Stream(Entries::default()),
+            PartElements::List(_) => EntryData::List(VecDeque::new()),
+            PartElements::Set(_) => EntryData::Set(BTreeSet::new(), "hashtable"),
+            PartElements::SortedSet(_) => EntryData::SortedSet(Scores::new(), true),
+            PartElements::Hash(_) => EntryData::Hash(Fields::new(), true),
+            PartElements::Stream(_) => EntryData::Stream(StreamEntries::default()),
         };
         Self { data, expiry }
     }
 
     /// Reads a stored value into a model entry.
-    pub(crate) fn read(value: Value<'_>, expiry: Option<Millis>) -> Self {
+    pub(crate) fn from_value(value: Value<'_>, expiry: Option<Millis>) -> Self {
         let data = match value {
-            Value::String(string) => Data::String(string.bytes.to_vec(), string.encoding_hint),
+            Value::String(string) => EntryData::String(string.bytes.to_vec(), string.encoding_hint),
             Value::List(list) => {
                 let (mut items, mut digits) = (VecDeque::new(), ItemDigits::default());
                 list.for_each(&mut |item| items.push_back(item.bytes(&mut digits).to_vec()));
                 assert_eq!(list.len(), items.len());
-                Data::List(items)
+                EntryData::List(items)
             }
             Value::Set(set) => {
                 let mut members = BTreeSet::new();
@@ -115,7 +115,7 @@ impl Entry {
                     assert!(members.insert(member.to_vec()), "a member is there once");
                 });
                 assert_eq!(set.len(), members.len());
-                Data::Set(members, set.encoding())
+                EntryData::Set(members, set.encoding())
             }
             Value::SortedSet(set) => Self::read_sorted_set(&set),
             Value::Hash(hash) => {
@@ -125,15 +125,15 @@ impl Entry {
                     assert_eq!(fields.insert(field.name.to_vec(), copy), None, "a field is there once");
                 });
                 assert_eq!(hash.len(), fields.len());
-                Data::Hash(fields, hash.encoding() == "hashtable")
+                EntryData::Hash(fields, hash.encoding() == "hashtable")
             }
-            Value::Stream(stream) => Data::Stream(Entries::read(&stream.read())),
+            Value::Stream(stream) => EntryData::Stream(StreamEntries::from_stream(&stream.to_stream())),
         };
         Self { data, expiry }
     }
 
     /// Reads a sorted set and checks its order in both directions.
-    fn read_sorted_set(set: &SortedSetRef<'_>) -> Data {
+    fn read_sorted_set(set: &SortedSetRef<'_>) -> EntryData {
         let mut listed = Vec::new();
         set.visit(0..usize::MAX, false, &mut |member| {
             listed.push((member.score, member.name.to_vec()));
@@ -149,11 +149,11 @@ impl Entry {
         assert_eq!(set.len(), listed.len());
         let members: Scores = listed.into_iter().map(|(score, name)| (name, score.to_bits())).collect();
         assert_eq!(set.len(), members.len());
-        Data::SortedSet(members, set.encoding() == "skiplist")
+        EntryData::SortedSet(members, set.encoding() == "skiplist")
     }
 }
 
-impl Data {
+impl EntryData {
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::String(..) => Kind::String,
@@ -193,7 +193,7 @@ impl Data {
                 let before = entries.field_names.len();
                 // Entries without a consumer get one with a later part.
                 let whole = parts.clone();
-                *entries = Entries { parts, ..Entries::read_part(&whole) };
+                *entries = StreamEntries { parts, ..StreamEntries::from_partial_stream(&whole) };
                 added += entries.field_names.len() - before;
             }
             (other, part) => panic!("{part:?} of {other:?}"),

@@ -24,7 +24,7 @@ impl TestLease {
         Self { started_at: began, lease: HeldLease::new(began, LEASE, true) }
     }
 
-    fn time_at(&mut self, ms: u64, input: LeaseEvent) -> Vec<LeaseAction> {
+    fn handle_at(&mut self, ms: u64, input: LeaseEvent) -> Vec<LeaseAction> {
         let mut out = Vec::new();
         self.lease.handle(self.started_at + Duration::from_millis(ms), input, &mut out);
         out
@@ -39,10 +39,10 @@ impl TestLease {
 fn lease_is_renewed_after_a_third_and_counts_from_the_request() {
     let mut story = TestLease::start();
     assert_eq!(story.deadline(), Some(1000));
-    assert_eq!(story.time_at(999, LeaseEvent::Deadline), []);
-    assert_eq!(story.time_at(1000, LeaseEvent::Deadline), [LeaseAction::Extend(1)]);
+    assert_eq!(story.handle_at(999, LeaseEvent::Deadline), []);
+    assert_eq!(story.handle_at(1000, LeaseEvent::Deadline), [LeaseAction::Extend(1)]);
     assert_eq!(
-        story.time_at(1200, LeaseEvent::Extended(RequestOutcome::Done)),
+        story.handle_at(1200, LeaseEvent::ExtensionEnded(RequestOutcome::Done)),
         [LeaseAction::AnswerExtension(Ok(()))]
     );
     assert_eq!(story.lease.valid_until(), lease_end(story.started_at + Duration::from_millis(1000), LEASE));
@@ -55,33 +55,33 @@ fn without_watchdog_the_lock_ends_with_its_lease() {
     let mut story = TestLease::start();
     story.lease = HeldLease::new(story.started_at, LEASE, false);
     assert_eq!(story.deadline(), Some(2968));
-    assert_eq!(story.time_at(2000, LeaseEvent::Deadline), []);
-    assert_eq!(story.time_at(2968, LeaseEvent::Deadline), [LeaseAction::ReportLoss(LossReason::Expired)]);
+    assert_eq!(story.handle_at(2000, LeaseEvent::Deadline), []);
+    assert_eq!(story.handle_at(2968, LeaseEvent::Deadline), [LeaseAction::ReportLoss(LossReason::Expired)]);
 }
 
 #[test]
 fn silent_server_is_retried_until_the_lease_ends() {
     let mut story = TestLease::start();
-    story.time_at(1000, LeaseEvent::Deadline);
-    assert_eq!(story.time_at(2000, LeaseEvent::Extended(RequestOutcome::Unknown)), []);
+    story.handle_at(1000, LeaseEvent::Deadline);
+    assert_eq!(story.handle_at(2000, LeaseEvent::ExtensionEnded(RequestOutcome::Unknown)), []);
     assert_eq!(story.deadline(), Some(2100));
-    assert_eq!(story.time_at(2100, LeaseEvent::Deadline), [LeaseAction::Extend(1)]);
+    assert_eq!(story.handle_at(2100, LeaseEvent::Deadline), [LeaseAction::Extend(1)]);
     assert_eq!(
-        story.time_at(2968, LeaseEvent::Deadline),
+        story.handle_at(2968, LeaseEvent::Deadline),
         [
             LeaseAction::ReportLoss(LossReason::Expired),
             LeaseAction::AnswerExtension(Err(RequestError::Lost(LossReason::Expired)))
         ]
     );
-    assert_eq!(story.time_at(2969, LeaseEvent::Extended(RequestOutcome::Done)), []);
+    assert_eq!(story.handle_at(2969, LeaseEvent::ExtensionEnded(RequestOutcome::Done)), []);
     assert!(!story.lease.is_held(story.started_at));
 }
 
 #[test]
 fn sleeping_holder_loses_the_lock_despite_a_late_success() {
     let mut story = TestLease::start();
-    story.time_at(1000, LeaseEvent::Deadline);
-    let out = story.time_at(60_000, LeaseEvent::Extended(RequestOutcome::Done));
+    story.handle_at(1000, LeaseEvent::Deadline);
+    let out = story.handle_at(60_000, LeaseEvent::ExtensionEnded(RequestOutcome::Done));
     assert_eq!(out[0], LeaseAction::ReportLoss(LossReason::Expired));
     assert_eq!(story.deadline(), None);
 }
@@ -89,14 +89,14 @@ fn sleeping_holder_loses_the_lock_despite_a_late_success() {
 #[test]
 fn lock_missing_on_the_server_is_lost_at_once() {
     let mut story = TestLease::start();
-    story.time_at(1000, LeaseEvent::Deadline);
+    story.handle_at(1000, LeaseEvent::Deadline);
     assert_eq!(
-        story.time_at(1001, LeaseEvent::Extended(RequestOutcome::NotHeld))[0],
+        story.handle_at(1001, LeaseEvent::ExtensionEnded(RequestOutcome::NotHeld))[0],
         LeaseAction::ReportLoss(LossReason::Gone)
     );
-    assert_eq!(story.time_at(1002, LeaseEvent::Leave), [LeaseAction::Release]);
+    assert_eq!(story.handle_at(1002, LeaseEvent::GuardDropped), [LeaseAction::Release]);
     assert_eq!(
-        story.time_at(1003, LeaseEvent::Released(RequestOutcome::NotHeld)),
+        story.handle_at(1003, LeaseEvent::ReleaseEnded(RequestOutcome::NotHeld)),
         [LeaseAction::AnswerRelease(Err(RequestError::Lost(LossReason::Gone)))]
     );
     assert!(story.lease.is_released());
@@ -105,16 +105,16 @@ fn lock_missing_on_the_server_is_lost_at_once() {
 #[test]
 fn only_the_last_guard_releases() {
     let mut story = TestLease::start();
-    assert_eq!(story.time_at(10, LeaseEvent::Enter), [LeaseAction::Extend(2)]);
+    assert_eq!(story.handle_at(10, LeaseEvent::GuardCreated), [LeaseAction::Extend(2)]);
     assert_eq!(
-        story.time_at(20, LeaseEvent::Extended(RequestOutcome::Done)),
+        story.handle_at(20, LeaseEvent::ExtensionEnded(RequestOutcome::Done)),
         [LeaseAction::AnswerExtension(Ok(()))]
     );
-    assert_eq!(story.time_at(30, LeaseEvent::Leave), [LeaseAction::Extend(1)]);
-    assert_eq!(story.time_at(40, LeaseEvent::Leave), [LeaseAction::Release]);
-    assert_eq!(story.time_at(50, LeaseEvent::Extended(RequestOutcome::Done)), []);
+    assert_eq!(story.handle_at(30, LeaseEvent::GuardDropped), [LeaseAction::Extend(1)]);
+    assert_eq!(story.handle_at(40, LeaseEvent::GuardDropped), [LeaseAction::Release]);
+    assert_eq!(story.handle_at(50, LeaseEvent::ExtensionEnded(RequestOutcome::Done)), []);
     assert_eq!(
-        story.time_at(60, LeaseEvent::Released(RequestOutcome::Done)),
+        story.handle_at(60, LeaseEvent::ReleaseEnded(RequestOutcome::Done)),
         [LeaseAction::AnswerRelease(Ok(()))]
     );
 }
@@ -122,10 +122,10 @@ fn only_the_last_guard_releases() {
 #[test]
 fn new_guard_waits_for_the_next_extension() {
     let mut story = TestLease::start();
-    story.time_at(1000, LeaseEvent::Deadline);
-    assert_eq!(story.time_at(1001, LeaseEvent::Enter), []);
+    story.handle_at(1000, LeaseEvent::Deadline);
+    assert_eq!(story.handle_at(1001, LeaseEvent::GuardCreated), []);
     assert_eq!(
-        story.time_at(1002, LeaseEvent::Extended(RequestOutcome::Done)),
+        story.handle_at(1002, LeaseEvent::ExtensionEnded(RequestOutcome::Done)),
         [LeaseAction::AnswerExtension(Ok(())), LeaseAction::Extend(2)]
     );
 }
@@ -133,11 +133,11 @@ fn new_guard_waits_for_the_next_extension() {
 #[test]
 fn not_held_after_a_repeated_release_means_success() {
     let mut story = TestLease::start();
-    assert_eq!(story.time_at(10, LeaseEvent::Leave), [LeaseAction::Release]);
-    assert_eq!(story.time_at(20, LeaseEvent::Released(RequestOutcome::Unknown)), []);
-    assert_eq!(story.time_at(120, LeaseEvent::Deadline), [LeaseAction::Release]);
+    assert_eq!(story.handle_at(10, LeaseEvent::GuardDropped), [LeaseAction::Release]);
+    assert_eq!(story.handle_at(20, LeaseEvent::ReleaseEnded(RequestOutcome::Unknown)), []);
+    assert_eq!(story.handle_at(120, LeaseEvent::Deadline), [LeaseAction::Release]);
     assert_eq!(
-        story.time_at(130, LeaseEvent::Released(RequestOutcome::NotHeld)),
+        story.handle_at(130, LeaseEvent::ReleaseEnded(RequestOutcome::NotHeld)),
         [LeaseAction::AnswerRelease(Ok(()))]
     );
 }
@@ -145,9 +145,9 @@ fn not_held_after_a_repeated_release_means_success() {
 #[test]
 fn releasing_a_lock_taken_by_others_fails() {
     let mut story = TestLease::start();
-    story.time_at(10, LeaseEvent::Leave);
+    story.handle_at(10, LeaseEvent::GuardDropped);
     assert_eq!(
-        story.time_at(20, LeaseEvent::Released(RequestOutcome::NotHeld)),
+        story.handle_at(20, LeaseEvent::ReleaseEnded(RequestOutcome::NotHeld)),
         [LeaseAction::AnswerRelease(Err(RequestError::NotHeld))]
     );
 }
@@ -170,7 +170,7 @@ enum RandomEvent {
     Leave(usize),
 }
 
-fn draw_chance() -> impl Strategy<Value = RandomEvent> {
+fn random_event() -> impl Strategy<Value = RandomEvent> {
     let owner = 0..OWNER_COUNT;
     prop_oneof![
         4 => (1..500u64).prop_map(RandomEvent::PassTime),
@@ -200,7 +200,7 @@ enum RequestKind {
 #[derive(Debug)]
 struct Message {
     /// The owner that waits for the reply; `None` if no owner waits for it any more.
-    from: Option<usize>,
+    waiting_owner: Option<usize>,
     /// The name of the owner on the server. Each acquisition has a new one.
     owner: u64,
     request: RequestKind,
@@ -210,7 +210,7 @@ struct Message {
 #[derive(Debug)]
 enum OwnerState {
     Idle,
-    Asking { sent: Instant },
+    Acquiring { sent: Instant },
     Holding(HeldLease),
 }
 
@@ -231,7 +231,7 @@ struct Model {
     now: Duration,
     holder: Option<(u64, Duration)>,
     messages: Vec<Message>,
-    actors: Vec<(u64, OwnerState)>,
+    owners: Vec<(u64, OwnerState)>,
     next_owner: u64,
     acquisition_count: usize,
 }
@@ -244,29 +244,29 @@ impl Model {
             now: Duration::ZERO,
             holder: None,
             messages: Vec::new(),
-            actors: (0..OWNER_COUNT).map(|_| (0, OwnerState::Idle)).collect(),
+            owners: (0..OWNER_COUNT).map(|_| (0, OwnerState::Idle)).collect(),
             next_owner: 0,
             acquisition_count: 0,
         }
     }
 
-    fn clock(&self, actor: usize) -> Instant {
-        self.started_at + self.now * CLOCK_SPEEDS[actor] as u32 / 1000
+    fn clock(&self, owner: usize) -> Instant {
+        self.started_at + self.now * CLOCK_SPEEDS[owner] as u32 / 1000
     }
 
-    fn send_request(&mut self, from: usize, ask: RequestKind) {
-        let owner = self.actors[from].0;
-        self.messages.push(Message { from: Some(from), owner, request: ask, outcome: None });
+    fn send_request(&mut self, from: usize, request: RequestKind) {
+        let owner = self.owners[from].0;
+        self.messages.push(Message { waiting_owner: Some(from), owner, request, outcome: None });
     }
 
-    fn handle(&mut self, actor: usize, input: LeaseEvent) {
-        let now = self.clock(actor);
+    fn handle(&mut self, owner: usize, input: LeaseEvent) {
+        let now = self.clock(owner);
         let mut out = Vec::new();
-        let OwnerState::Holding(life) = &mut self.actors[actor].1 else { return };
+        let OwnerState::Holding(life) = &mut self.owners[owner].1 else { return };
         let extending_since = life.extending_since;
         let was_lost = matches!(life.state, LeaseState::Lost(_));
         life.handle(now, input, &mut out);
-        if input == LeaseEvent::Extended(RequestOutcome::Done) {
+        if input == LeaseEvent::ExtensionEnded(RequestOutcome::Done) {
             match self.bug {
                 Some(InjectedBug::CountsFromReply) if life.state == LeaseState::Held => {
                     life.valid_until = lease_end(now, LEASE);
@@ -284,15 +284,15 @@ impl Model {
         let over = life.is_released();
         for action in out {
             match action {
-                LeaseAction::Extend(_) => self.send_request(actor, RequestKind::Extend),
-                LeaseAction::Release => self.send_request(actor, RequestKind::Release),
+                LeaseAction::Extend(_) => self.send_request(owner, RequestKind::Extend),
+                LeaseAction::Release => self.send_request(owner, RequestKind::Release),
                 LeaseAction::ReportLoss(_)
                 | LeaseAction::AnswerExtension(_)
                 | LeaseAction::AnswerRelease(_) => {}
             }
         }
         if over {
-            self.actors[actor].1 = OwnerState::Idle;
+            self.owners[owner].1 = OwnerState::Idle;
         }
     }
 
@@ -314,54 +314,58 @@ impl Model {
         message.outcome = Some(if granted { RequestOutcome::Done } else { RequestOutcome::NotHeld });
     }
 
-    fn deliver_reply(&mut self, index: usize, lost_keys: bool) {
-        let Some(message) = self.messages.get(index).filter(|message| lost_keys || message.outcome.is_some())
+    fn deliver_reply(&mut self, index: usize, is_lost: bool) {
+        let Some(message) = self.messages.get(index).filter(|message| is_lost || message.outcome.is_some())
         else {
             return;
         };
-        let outcome = message.outcome.filter(|_| !lost_keys).unwrap_or(RequestOutcome::Unknown);
+        let outcome = message.outcome.filter(|_| !is_lost).unwrap_or(RequestOutcome::Unknown);
         let message = self.messages.remove(index);
         // The sender times out, but its request may still arrive.
-        if lost_keys && message.outcome.is_none() && self.now.as_millis().is_multiple_of(2) {
-            self.messages.push(Message { from: None, ..message });
+        if is_lost && message.outcome.is_none() && self.now.as_millis().is_multiple_of(2) {
+            self.messages.push(Message { waiting_owner: None, ..message });
         }
-        let Some(from) = message.from.filter(|from| self.actors[*from].0 == message.owner) else { return };
+        let Some(from) = message.waiting_owner.filter(|from| self.owners[*from].0 == message.owner) else {
+            return;
+        };
         let now = self.clock(from);
-        match (&self.actors[from].1, message.request) {
-            (OwnerState::Asking { sent }, RequestKind::Acquire) => {
+        match (&self.owners[from].1, message.request) {
+            (OwnerState::Acquiring { sent }, RequestKind::Acquire) => {
                 let taken = outcome == RequestOutcome::Done && now < lease_end(*sent, LEASE);
                 self.acquisition_count += usize::from(taken);
-                self.actors[from].1 = if taken {
+                self.owners[from].1 = if taken {
                     OwnerState::Holding(HeldLease::new(*sent, LEASE, true))
                 } else {
                     OwnerState::Idle
                 };
             }
-            (OwnerState::Holding(_), RequestKind::Extend) => self.handle(from, LeaseEvent::Extended(outcome)),
-            (OwnerState::Holding(_), RequestKind::Release) => {
-                self.handle(from, LeaseEvent::Released(outcome));
+            (OwnerState::Holding(_), RequestKind::Extend) => {
+                self.handle(from, LeaseEvent::ExtensionEnded(outcome));
             }
-            (OwnerState::Idle | OwnerState::Asking { .. } | OwnerState::Holding(_), _) => {}
+            (OwnerState::Holding(_), RequestKind::Release) => {
+                self.handle(from, LeaseEvent::ReleaseEnded(outcome));
+            }
+            (OwnerState::Idle | OwnerState::Acquiring { .. } | OwnerState::Holding(_), _) => {}
         }
     }
 
-    fn apply_actions(&mut self, chance: &RandomEvent) {
+    fn apply_actions(&mut self, event: &RandomEvent) {
         let pick = |index: usize| index.checked_rem(self.messages.len()).unwrap_or(0);
-        match *chance {
+        match *event {
             RandomEvent::PassTime(ms) => self.now += Duration::from_millis(ms),
             RandomEvent::CheckLease(actor) => self.handle(actor, LeaseEvent::Deadline),
             RandomEvent::ServeRequest(index) => self.serve_request(pick(index)),
             RandomEvent::DeliverReply(index) => self.deliver_reply(pick(index), false),
             RandomEvent::LoseMessage(index) => self.deliver_reply(pick(index), true),
             RandomEvent::Acquire(actor) => {
-                if matches!(self.actors[actor].1, OwnerState::Idle) {
+                if matches!(self.owners[actor].1, OwnerState::Idle) {
                     self.next_owner += 1;
-                    self.actors[actor] = (self.next_owner, OwnerState::Asking { sent: self.clock(actor) });
+                    self.owners[actor] = (self.next_owner, OwnerState::Acquiring { sent: self.clock(actor) });
                     self.send_request(actor, RequestKind::Acquire);
                 }
             }
-            RandomEvent::Enter(actor) => self.handle(actor, LeaseEvent::Enter),
-            RandomEvent::Leave(actor) => self.handle(actor, LeaseEvent::Leave),
+            RandomEvent::Enter(actor) => self.handle(actor, LeaseEvent::GuardCreated),
+            RandomEvent::Leave(actor) => self.handle(actor, LeaseEvent::GuardDropped),
         }
     }
 
@@ -372,11 +376,11 @@ impl Model {
     }
 
     fn relying_owners(&self) -> Vec<u64> {
-        let believes = |actor: &usize| match &self.actors[*actor].1 {
+        let believes = |actor: &usize| match &self.owners[*actor].1 {
             OwnerState::Holding(life) => life.is_held(self.clock(*actor)),
-            OwnerState::Idle | OwnerState::Asking { .. } => false,
+            OwnerState::Idle | OwnerState::Acquiring { .. } => false,
         };
-        (0..OWNER_COUNT).filter(believes).map(|actor| self.actors[actor].0).collect()
+        (0..OWNER_COUNT).filter(believes).map(|actor| self.owners[actor].0).collect()
     }
 }
 
@@ -387,7 +391,7 @@ proptest! {
     /// relies on it.
     #[test]
     fn no_owner_relies_on_a_lock_that_another_may_get(
-        story in prop::collection::vec(draw_chance(), 1..120)
+        story in prop::collection::vec(random_event(), 1..120)
     ) {
         let mut world = Model::new();
         for chance in &story {
@@ -405,7 +409,7 @@ proptest! {
         world.apply_actions(&RandomEvent::ServeRequest(0));
         world.apply_actions(&RandomEvent::DeliverReply(0));
         for delay in delays {
-            let OwnerState::Holding(life) = &world.actors[0].1 else { panic!("lost") };
+            let OwnerState::Holding(life) = &world.owners[0].1 else { panic!("lost") };
             world.now = life.next_deadline().expect("a holder renews") - world.started_at;
             world.apply_actions(&RandomEvent::CheckLease(0));
             world.apply_actions(&RandomEvent::ServeRequest(0));
@@ -417,7 +421,7 @@ proptest! {
         world.apply_actions(&RandomEvent::ServeRequest(0));
         world.apply_actions(&RandomEvent::DeliverReply(0));
         prop_assert!(world.holder.is_none());
-        prop_assert!(matches!(world.actors[0].1, OwnerState::Idle));
+        prop_assert!(matches!(world.owners[0].1, OwnerState::Idle));
     }
 }
 
@@ -429,7 +433,7 @@ fn model_detects_injected_bugs() {
     for bug in [InjectedBug::CountsFromReply, InjectedBug::AcceptsLateSuccess, InjectedBug::IgnoresClockDrift]
     {
         let mut runner = TestRunner::deterministic();
-        let stories = prop::collection::vec(draw_chance(), 120);
+        let stories = prop::collection::vec(random_event(), 120);
         let found = (0..MAX_RUNS).any(|_| {
             let mut world = Model { bug: Some(bug), ..Model::new() };
             let story = stories.new_tree(&mut runner).unwrap().current();
@@ -449,7 +453,7 @@ fn model_reaches_acquisitions() {
     use proptest::test_runner::TestRunner;
 
     let mut runner = TestRunner::deterministic();
-    let stories = prop::collection::vec(draw_chance(), 120);
+    let stories = prop::collection::vec(random_event(), 120);
     let taken: usize = (0..100)
         .map(|_| {
             let mut world = Model::new();

@@ -101,17 +101,18 @@ fn mark_stays_valid_while_earlier_bytes_are_sent() {
 #[derive(Debug, Clone)]
 enum OutputStep {
     Reply { len: usize },
-    HeldReply { len: usize, more: u64 },
-    Commit { more: u64 },
-    Send { most: usize },
+    HeldReply { len: usize, offset_increase: u64 },
+    Commit { offset_increase: u64 },
+    Send { max_bytes: usize },
 }
 
 fn random_steps() -> impl Strategy<Value = Vec<OutputStep>> {
     let step = prop_oneof![
         (0..40_000_usize).prop_map(|len| OutputStep::Reply { len }),
-        (0..40_000_usize, 0..3_u64).prop_map(|(len, more)| OutputStep::HeldReply { len, more }),
-        (0..3_u64).prop_map(|more| OutputStep::Commit { more }),
-        (0..60_000_usize).prop_map(|most| OutputStep::Send { most }),
+        (0..40_000_usize, 0..3_u64)
+            .prop_map(|(len, more)| OutputStep::HeldReply { len, offset_increase: more }),
+        (0..3_u64).prop_map(|more| OutputStep::Commit { offset_increase: more }),
+        (0..60_000_usize).prop_map(|most| OutputStep::Send { max_bytes: most }),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -119,7 +120,7 @@ fn random_steps() -> impl Strategy<Value = Vec<OutputStep>> {
 proptest! {
     /// Compares with a naive model that stores the required offset for each byte.
     #[test]
-    fn matches_a_naive_model(steps in random_steps()) {
+    fn output_matches_a_naive_model(steps in random_steps()) {
         let (mut output, mut model) = (Output::default(), VecDeque::<(u8, ReplOffset)>::new());
         let (mut written, mut committed, mut next) = (ReplOffset(0), ReplOffset(0), 0_u8);
         for step in steps {
@@ -136,17 +137,17 @@ proptest! {
             };
             match step {
                 OutputStep::Reply { len } => write(&mut output, len, ReplOffset(0)),
-                OutputStep::HeldReply { len, more } => {
-                    written.0 += more;
+                OutputStep::HeldReply { len, offset_increase } => {
+                    written.0 += offset_increase;
                     write(&mut output, len, written);
                 }
-                OutputStep::Commit { more } => {
-                    committed.0 = (committed.0 + more).min(written.0);
+                OutputStep::Commit { offset_increase } => {
+                    committed.0 = (committed.0 + offset_increase).min(written.0);
                     output.release_until(committed);
                 }
-                OutputStep::Send { most } => {
+                OutputStep::Send { max_bytes } => {
                     let may = model.iter().position(|(_, until)| *until > committed).unwrap_or(model.len());
-                    let mut left = most;
+                    let mut left = max_bytes;
                     while left > 0 && !output.sendable().is_empty() {
                         let sent = output.sendable().len().min(left);
                         let expected: Vec<u8> = model.drain(..sent).map(|(byte, _)| byte).collect();
@@ -154,7 +155,7 @@ proptest! {
                         output.remove_sent(sent);
                         left -= sent;
                     }
-                    prop_assert_eq!(most - left, may.min(most));
+                    prop_assert_eq!(max_bytes - left, may.min(max_bytes));
                 }
             }
             prop_assert_eq!(output.len(), model.len());

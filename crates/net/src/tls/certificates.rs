@@ -92,7 +92,7 @@ pub(super) fn read_key(path: &str, password: &str) -> Result<PrivateKeyDer<'stat
 }
 
 /// Reads the CA certificates from a file and from all files of a directory.
-pub(super) fn read_authorities(file: &str, folder: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(super) fn read_ca_certificates(file: &str, folder: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let mut found = Vec::new();
     if !file.is_empty() {
         found.extend(read_chain(file)?);
@@ -109,7 +109,7 @@ pub(super) fn read_authorities(file: &str, folder: &str) -> Result<Vec<Certifica
 }
 
 /// The supported key types, as listed in error texts.
-pub(super) const SUPPORTED_KEYS: &str =
+pub(super) const SUPPORTED_KEY_TYPES: &str =
     "RSA (not RSA-PSS) of 2048 bits and more, ECDSA on P-256 or P-384, and Ed25519";
 
 /// Builds the trust store. CA certificates with unsupported keys are skipped with a warning, since public bundles may
@@ -122,12 +122,12 @@ pub(super) fn build_root_store(
         authorities.iter().partition(|authority| has_supported_key(authority, algorithms));
     if usable.is_empty() && !unsupported.is_empty() {
         return Err(format!(
-            "tls-ca-cert-file and tls-ca-cert-dir: no certificate has a supported key; supported key types: {SUPPORTED_KEYS}"
+            "tls-ca-cert-file and tls-ca-cert-dir: no certificate has a supported key; supported key types: {SUPPORTED_KEY_TYPES}"
         ));
     }
     for authority in unsupported {
         tracing::warn!(
-            "Ignoring a CA certificate with an unsupported key type: {}; supported key types: {SUPPORTED_KEYS}",
+            "Ignoring a CA certificate with an unsupported key type: {}; supported key types: {SUPPORTED_KEY_TYPES}",
             common_name(authority).first().map_or("(no common name)", String::as_str)
         );
     }
@@ -166,7 +166,7 @@ pub(super) fn common_name(certificate: &CertificateDer<'_>) -> Vec<String> {
 }
 
 /// The URIs among the certificate's subject alternative names, in order.
-pub(super) fn uris(certificate: &CertificateDer<'_>) -> Vec<String> {
+pub(super) fn subject_uris(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let names = parsed.subject_alternative_name().ok().flatten();
     let names = names.into_iter().flat_map(|extension| &extension.value.general_names);

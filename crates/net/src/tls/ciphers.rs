@@ -51,21 +51,21 @@ pub(super) fn parse_protocols(text: &str) -> Result<Vec<&'static SupportedProtoc
 ///
 /// # Errors
 /// A cipher name is unknown.
-pub(super) fn choose_suites(
-    known: &[SupportedCipherSuite],
+pub(super) fn select_cipher_suites(
+    supported: &[SupportedCipherSuite],
     ciphers: &str,
     suites: &str,
 ) -> Result<Vec<SupportedCipherSuite>, String> {
     let wanted = [
-        parse_suites("tls-ciphersuites", suites, TLS13_SUITES)?,
-        parse_suites("tls-ciphers", ciphers, TLS12_CIPHERS)?,
+        parse_cipher_suites("tls-ciphersuites", suites, TLS13_SUITES)?,
+        parse_cipher_suites("tls-ciphers", ciphers, TLS12_CIPHERS)?,
     ]
     .concat();
-    let find = |suite: &CipherSuite| known.iter().find(|known| known.suite() == *suite).copied();
+    let find = |suite: &CipherSuite| supported.iter().find(|known| known.suite() == *suite).copied();
     Ok(wanted.iter().filter_map(find).collect())
 }
 
-fn parse_suites(
+fn parse_cipher_suites(
     parameter: &str,
     text: &str,
     known: &[(&str, CipherSuite)],
@@ -104,7 +104,7 @@ mod tests {
     fn ciphers_are_selected_by_openssl_names() {
         let provider = rustls::crypto::ring::default_provider();
         let names = |ciphers, suites| {
-            choose_suites(&provider.cipher_suites, ciphers, suites)
+            select_cipher_suites(&provider.cipher_suites, ciphers, suites)
                 .map(|chosen| chosen.iter().map(|suite| format!("{:?}", suite.suite())).collect::<Vec<_>>())
         };
         assert_eq!(names("", "").unwrap().len(), 9);

@@ -26,8 +26,8 @@ pub(super) enum CertificatePurpose {
 }
 
 /// A version 1 certificate, or a CA certificate used as a leaf.
-pub(super) struct DirectlySigned<'c> {
-    parsed: X509Certificate<'c>,
+pub(super) struct DirectlySignedCertificate<'c> {
+    certificate: X509Certificate<'c>,
     /// The signature algorithm, as DER without the header.
     algorithm: &'c [u8],
 }
@@ -49,7 +49,7 @@ impl<'k> PublicKey<'k> {
     }
 
     /// Returns whether any of `algorithms` that suits this kind of key verifies the signature of `message`.
-    fn has_signed(
+    fn verifies_signature(
         &self,
         message: &[u8],
         signature: &[u8],
@@ -110,7 +110,7 @@ pub(super) fn verify_anchor(
     check_extensions(&parsed, purpose)
 }
 
-impl<'c> DirectlySigned<'c> {
+impl<'c> DirectlySignedCertificate<'c> {
     /// Parses the certificate. Returns `None` if webpki can verify it, or if it is malformed.
     pub(super) fn parse(certificate: &'c CertificateDer<'_>) -> Option<Self> {
         let (rest, parsed) = X509Certificate::from_der(certificate).ok()?;
@@ -122,7 +122,7 @@ impl<'c> DirectlySigned<'c> {
         let (rest, _) = Any::from_der(whole.data).ok()?;
         let (rest, algorithm) = Any::from_der(rest).ok()?;
         BitString::from_der(rest).ok()?;
-        Some(Self { parsed, algorithm: algorithm.data })
+        Some(Self { certificate: parsed, algorithm: algorithm.data })
     }
 
     /// Checks the validity period, the purpose and the issuer's signature.
@@ -132,9 +132,9 @@ impl<'c> DirectlySigned<'c> {
         now: UnixTime,
         purpose: CertificatePurpose,
     ) -> Result<(), Error> {
-        check_validity(&self.parsed, now)?;
-        check_extensions(&self.parsed, purpose)?;
-        if self.parsed.tbs_certificate.signature != self.parsed.signature_algorithm {
+        check_validity(&self.certificate, now)?;
+        check_extensions(&self.certificate, purpose)?;
+        if self.certificate.tbs_certificate.signature != self.certificate.signature_algorithm {
             return Err(CertificateError::BadEncoding.into());
         }
         let is_signed = anchors.roots.roots.iter().any(|root| self.is_signed_by(root, &anchors.algorithms));
@@ -142,7 +142,7 @@ impl<'c> DirectlySigned<'c> {
     }
 
     fn is_signed_by(&self, root: &TrustAnchor<'_>, algorithms: &WebPkiSupportedAlgorithms) -> bool {
-        let issuer = Any::from_der(self.parsed.issuer().as_raw());
+        let issuer = Any::from_der(self.certificate.issuer().as_raw());
         let is_issuer = issuer.is_ok_and(|(_, issuer)| issuer.data == root.subject.as_ref());
         if !is_issuer || root.name_constraints.is_some() {
             return false;
@@ -152,11 +152,15 @@ impl<'c> DirectlySigned<'c> {
             algorithm.signature_alg_id().as_ref() == self.algorithm
         };
         let algorithms = algorithms.all.iter().copied().filter(named);
-        key.has_signed(self.parsed.tbs_certificate.as_ref(), &self.parsed.signature_value.data, algorithms)
+        key.verifies_signature(
+            self.certificate.tbs_certificate.as_ref(),
+            &self.certificate.signature_value.data,
+            algorithms,
+        )
     }
 
     /// Verifies the peer's signature of a TLS 1.2 handshake.
-    pub(super) fn has_signed_tls12(
+    pub(super) fn verify_tls12_signature(
         &self,
         message: &[u8],
         signed: &DigitallySignedStruct,
@@ -166,20 +170,20 @@ impl<'c> DirectlySigned<'c> {
             let known = algorithms.mapping.iter().find(|(known, _)| *known == scheme);
             known.map_or(&[][..], |(_, algorithms)| *algorithms).iter().copied()
         };
-        let (_, key) = Any::from_der(self.parsed.public_key().raw).map_err(|_| BAD_SIGNATURE)?;
+        let (_, key) = Any::from_der(self.certificate.public_key().raw).map_err(|_| BAD_SIGNATURE)?;
         let key = PublicKey::parse(key.data).ok_or(BAD_SIGNATURE)?;
-        let is_valid = key.has_signed(message, signed.signature(), by_scheme(signed.scheme));
+        let is_valid = key.verifies_signature(message, signed.signature(), by_scheme(signed.scheme));
         if is_valid { Ok(()) } else { Err(BAD_SIGNATURE) }
     }
 
     /// Verifies the peer's signature of a TLS 1.3 handshake.
-    pub(super) fn has_signed_tls13(
+    pub(super) fn verify_tls13_signature(
         &self,
         message: &[u8],
         signed: &DigitallySignedStruct,
         algorithms: &WebPkiSupportedAlgorithms,
     ) -> Result<(), Error> {
-        let key = SubjectPublicKeyInfoDer::from(self.parsed.public_key().raw);
+        let key = SubjectPublicKeyInfoDer::from(self.certificate.public_key().raw);
         verify_tls13_signature_with_raw_key(message, &key, signed, algorithms).map(|_| ())
     }
 }

@@ -24,7 +24,7 @@ pub enum TlsPeers {
     /// Clients. `tls-auth-clients` says whether they need a certificate.
     Clients,
     /// Cluster nodes, which always need a certificate.
-    Bus,
+    ClusterNodes,
 }
 
 /// The current TLS configuration. Empty unless a parameter enables TLS.
@@ -53,9 +53,9 @@ fn modification_times(config: &Config) -> Vec<Option<SystemTime>> {
 
 #[derive(Debug)]
 struct LoadedTls {
-    client_listener: Arc<ServerConfig>,
-    bus_listener: Arc<ServerConfig>,
-    outgoing: Arc<ClientConfig>,
+    client_listener_config: Arc<ServerConfig>,
+    bus_listener_config: Arc<ServerConfig>,
+    outgoing_config: Arc<ClientConfig>,
     server_certificate: Option<CertificateInfo>,
     client_certificate: Option<CertificateInfo>,
     ca_certificate: Option<CertificateInfo>,
@@ -105,9 +105,9 @@ impl Tls {
     }
 
     /// Puts back the configuration that was in use before [`Self::replace`].
-    pub fn restore(&self, before: PreviousTls) {
-        *self.modified_at.lock() = before.modified_at;
-        self.current.store(before.current);
+    pub fn restore(&self, previous: PreviousTls) {
+        *self.modified_at.lock() = previous.modified_at;
+        self.current.store(previous.current);
     }
 
     /// Reloads the files if one has been modified (`tls-auto-reload-interval`). A failed reload is attempted again only
@@ -126,14 +126,14 @@ impl Tls {
     pub(crate) fn server_config(&self, peers: TlsPeers) -> Option<Arc<ServerConfig>> {
         let current = self.current.load();
         current.as_ref().map(|current| match peers {
-            TlsPeers::Clients => current.client_listener.clone(),
-            TlsPeers::Bus => current.bus_listener.clone(),
+            TlsPeers::Clients => current.client_listener_config.clone(),
+            TlsPeers::ClusterNodes => current.bus_listener_config.clone(),
         })
     }
 
     /// Returns the configuration for outgoing connections. `None` if TLS is disabled.
     pub(crate) fn client_config(&self) -> Option<Arc<ClientConfig>> {
-        self.current.load().as_ref().map(|current| current.outgoing.clone())
+        self.current.load().as_ref().map(|current| current.outgoing_config.clone())
     }
 
     /// Returns the details of the certificates in use, each with its field name in INFO.
@@ -159,7 +159,7 @@ impl LoadedTls {
         }
         let provider = build_provider(values)?;
         let authorities =
-            certificates::read_authorities(text(keys::TLS_CA_CERT_FILE), text(keys::TLS_CA_CERT_DIR))?;
+            certificates::read_ca_certificates(text(keys::TLS_CA_CERT_FILE), text(keys::TLS_CA_CERT_DIR))?;
         let algorithms = provider.signature_verification_algorithms;
         let roots = Arc::new(certificates::build_root_store(&authorities, &algorithms)?);
         let anchors = Arc::new(TrustAnchors::new(roots.clone(), authorities.clone(), algorithms));
@@ -182,14 +182,19 @@ impl LoadedTls {
         };
         let server_config = |asked| build_server_config(values, &provider, &anchors, &server, asked);
         Ok(Self {
-            client_listener: server_config(asked)?,
+            client_listener_config: server_config(asked)?,
             // Without a CA no node certificate can be verified, so none is requested.
-            bus_listener: server_config(if roots.is_empty() {
+            bus_listener_config: server_config(if roots.is_empty() {
                 TlsAuthClients::No
             } else {
                 TlsAuthClients::Yes
             })?,
-            outgoing: build_client_config(values, &provider, &anchors, client.as_ref().unwrap_or(&server))?,
+            outgoing_config: build_client_config(
+                values,
+                &provider,
+                &anchors,
+                client.as_ref().unwrap_or(&server),
+            )?,
             server_certificate: server.certificate_info(),
             client_certificate: client.and_then(|client| client.certificate_info()),
             ca_certificate: authorities.first().and_then(certificates::certificate_info),
@@ -215,7 +220,10 @@ impl TlsIdentity {
     /// therefore checks itself that key and certificate match.
     fn resolver(&self, provider: &CryptoProvider) -> Result<Arc<SingleCertAndKey>, rustls::Error> {
         let key = provider.key_provider.load_private_key(self.key.clone_key()).map_err(|error| {
-            rustls::Error::General(format!("{error}; supported key types: {}", certificates::SUPPORTED_KEYS))
+            rustls::Error::General(format!(
+                "{error}; supported key types: {}",
+                certificates::SUPPORTED_KEY_TYPES
+            ))
         })?;
         let certified = CertifiedKey::new(self.chain.clone(), key);
         let (owner, public) = (certified.end_entity_cert()?, certified.key.public_key());
@@ -237,7 +245,7 @@ fn build_provider(values: &Values) -> Result<Arc<CryptoProvider>, String> {
     let mut provider = rustls::crypto::ring::default_provider();
     let text = |key: Key<Option<Text>>| values[key].as_deref().unwrap_or_default();
     let (ciphers, suites) = (text(keys::TLS_CIPHERS), text(keys::TLS_CIPHERSUITES));
-    provider.cipher_suites = ciphers::choose_suites(&provider.cipher_suites, ciphers, suites)?;
+    provider.cipher_suites = ciphers::select_cipher_suites(&provider.cipher_suites, ciphers, suites)?;
     Ok(Arc::new(provider))
 }
 

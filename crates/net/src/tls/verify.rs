@@ -2,7 +2,7 @@
 //!
 //! As in Redis, host names are not checked: node addresses change, and certificates are usually issued per service.
 //!
-//! Leaf certificates that webpki rejects but OpenSSL accepts are verified by [`DirectlySigned`].
+//! Leaf certificates that webpki rejects but OpenSSL accepts are verified by [`DirectlySignedCertificate`].
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 
-use super::directly_signed::{CertificatePurpose, DirectlySigned, verify_anchor};
+use super::directly_signed::{CertificatePurpose, DirectlySignedCertificate, verify_anchor};
 
 /// The trusted CA certificates, in the two forms that the verifiers need.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl TrustAnchors {
         Self { roots, certificates, algorithms }
     }
 
-    /// Verifies a leaf certificate that is itself a trust anchor, or that only [`DirectlySigned`] can verify. `None`
+    /// Verifies a leaf certificate that is itself a trust anchor, or that only [`DirectlySignedCertificate`] can verify. `None`
     /// for any other certificate.
     fn verify_directly_signed(
         &self,
@@ -45,7 +45,7 @@ impl TrustAnchors {
         if self.certificates.iter().any(|anchor| anchor.as_ref() == certificate.as_ref()) {
             return Some(verify_anchor(certificate, now, purpose));
         }
-        Some(DirectlySigned::parse(certificate)?.verify(self, now, purpose))
+        Some(DirectlySignedCertificate::parse(certificate)?.verify(self, now, purpose))
     }
 
     fn verify_tls12(
@@ -54,9 +54,9 @@ impl TrustAnchors {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        match DirectlySigned::parse(certificate) {
+        match DirectlySignedCertificate::parse(certificate) {
             Some(leaf) => leaf
-                .has_signed_tls12(message, signature, &self.algorithms)
+                .verify_tls12_signature(message, signature, &self.algorithms)
                 .map(|()| HandshakeSignatureValid::assertion()),
             None => verify_tls12_signature(message, certificate, signature, &self.algorithms),
         }
@@ -68,9 +68,9 @@ impl TrustAnchors {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        match DirectlySigned::parse(certificate) {
+        match DirectlySignedCertificate::parse(certificate) {
             Some(leaf) => leaf
-                .has_signed_tls13(message, signature, &self.algorithms)
+                .verify_tls13_signature(message, signature, &self.algorithms)
                 .map(|()| HandshakeSignatureValid::assertion()),
             None => verify_tls13_signature(message, certificate, signature, &self.algorithms),
         }

@@ -24,8 +24,8 @@ async fn stream_moves_to_another_event_loop_without_loss() {
         assert!(!socket.is_idle());
         assert_eq!(theirs.read(&mut [0; 8]).await.unwrap(), 0, "whoever had it is at its end");
         assert_eq!(theirs.write(b"x").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        theirs.closed_by_peer().await;
-        assert!(theirs.link().is_err() && theirs.detach().is_err());
+        theirs.wait_until_closed_by_peer().await;
+        assert!(theirs.connection_info().is_err() && theirs.detach().is_err());
         ours.write_all(b"after").await.unwrap();
         ours.shutdown().await.unwrap();
         let read = std::thread::spawn(move || {
@@ -45,10 +45,10 @@ async fn stream_moves_to_another_event_loop_without_loss() {
 async fn disconnect_is_noticed_behind_unread_bytes() {
     for (mut ours, theirs) in [tcp_pair().await, unix_pair()] {
         ours.write_all(b"x").await.unwrap();
-        let waiting = tokio::time::timeout(Duration::from_millis(50), theirs.closed_by_peer());
+        let waiting = tokio::time::timeout(Duration::from_millis(50), theirs.wait_until_closed_by_peer());
         assert!(waiting.await.is_err(), "it is still there");
         drop(ours);
-        theirs.closed_by_peer().await;
+        theirs.wait_until_closed_by_peer().await;
     }
     let (mut ours, mut theirs) = unix_pair();
     ours.write_all(b"x").await.unwrap();
@@ -76,13 +76,13 @@ async fn socket_options_are_applied() {
 }
 
 #[tokio::test]
-async fn link_shows_both_addresses() {
+async fn connection_info_contains_both_addresses() {
     let (ours, theirs) = tcp_pair().await;
-    let (ours, theirs) = (ours.link().unwrap(), theirs.link().unwrap());
+    let (ours, theirs) = (ours.connection_info().unwrap(), theirs.connection_info().unwrap());
     assert_eq!((&ours.address, &ours.local_address), (&theirs.local_address, &theirs.address));
     assert!(ours.is_local && !ours.unix_socket && ours.descriptor > 0);
     let (unix, _other) = unix_pair();
-    let link = unix.link().unwrap();
+    let link = unix.connection_info().unwrap();
     assert!(link.is_local && link.unix_socket);
     assert_eq!(link.address, ":0");
 }

@@ -30,7 +30,7 @@ const DISK_FULL_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) enum JobResult {
     /// `nodes.conf` was written for the request with this number and for all earlier ones, or the write failed.
-    Written(u64, std::io::Result<()>),
+    NodesFileWritten(u64, std::io::Result<()>),
     /// All keys were deleted, as the state machine had requested.
     KeysDeleted,
     /// These slots belong to other nodes but have keys here.
@@ -60,38 +60,38 @@ enum DataJob {
 pub(super) struct BackgroundWorkers {
     engine: Arc<Engine>,
     save_requests: Option<Sender<SaveRequest>>,
-    writer: Option<JoinHandle<()>>,
-    jobs: Sender<DataJob>,
+    writer_thread: Option<JoinHandle<()>>,
+    job_sender: Sender<DataJob>,
     slots_to_empty: Arc<Mutex<SlotsToEmpty>>,
-    results: UnboundedSender<JobResult>,
+    result_sender: UnboundedSender<JobResult>,
 }
 
 impl BackgroundWorkers {
     pub(super) fn start(
         engine: Arc<Engine>,
         config: &Arc<Config>,
-        store: NodesFile,
-        done: UnboundedSender<JobResult>,
+        nodes_file: NodesFile,
+        results: UnboundedSender<JobResult>,
     ) -> Result<Self> {
         let (orders, ordered) = channel();
         let (jobs, asked) = channel();
         let leaving = Arc::<Mutex<SlotsToEmpty>>::default();
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let (report, config) = (done.clone(), config.clone());
+        let (report, config) = (results.clone(), config.clone());
         let on_failure = move || SaveFailurePolicy::from_config(&config);
-        let writer =
-            named("nodes.conf").spawn(move || run_config_writer(store, &ordered, &report, &on_failure))?;
-        let (data, left, report) = (engine.clone(), leaving.clone(), done.clone());
+        let writer = named("nodes.conf")
+            .spawn(move || run_nodes_file_writer(nodes_file, &ordered, &report, &on_failure))?;
+        let (data, left, report) = (engine.clone(), leaving.clone(), results.clone());
         named("cluster-data")
             .spawn(move || run_data_jobs(&data, &left, &asked, &report))
             .context("no thread")?;
         Ok(Self {
             engine,
             save_requests: Some(orders),
-            writer: Some(writer),
-            jobs,
+            writer_thread: Some(writer),
+            job_sender: jobs,
             slots_to_empty: leaving,
-            results: done,
+            result_sender: results,
         })
     }
 
@@ -110,7 +110,7 @@ impl BackgroundWorkers {
 
     /// Continues the deletion once all pauses are over.
     pub(super) fn resume_deletion_after(&self, pauses: Arc<PauseGate>) {
-        let jobs = self.jobs.clone();
+        let jobs = self.job_sender.clone();
         tokio::spawn(async move {
             pauses.wait_until_unpaused().await;
             let _ = jobs.send(DataJob::DeleteLostSlots);
@@ -141,12 +141,12 @@ impl BackgroundWorkers {
 
     fn queue_job(&self, job: DataJob) {
         // A send cannot fail, because the thread runs until the process exits.
-        let _ = self.jobs.send(job);
+        let _ = self.job_sender.send(job);
     }
 
     /// Waits on a helper thread until all running writes have finished, then reports [`JobResult::WritesFinished`].
     pub(super) fn wait_for_running_writes(&self, pause: u64) {
-        let (engine, done) = (self.engine.clone(), self.results.clone());
+        let (engine, done) = (self.engine.clone(), self.result_sender.clone());
         tokio::task::spawn_blocking(move || {
             engine.wait_for_admitted_commands();
             let _ = done.send(JobResult::WritesFinished { pause });
@@ -169,7 +169,7 @@ impl Drop for BackgroundWorkers {
     /// Waits for the writer thread, so that the last request is on disk before the server exits.
     fn drop(&mut self) {
         self.save_requests = None;
-        if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
+        if self.writer_thread.take().is_some_and(|writer| writer.join().is_err()) {
             tracing::error!("the thread that writes nodes.conf panicked");
         }
     }
@@ -193,22 +193,22 @@ impl SaveFailurePolicy {
     }
 }
 
-fn run_config_writer(
-    mut store: NodesFile,
+fn run_nodes_file_writer(
+    mut nodes_file: NodesFile,
     requests: &Receiver<SaveRequest>,
     results: &UnboundedSender<JobResult>,
-    on_failure: &impl Fn() -> SaveFailurePolicy,
+    failure_policy: &impl Fn() -> SaveFailurePolicy,
 ) {
     let mut latest = requests.recv().ok();
     while let Some(order) = latest.take() {
         let (order, ended) = latest_request(order, requests);
-        match store.write(&order.text, order.sync) {
+        match nodes_file.write(&order.text, order.sync) {
             Err(error) if ended => tracing::warn!("can't update cluster config file: {error}"),
-            Err(error) if on_failure() == SaveFailurePolicy::Continue => {
+            Err(error) if failure_policy() == SaveFailurePolicy::Continue => {
                 tracing::warn!(
                     "Cluster config updated even though writing the cluster config file to disk failed: {error}"
                 );
-                drop(results.send(JobResult::Written(order.number, Ok(()))));
+                drop(results.send(JobResult::NodesFileWritten(order.number, Ok(()))));
             }
             // On a full disk, retry: the state must be on disk before it is announced.
             Err(error) if is_disk_full(&error) => {
@@ -220,13 +220,13 @@ fn run_config_writer(
                 continue;
             }
             Err(error) => {
-                drop(results.send(JobResult::Written(order.number, Err(error))));
+                drop(results.send(JobResult::NodesFileWritten(order.number, Err(error))));
                 return;
             }
-            Ok(()) => drop(results.send(JobResult::Written(order.number, Ok(())))),
+            Ok(()) => drop(results.send(JobResult::NodesFileWritten(order.number, Ok(())))),
         }
         // Closing the last handle of a replaced file frees its blocks, which can take longer than the write.
-        store.close_replaced_files();
+        nodes_file.close_replaced_files();
         latest = requests.recv().ok();
     }
 }
@@ -326,13 +326,13 @@ mod tests {
             let (orders, ordered) = channel();
             let (report, mut done) = unbounded_channel();
             let writer =
-                std::thread::spawn(move || run_config_writer(store, &ordered, &report, &|| on_failure));
+                std::thread::spawn(move || run_nodes_file_writer(store, &ordered, &report, &|| on_failure));
             for number in [1, 2] {
                 let order = SaveRequest { number, text: format!("{number}\n"), sync: true };
                 let taken = orders.send(order).is_ok();
                 assert!(taken || !goes_on);
                 match done.blocking_recv() {
-                    Some(JobResult::Written(written, outcome)) => {
+                    Some(JobResult::NodesFileWritten(written, outcome)) => {
                         assert_eq!((written, outcome.is_ok()), (number, goes_on));
                     }
                     other => assert!(other.is_none() && number == 2 && !goes_on, "{other:?}"),

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::background::{BackgroundWorkers, JobResult};
 use super::links::{self, BusLinks, LinkEvent};
-use super::{Cluster, DriverRequest, OperatorResult, PreparedCluster, SharedGossip, options};
+use super::{ClusterHandle, DriverRequest, OperatorResult, PreparedCluster, SharedGossip, options};
 use crate::replication::Replication;
 
 /// How often to search for keys in slots of other nodes. A search takes about a millisecond.
@@ -44,9 +44,9 @@ pub(crate) struct NodeContext {
 
 /// A component that is notified of the state machine's decisions.
 pub(crate) trait ClusterWatcher: std::fmt::Debug + Send + Sync {
-    fn topology_published(&self);
+    fn on_topology_published(&self);
 
-    fn node_promoted(&self);
+    fn on_node_promoted(&self);
 }
 
 /// Owns the cluster state machine, passes events to it and performs its actions.
@@ -54,20 +54,20 @@ pub(crate) trait ClusterWatcher: std::fmt::Debug + Send + Sync {
 pub(crate) struct ClusterTask {
     shared: Arc<SharedGossip>,
     /// A handle to this driver, cloned for tasks that report back to it.
-    handle: Cluster,
+    handle: ClusterHandle,
     node: NodeContext,
     background: BackgroundWorkers,
     job_results: mpsc::UnboundedReceiver<JobResult>,
     links: BusLinks,
     link_events: mpsc::Receiver<LinkEvent>,
     requests: mpsc::UnboundedReceiver<DriverRequest>,
-    pending_answers: BTreeMap<u64, oneshot::Sender<OperatorResult>>,
+    pending_results: BTreeMap<u64, oneshot::Sender<OperatorResult>>,
     state_machine: ClusterDriver,
     /// Number of writes of `nodes.conf` requested so far, which is also the number of the latest request.
     save_count: u64,
     next_token: u64,
     /// The last time passed to the state machine. Times passed to it must never decrease.
-    last_time: Instant,
+    last_step_time: Instant,
     /// The replication offset at which the state machine asked to be called again.
     awaited_offset: Option<ReplOffset>,
     write_pause: Option<WritePause>,
@@ -95,7 +95,8 @@ impl BusFaults {
 
     fn drops_packet(&self, packet: &Packet) -> bool {
         self.dropped_packet_type == -2
-            || self.dropped_packet_type >= 0 && self.dropped_packet_type == i64::from(packet.body.number())
+            || self.dropped_packet_type >= 0
+                && self.dropped_packet_type == i64::from(packet.body.type_number())
     }
 }
 
@@ -104,23 +105,23 @@ impl BusFaults {
 struct WritePause {
     /// Distinguishes this pause from an earlier one whose running writes may still be finishing.
     number: u64,
-    until: Instant,
+    deadline: Instant,
 }
 
 impl ClusterTask {
     /// Opens the bus port. Must be called on the control thread's event loop.
-    pub(crate) fn new(node: NodeContext, own: Cluster, prepared: PreparedCluster) -> Result<Self> {
+    pub(crate) fn new(node: NodeContext, handle: ClusterHandle, prepared: PreparedCluster) -> Result<Self> {
         let (sender, events) = mpsc::channel(links::MAX_QUEUED_EVENTS);
         let config = &node.config;
         let port = options::bus_port(&config.values())?;
-        let PreparedCluster { shared: machine, store, requests } = prepared;
+        let PreparedCluster { shared: machine, nodes_file: store, requests } = prepared;
         // A keepalive detects vanished peers after twice the node timeout, as in Redis. The kernel counts in whole
         // seconds and rejects zero.
         let keepalive = Some((2 * machine.gossip.lock().config().node_timeout).max(Duration::from_secs(1)));
         for listener in net::listener::bind_at_startup(&config.get(keys::BIND), port, 511, "cluster")? {
             let options = SocketOptions { nodelay: true, keepalive };
             let listener = match config.get(keys::TLS_CLUSTER) {
-                true => listener.with_tls(&node.network.tls, TlsPeers::Bus),
+                true => listener.with_tls(&node.network.tls, TlsPeers::ClusterNodes),
                 false => listener,
             };
             tokio::spawn(links::accept_links(listener, options, sender.clone()));
@@ -131,17 +132,17 @@ impl ClusterTask {
         Ok(Self {
             shared: machine,
             background: BackgroundWorkers::start(node.engine.clone(), &node.config, store, report)?,
-            handle: own,
+            handle,
             node,
             job_results: done,
             links,
             link_events: events,
             requests,
-            pending_answers: BTreeMap::new(),
+            pending_results: BTreeMap::new(),
             state_machine: ClusterDriver::default(),
             save_count: 0,
             next_token: 0,
-            last_time: now,
+            last_step_time: now,
             next_key_scan: now + STRAY_KEY_SCAN_PERIOD,
             awaited_offset: None,
             write_pause: None,
@@ -155,9 +156,9 @@ impl ClusterTask {
     /// replication offset of the loaded data, if known.
     pub(crate) fn start(&mut self, loaded_offset: Option<ReplOffset>) -> Result<()> {
         if let Some(upto) = loaded_offset {
-            self.step_state_machine(ClusterInput::Loaded { upto })?;
+            self.step_state_machine(ClusterInput::DatasetLoaded { offset: upto })?;
         }
-        self.step_state_machine(ClusterInput::Start)
+        self.step_state_machine(ClusterInput::NodeStarted)
     }
 
     /// Runs until the task is dropped. Must be called after [`ClusterTask::start`]. An error stops the node.
@@ -196,17 +197,17 @@ impl ClusterTask {
                 () = timer => self.on_timer()?,
             }
             let stats = &self.node.network.stats;
-            stats.bus_links.store(self.links.len(), Ordering::Relaxed);
-            stats.bus_bytes.store(self.links.total_queued_bytes(), Ordering::Relaxed);
+            stats.bus_links.store(self.links.link_count(), Ordering::Relaxed);
+            stats.bus_queued_bytes.store(self.links.total_queued_bytes(), Ordering::Relaxed);
         }
     }
 
     fn now(&self) -> Instant {
-        process::time::instant().max(self.last_time)
+        process::time::instant().max(self.last_step_time)
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let pause = self.write_pause.map(|pause| pause.until);
+        let pause = self.write_pause.map(|pause| pause.deadline);
         let machine = self.shared.gossip.lock().next_deadline();
         [machine, pause, self.state_machine.next_deadline(), Some(self.next_key_scan)]
             .into_iter()
@@ -222,28 +223,28 @@ impl ClusterTask {
             self.next_key_scan = now + STRAY_KEY_SCAN_PERIOD;
             self.background.find_stray_keys(false);
         }
-        if self.write_pause.is_some_and(|pause| now >= pause.until) {
+        if self.write_pause.is_some_and(|pause| now >= pause.deadline) {
             self.resume_writes();
         }
         self.step_state_machine(ClusterInput::Deadline)
     }
 
-    fn on_job_result(&mut self, done: JobResult) -> Result<()> {
-        match done {
-            JobResult::Written(number, outcome) => {
+    fn on_job_result(&mut self, result: JobResult) -> Result<()> {
+        match result {
+            JobResult::NodesFileWritten(number, outcome) => {
                 outcome.context("Fatal: can't update cluster config file")?;
-                let (released, is_all) = self.state_machine.note_written(number);
+                let (released, is_all) = self.state_machine.on_written(number);
                 self.perform_actions(released)?;
                 if is_all { self.step_state_machine(ClusterInput::Persisted) } else { Ok(()) }
             }
             JobResult::KeysDeleted => {
                 self.node.replication.start_new_history();
-                let reply = self.state_machine.note_emptied();
+                let reply = self.state_machine.on_dataset_deleted();
                 self.perform_actions(reply)
             }
             JobResult::StrayKeysFound { slots, at_start } => {
                 let slots = self.background.slots_with_remaining_keys(&slots);
-                self.step_state_machine(ClusterInput::ForeignKeysFound { slots, at_start })
+                self.step_state_machine(ClusterInput::ForeignKeysFound { slots, at_startup: at_start })
             }
             // Each slot was locked once since writes were paused, so no earlier command is still running.
             JobResult::WritesFinished { pause }
@@ -260,10 +261,10 @@ impl ClusterTask {
         }
     }
 
-    fn send_answer(&mut self, token: u64, answer: OperatorResult) {
-        if let Some(waiting) = self.pending_answers.remove(&token) {
+    fn send_result(&mut self, token: u64, result: OperatorResult) {
+        if let Some(waiting) = self.pending_results.remove(&token) {
             // An error means that the client has disconnected.
-            let _ = waiting.send(answer);
+            let _ = waiting.send(result);
         }
     }
 
@@ -278,8 +279,8 @@ impl ClusterTask {
     fn on_link_event(&mut self, event: LinkEvent) -> Result<()> {
         match event {
             LinkEvent::Accepted { stream, peer, local } => {
-                let link = self.links.register_accepted(stream);
-                self.step_state_machine(ClusterInput::Accepted { link, peer, local })
+                let link = self.links.register_accepted_link(stream);
+                self.step_state_machine(ClusterInput::LinkAccepted { link, peer_ip: peer, local_ip: local })
             }
             LinkEvent::Connected { link, stream } => {
                 if self.links.start_link(link, stream) {
@@ -287,17 +288,17 @@ impl ClusterTask {
                 }
                 Ok(())
             }
-            LinkEvent::ConnectFailed { link, refused } => {
+            LinkEvent::ConnectFailed { link, is_refused: refused } => {
                 self.links.close_link(link);
                 self.step_state_machine(ClusterInput::ConnectFailed { link, refused })
             }
-            LinkEvent::Packet { link, packet } if self.bus_faults.drops_packet(&packet) => {
-                let word = packet.body.kind().map_or("unknown", MessageKind::word);
+            LinkEvent::PacketReceived { link, packet } if self.bus_faults.drops_packet(&packet) => {
+                let word = packet.body.kind().map_or("unknown", MessageKind::wire_name);
                 tracing::warn!("Dropping packet of type {word} that matches debug drop filter");
                 self.shared.gossip.lock().count_dropped(&packet.body);
                 if self.bus_faults.closes_link_on_drop { self.close_slow_links(vec![link]) } else { Ok(()) }
             }
-            LinkEvent::Packet { link, packet } => {
+            LinkEvent::PacketReceived { link, packet } => {
                 self.step_state_machine(ClusterInput::Packet { link, packet })
             }
             LinkEvent::Closed { link } => {
@@ -309,10 +310,10 @@ impl ClusterTask {
 
     fn on_request(&mut self, request: DriverRequest) -> Result<()> {
         match request {
-            DriverRequest::Command { command, answer } => {
+            DriverRequest::Command { command, result_sender: answer } => {
                 let token = self.next_token;
                 self.next_token += 1;
-                self.pending_answers.insert(token, answer);
+                self.pending_results.insert(token, answer);
                 self.step_state_machine(ClusterInput::Command { token, command })
             }
             DriverRequest::Publish { publication, queued_bytes: ticket } => {
@@ -322,7 +323,11 @@ impl ClusterTask {
             DriverRequest::ReplicasConfirmed { token, slot, acknowledged: held } => {
                 let keys = self.node.engine.keyspace.keys_in_slot(slot);
                 let keys_in_slot = u64::try_from(keys).unwrap_or(u64::MAX);
-                self.step_state_machine(ClusterInput::ReplicasAcknowledged { token, held, keys_in_slot })?;
+                self.step_state_machine(ClusterInput::ReplicasAcknowledged {
+                    token,
+                    is_acknowledged: held,
+                    keys_in_slot,
+                })?;
                 self.node.replication.cluster_stream.on_change_completed(token);
                 Ok(())
             }
@@ -341,23 +346,23 @@ impl ClusterTask {
     }
 
     /// Passes queued replication events and then `event` to the state machine, and performs the resulting actions.
-    fn step_state_machine(&mut self, input: ClusterInput) -> Result<()> {
+    fn step_state_machine(&mut self, event: ClusterInput) -> Result<()> {
         let (now, wall) = (self.now(), process::time::now());
-        self.last_time = now;
+        self.last_step_time = now;
         let facts = self.replication_status(now);
         let replication = &self.node.replication;
         let differs = replication.unapplied_commands() > 0;
         let is_other = std::mem::replace(&mut self.data_differs, differs) != differs;
         let news = StepInputs {
             replication: facts,
-            stream_events: replication.cluster_stream.take_received(),
+            stream_events: replication.cluster_stream.take_received_events(),
             first_write: replication.log.take_first_write(),
             config: if is_other { Some(Box::new(self.gossip_config()?)) } else { None },
         };
         let (actions, lease) = {
             let mut gossip = self.shared.gossip.lock();
-            let actions = self.state_machine.feed(&mut gossip, (now, wall), news, input);
-            (actions, gossip.lease())
+            let actions = self.state_machine.feed(&mut gossip, (now, wall), news, event);
+            (actions, gossip.serving_lease())
         };
         self.perform_actions(actions)?;
         // The actions above have published the topology, so the lease covers only what this node may serve.
@@ -392,10 +397,10 @@ impl ClusterTask {
 
     /// Logs the packet with Valkey's message, because tools wait for these messages.
     fn log_sent_packet(&self, link: LinkId, packet: &Packet) {
-        let word = packet.body.kind().map_or("unknown", MessageKind::word);
-        let side = if matches!(link, LinkId::Out(_)) { "outbound" } else { "inbound" };
+        let word = packet.body.kind().map_or("unknown", MessageKind::wire_name);
+        let side = if matches!(link, LinkId::Outbound(_)) { "outbound" } else { "inbound" };
         let gossip = self.shared.gossip.lock();
-        match gossip.node_of(link) {
+        match gossip.peer_node(link) {
             Some(node) if node.human_name.is_empty() => {
                 let ip = node.address.ip.map_or_else(String::new, |ip| ip.to_string());
                 let (id, port) = (node.id, node.address.port);
@@ -414,41 +419,43 @@ impl ClusterTask {
             ClusterAction::Connect { link, ip, port } => self.connect_link(link, ip, port),
             ClusterAction::Close { link } => self.links.close_link(link),
             ClusterAction::Send { link, packet, .. } => slow_links.extend(self.send_packet(link, &packet)),
-            ClusterAction::Persist { text, sync } => {
+            ClusterAction::Persist { nodes_conf: text, sync } => {
                 self.save_count += 1;
                 self.background.request_save(self.save_count, text, sync);
             }
             ClusterAction::Publish(topology) => {
                 self.background.empty_returning_slots(&topology);
                 self.node.engine.apply_topology(*topology);
-                self.node.watcher.topology_published();
+                self.node.watcher.on_topology_published();
             }
-            ClusterAction::AllowReplicas(copies) => {
+            ClusterAction::RestrictReplicas(copies) => {
                 self.node.replication.replica_admission.store(Arc::new(copies));
             }
             ClusterAction::BecomeMaster => {
                 self.node.replication.log.watch_first_write();
                 self.node.replication.become_master();
-                self.node.watcher.node_promoted();
+                self.node.watcher.on_node_promoted();
                 self.background.continue_master_deletion();
                 // Search for stray keys now: slots that the former master was importing may have keys that are not
                 // marked as imported.
                 self.next_key_scan = self.now();
             }
-            ClusterAction::BecomeReplica { ip, port, foreign, .. } => self.follow_master(ip, port, foreign),
+            ClusterAction::BecomeReplica { ip, port, is_data_foreign: foreign, .. } => {
+                self.follow_master(ip, port, foreign);
+            }
             ClusterAction::PauseWrites { until } => self.pause_writes(until),
-            ClusterAction::TellReplicas { slot, change, confirm } => {
+            ClusterAction::ReplicateSlotChange { slot, change, confirmation: confirm } => {
                 self.replicate_slot_change(slot, &change, confirm);
             }
             ClusterAction::ResumeWrites => self.resume_writes(),
             ClusterAction::WatchOffset(offset) => self.awaited_offset = offset,
-            ClusterAction::DropSlots(slots) => self.background.delete_slot_keys(&slots),
-            ClusterAction::DropEverything => self.background.delete_all_keys(),
-            ClusterAction::Deliver(publication) => {
-                let Publication { sharded, channel, message } = &publication;
+            ClusterAction::DeleteSlotKeys(slots) => self.background.delete_slot_keys(&slots),
+            ClusterAction::DeleteDataset => self.background.delete_all_keys(),
+            ClusterAction::DeliverPublication(publication) => {
+                let Publication { is_sharded: sharded, channel, message } = &publication;
                 self.node.engine.pubsub.deliver(*sharded, channel, message);
             }
-            ClusterAction::Reply { token, result } => self.send_answer(token, result),
+            ClusterAction::Reply { token, result } => self.send_result(token, result),
             ClusterAction::Log(event) => log_cluster_event(&event),
         }
     }
@@ -466,15 +473,20 @@ impl ClusterTask {
     fn pause_writes(&mut self, until: Instant) {
         self.node.pause_gate.pause_for_failover(until.since(self.now()));
         self.pause_count += 1;
-        self.write_pause = Some(WritePause { number: self.pause_count, until });
+        self.write_pause = Some(WritePause { number: self.pause_count, deadline: until });
         self.background.wait_for_running_writes(self.pause_count);
     }
 
     /// Replicates a change of a slot, and confirms it to the state machine once all connected replicas have it.
-    fn replicate_slot_change(&self, slot: Slot, change: &SlotChange, confirm: Option<ReplicaConfirmation>) {
+    fn replicate_slot_change(
+        &self,
+        slot: Slot,
+        change: &SlotChange,
+        confirmation: Option<ReplicaConfirmation>,
+    ) {
         let replication = self.node.replication.clone();
-        let said = replication.replicate_slot_change(slot, change, confirm.map(|confirm| confirm.token));
-        let Some(ReplicaConfirmation { token, timeout }) = confirm else { return };
+        let said = replication.replicate_slot_change(slot, change, confirmation.map(|confirm| confirm.token));
+        let Some(ReplicaConfirmation { token, timeout }) = confirmation else { return };
         let own = self.handle.clone();
         tokio::spawn(async move {
             let held = match said {
@@ -495,20 +507,20 @@ impl ClusterTask {
     fn replication_status(&self, now: Instant) -> gossip::ReplicationStatus {
         let replication = &self.node.replication;
         let source = match (replication.is_replica(), replication.link_down_since()) {
-            (false, _) => ReplicationSource::Never,
+            (false, _) => ReplicationSource::NeverSynchronized,
             // A connection can break without an error, so report when data was last received.
             (true, None) => {
                 ReplicationSource::Streaming { last_heard: replication.last_master_contact().unwrap_or(now) }
             }
             (true, Some(since)) if replication.has_data() => ReplicationSource::Lost { since },
-            (true, Some(_)) => ReplicationSource::Never,
+            (true, Some(_)) => ReplicationSource::NeverSynchronized,
         };
         gossip::ReplicationStatus { offset: replication.failover_offset(), source }
     }
 
-    fn follow_master(&mut self, ip: IpAddr, port: u16, foreign: bool) {
+    fn follow_master(&mut self, ip: IpAddr, port: u16, is_foreign: bool) {
         let master = MasterAddress { host: ip.to_string(), port };
-        if foreign {
+        if is_foreign {
             self.node.replication.become_foreign_replica_of(master);
         } else {
             self.node.replication.become_replica_of(master);

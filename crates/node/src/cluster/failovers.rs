@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use failover_history::{Failover, FailoverOutcome, FailoverStep};
-use gossip::{Candidate, FailoverRecord, Gossip, Ineligibility};
+use gossip::{FailoverRecord, Gossip, Ineligibility, RankedReplica};
 use slot_routing::{Epoch, NodeId};
 
 /// Returns the observed failovers, oldest first.
@@ -22,9 +22,9 @@ fn describe_failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> F
     let began = steps.first().map_or(now, |(at, _)| *at);
     let ms = |from: Millis, to: Millis| u64::try_from(to.0 - from.0).unwrap_or(0);
     let outcome = match record {
-        FailoverRecord { replaced: Some(_), .. } => FailoverOutcome::Replaced,
-        FailoverRecord { recovered: Some(_), .. } => FailoverOutcome::CameBack,
-        FailoverRecord { request_timed_out: Some(_), .. } => FailoverOutcome::GivenUp,
+        FailoverRecord { replacement: Some(_), .. } => FailoverOutcome::Replaced,
+        FailoverRecord { recovered_at: Some(_), .. } => FailoverOutcome::CameBack,
+        FailoverRecord { request_timed_out_at: Some(_), .. } => FailoverOutcome::GivenUp,
         _ => FailoverOutcome::Open,
     };
     Failover {
@@ -62,7 +62,7 @@ impl FailoverSteps<'_> {
     }
 
     fn add_cause(&mut self, record: &FailoverRecord) {
-        if let Some((by, at)) = record.requested {
+        if let Some((by, at)) = record.request {
             self.add_step(
                 at,
                 format!("{} is to take its place at an operator's request", self.node_name(by)),
@@ -70,16 +70,19 @@ impl FailoverSteps<'_> {
         }
         for suspicion in &record.suspicions {
             let cause = suspicion.cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
-            self.add_step(suspicion.at, format!("suspected by {}{cause}", self.node_name(suspicion.by)));
+            self.add_step(
+                suspicion.reported_at,
+                format!("suspected by {}{cause}", self.node_name(suspicion.reporter)),
+            );
         }
-        if let Some(at) = record.agreed {
+        if let Some(at) = record.agreed_at {
             self.add_step(at, "agreed to have failed".to_owned());
         }
     }
 
     fn add_candidates(&mut self, record: &FailoverRecord) {
         let Some(at) = record.ranked_at else { return };
-        for Candidate { node, offset, rank, ineligibility } in &record.candidates {
+        for RankedReplica { node, offset, rank, ineligibility } in &record.candidates {
             let verdict = match (rank, ineligibility) {
                 (Some(rank), None) => format!("rank {rank}"),
                 (_, Some(Ineligibility::Down)) => "not eligible: it does not answer".to_owned(),
@@ -94,13 +97,13 @@ impl FailoverSteps<'_> {
     }
 
     fn add_ballots(&mut self, record: &FailoverRecord) {
-        for ballot in &record.ballots {
+        for ballot in &record.election_attempts {
             let (rank, offset) = (ballot.rank, ballot.offset);
             self.add_step(
-                ballot.scheduled,
+                ballot.scheduled_at,
                 format!("this node stands for election: rank {rank}, offset {offset}"),
             );
-            if let Some((epoch, at)) = ballot.asked {
+            if let Some((epoch, at)) = ballot.last_request {
                 self.add_step(at, format!("it asks for votes in epoch {epoch}"));
             }
             for (voter, at) in &ballot.votes {
@@ -122,21 +125,21 @@ impl FailoverSteps<'_> {
         }
         for (candidate, epoch, why, at) in &record.votes_refused {
             let about = in_epoch(self.node_name(*candidate), *epoch);
-            self.add_step(*at, format!("this node does not vote for {about}: {}", why.text(*epoch)));
+            self.add_step(*at, format!("this node does not vote for {about}: {}", why.log_text(*epoch)));
         }
     }
 
     fn add_end(&mut self, record: &FailoverRecord) {
-        if let Some((by, epoch, at)) = record.replaced {
+        if let Some((by, epoch, at)) = record.replacement {
             self.add_step(at, format!("{} takes over its slots in epoch {epoch}", self.node_name(by)));
         }
-        if let Some(at) = record.first_write {
+        if let Some(at) = record.first_write_at {
             self.add_step(at, "this node accepts the first write".to_owned());
         }
-        if let Some(at) = record.recovered {
+        if let Some(at) = record.recovered_at {
             self.add_step(at, "it answers again".to_owned());
         }
-        if let Some(at) = record.request_timed_out {
+        if let Some(at) = record.request_timed_out_at {
             self.add_step(at, "the request is given up".to_owned());
         }
     }

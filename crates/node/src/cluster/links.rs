@@ -22,8 +22,8 @@ use tokio::task::AbortHandle;
 pub(super) enum LinkEvent {
     Accepted { stream: Stream, peer: IpAddr, local: IpAddr },
     Connected { link: LinkId, stream: Stream },
-    ConnectFailed { link: LinkId, refused: bool },
-    Packet { link: LinkId, packet: Box<Packet> },
+    ConnectFailed { link: LinkId, is_refused: bool },
+    PacketReceived { link: LinkId, packet: Box<Packet> },
     Closed { link: LinkId },
 }
 
@@ -38,7 +38,7 @@ const DEFAULT_SEND_BUFFER_LIMIT: usize = 256 << 20;
 #[derive(Debug)]
 pub(super) struct BusLinks {
     links: BTreeMap<LinkId, OpenLink>,
-    events: mpsc::Sender<LinkEvent>,
+    event_sender: mpsc::Sender<LinkEvent>,
     next_inbound_id: u64,
     traffic: Arc<TrafficCounters>,
 }
@@ -97,7 +97,7 @@ impl DirectionCounters {
 #[derive(Debug)]
 struct OpenLink {
     /// The queue of encoded packets; `None` while the link is being connected.
-    writer: Option<mpsc::UnboundedSender<Vec<u8>>>,
+    packet_sender: Option<mpsc::UnboundedSender<Vec<u8>>>,
     queued_bytes: Arc<AtomicUsize>,
     tasks: Vec<AbortHandle>,
 }
@@ -112,32 +112,33 @@ impl Drop for OpenLink {
 
 impl BusLinks {
     /// Returns the number of links, including those being established.
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn link_count(&self) -> usize {
         self.links.len()
     }
 
     pub(super) fn new(events: mpsc::Sender<LinkEvent>, traffic: Arc<TrafficCounters>) -> Self {
-        Self { links: BTreeMap::new(), events, next_inbound_id: 0, traffic }
+        Self { links: BTreeMap::new(), event_sender: events, next_inbound_id: 0, traffic }
     }
 
     /// Connects in the background; the result arrives as a [`LinkEvent`].
     pub(super) fn start_connecting(
         &mut self,
         link: LinkId,
-        to: SocketAddr,
+        address: SocketAddr,
         timeout: Duration,
         dialer: Dialer,
     ) {
-        let events = self.events.clone();
+        let events = self.event_sender.clone();
         let task = tokio::spawn(async move {
-            let event = match dialer.dial(to, timeout).await {
+            let event = match dialer.dial(address, timeout).await {
                 Ok(stream) => LinkEvent::Connected { link, stream },
-                Err(error) => LinkEvent::ConnectFailed { link, refused: error.is_refused() },
+                Err(error) => LinkEvent::ConnectFailed { link, is_refused: error.is_refused() },
             };
             // An error means that the driver has ended.
             let _ = events.send(event).await;
         });
-        let open = OpenLink { writer: None, queued_bytes: Arc::default(), tasks: vec![task.abort_handle()] };
+        let open =
+            OpenLink { packet_sender: None, queued_bytes: Arc::default(), tasks: vec![task.abort_handle()] };
         self.links.insert(link, open);
     }
 
@@ -151,8 +152,8 @@ impl BusLinks {
     }
 
     /// Registers a link opened by a peer. The state machine decides whether an older link of that peer must be closed.
-    pub(super) fn register_accepted(&mut self, stream: Stream) -> LinkId {
-        let link = LinkId::In(self.next_inbound_id);
+    pub(super) fn register_accepted_link(&mut self, stream: Stream) -> LinkId {
+        let link = LinkId::Inbound(self.next_inbound_id);
         self.next_inbound_id += 1;
         self.spawn_tasks(link, stream);
         link
@@ -163,15 +164,17 @@ impl BusLinks {
         let (reading, writing) = tokio::io::split(stream);
         let (writer, packets) = mpsc::unbounded_channel();
         let queued = Arc::new(AtomicUsize::new(0));
-        let read = tokio::spawn(run_reader(link, peer, reading, (self.events.clone(), self.traffic.clone())));
+        let read =
+            tokio::spawn(run_reader(link, peer, reading, (self.event_sender.clone(), self.traffic.clone())));
         let write = tokio::spawn(run_writer(writing, packets, queued.clone()));
         let tasks = vec![read.abort_handle(), write.abort_handle()];
-        self.links.insert(link, OpenLink { writer: Some(writer), queued_bytes: queued, tasks });
+        self.links.insert(link, OpenLink { packet_sender: Some(writer), queued_bytes: queued, tasks });
     }
 
     /// Queues a packet. Returns false if the peer does not read and the link must be closed.
     pub(super) fn queue_packet(&mut self, link: LinkId, packet: &Packet, limit: usize) -> bool {
-        let Some(OpenLink { writer: Some(writer), queued_bytes: queued, .. }) = self.links.get(&link) else {
+        let Some(OpenLink { packet_sender: Some(writer), queued_bytes: queued, .. }) = self.links.get(&link)
+        else {
             return true;
         };
         let bytes = packet.encode();
@@ -189,7 +192,7 @@ impl BusLinks {
     /// Ends a link as if it had broken, so that the driver is notified. If the driver's queue is full, the link stays
     /// open.
     pub(super) fn abort_link(&mut self, link: LinkId) {
-        if self.events.try_send(LinkEvent::Closed { link }).is_ok() {
+        if self.event_sender.try_send(LinkEvent::Closed { link }).is_ok() {
             self.close_link(link);
         }
     }
@@ -268,12 +271,12 @@ async fn read_packets(
 ) -> Result<(), wire::DecodeError> {
     let mut buffer = Vec::new();
     loop {
-        match wire::frame_len(&buffer)? {
+        match wire::packet_len(&buffer)? {
             Some(length) if buffer.len() >= length => {
                 let packet = Box::new(wire::decode(&buffer[..length])?);
                 traffic.received.count_packet(&packet, length);
                 buffer.drain(..length);
-                if events.send(LinkEvent::Packet { link, packet }).await.is_err() {
+                if events.send(LinkEvent::PacketReceived { link, packet }).await.is_err() {
                     return Ok(());
                 }
             }
@@ -288,12 +291,12 @@ async fn read_packets(
 async fn run_writer(
     mut stream: WriteHalf<Stream>,
     mut packets: mpsc::UnboundedReceiver<Vec<u8>>,
-    queued: Arc<AtomicUsize>,
+    queued_bytes: Arc<AtomicUsize>,
 ) {
     while let Some(packet) = packets.recv().await {
         if stream.write_all(&packet).await.is_err() {
             return;
         }
-        queued.fetch_sub(packet.len(), Ordering::Relaxed);
+        queued_bytes.fetch_sub(packet.len(), Ordering::Relaxed);
     }
 }

@@ -50,7 +50,7 @@ impl NodesFile {
                 .with_context(fail)?;
             match file.try_lock() {
                 // The other process may have replaced the file before it released the lock.
-                Ok(()) if has_path(&file, path).with_context(fail)? => break file,
+                Ok(()) if is_file_at_path(&file, path).with_context(fail)? => break file,
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) if Instant::now() < until => {
                     std::thread::sleep(LOCK_RETRY_INTERVAL);
@@ -182,7 +182,7 @@ fn is_mount_point_error(error: &std::io::Error) -> bool {
 }
 
 /// Returns whether `path` still names the open file.
-fn has_path(file: &File, path: &Path) -> std::io::Result<bool> {
+fn is_file_at_path(file: &File, path: &Path) -> std::io::Result<bool> {
     let (this, there) = (file.metadata()?, path.metadata()?);
     Ok((this.dev(), this.ino()) == (there.dev(), there.ino()))
 }

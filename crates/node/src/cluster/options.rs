@@ -16,7 +16,7 @@ const MAX_NODE_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Returns `cluster-port`, or else the client port plus [`BUS_PORT_OFFSET`].
 pub(crate) fn bus_port(values: &Values) -> Result<u16> {
-    let counted = || base_port(values).checked_add(BUS_PORT_OFFSET);
+    let counted = || bus_base_port(values).checked_add(BUS_PORT_OFFSET);
     values[keys::CLUSTER_PORT].or_else(counted).context(
         "Redis port number too high for cluster mode. The cluster communication port, which is \
          calculated by adding 10,000 to the data port, is greater than 65535. Setting the port number to \
@@ -25,7 +25,7 @@ pub(crate) fn bus_port(values: &Values) -> Result<u16> {
 }
 
 /// Returns the client port from which the bus port is derived: the TLS port if the bus uses TLS.
-fn base_port(values: &Values) -> u16 {
+fn bus_base_port(values: &Values) -> u16 {
     values[if values[keys::TLS_CLUSTER] { keys::TLS_PORT } else { keys::PORT }]
 }
 
@@ -43,7 +43,7 @@ pub(super) fn read_cluster_config(values: &Values) -> Result<gossip::ClusterConf
         manual_failover_timeout: values[keys::CLUSTER_MANUAL_FAILOVER_TIMEOUT],
         empty_master_timeout: values[keys::EMPTY_MASTER_TIMEOUT],
         blacklist_ttl: Duration::from_secs(values[keys::CLUSTER_BLACKLIST_TTL].max(0).unsigned_abs()),
-        announce: announced_address(values)?,
+        announced_address: announced_address(values)?,
     })
 }
 

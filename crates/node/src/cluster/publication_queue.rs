@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use engine::Bus;
+use engine::ClusterBus;
 use gossip::wire::Publication;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -26,13 +26,13 @@ pub(crate) struct PublicationQueue {
 /// The bytes of a queued message. They are subtracted from the total of the queue on drop.
 #[derive(Debug)]
 pub(super) struct QueuedBytes {
-    total: Arc<AtomicUsize>,
+    queue_total: Arc<AtomicUsize>,
     bytes: usize,
 }
 
 impl Drop for QueuedBytes {
     fn drop(&mut self) {
-        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.queue_total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -42,15 +42,15 @@ impl PublicationQueue {
     }
 }
 
-impl Bus for PublicationQueue {
+impl ClusterBus for PublicationQueue {
     fn max_message_len(&self) -> usize {
         gossip::wire::MAX_PUBLICATION_BYTES
     }
 
-    fn publish(&self, sharded: bool, channel: &[u8], message: &[u8]) {
+    fn publish(&self, is_sharded: bool, channel: &[u8], message: &[u8]) {
         let bytes = channel.len() + message.len();
         let before = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let ticket = QueuedBytes { total: self.queued_bytes.clone(), bytes };
+        let ticket = QueuedBytes { queue_total: self.queued_bytes.clone(), bytes };
         if before > 0 && before + bytes > MAX_QUEUED_BYTES {
             if !self.is_losing_messages.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
@@ -62,7 +62,7 @@ impl Bus for PublicationQueue {
         if before == 0 {
             self.is_losing_messages.store(false, Ordering::Relaxed);
         }
-        let publication = Publication { sharded, channel: channel.to_vec(), message: message.to_vec() };
+        let publication = Publication { is_sharded, channel: channel.to_vec(), message: message.to_vec() };
         // A send error means that the server is stopping.
         let _ = self.requests.send(DriverRequest::Publish { publication, queued_bytes: ticket });
     }

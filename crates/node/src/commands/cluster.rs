@@ -10,7 +10,7 @@ use gossip::{LinkId, OperatorCommand, OperatorReply};
 use resp::{Args, Writer};
 use slot_routing::ClientTransport;
 
-use crate::cluster::{Cluster, SharedGossip};
+use crate::cluster::{ClusterHandle, SharedGossip};
 use crate::connection::Connection;
 use crate::server::Server;
 
@@ -25,13 +25,13 @@ pub(super) fn reply_without_waiting(
     command: ClusterCommand,
     context: &mut Context<'_>,
 ) -> Result<CommandOutcome, CommandError> {
-    let Some(cluster) = &server.cluster else { return Err(CommandError::text(CLUSTER_DISABLED)) };
+    let Some(cluster) = &server.cluster else { return Err(CommandError::text(CLUSTER_DISABLED_ERROR)) };
     let query = match ParsedCommand::from_command(command) {
         ParsedCommand::Query(query) if !context.can_block() => query,
         ParsedCommand::Query(_)
         | ParsedCommand::Links
         | ParsedCommand::Change(_)
-        | ParsedCommand::Move(_) => {
+        | ParsedCommand::Migration(_) => {
             return Ok(CommandOutcome::Defer(NodeCommand::Cluster(command)));
         }
     };
@@ -41,7 +41,7 @@ pub(super) fn reply_without_waiting(
         .map_err(|text| CommandError::Text(text.into()))
 }
 
-const CLUSTER_DISABLED: &str = "ERR This instance has cluster support disabled";
+const CLUSTER_DISABLED_ERROR: &str = "ERR This instance has cluster support disabled";
 
 /// A command that is answered from the topology and the cluster state, without a request to the driver.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +65,7 @@ enum ParsedCommand {
     Links,
     Change(ClusterChange),
     /// A command of atomic slot migration.
-    Move(MigrationCommand),
+    Migration(MigrationCommand),
 }
 
 impl ParsedCommand {
@@ -95,11 +95,11 @@ impl ParsedCommand {
             ClusterCommand::SaveConfig => Self::Change(ClusterChange::SaveConfig),
             ClusterCommand::SetConfigEpoch => Self::Change(ClusterChange::SetConfigEpoch),
             ClusterCommand::SetSlot => Self::Change(ClusterChange::SetSlot),
-            ClusterCommand::CancelSlotMigrations => Self::Move(MigrationCommand::Cancel),
-            ClusterCommand::GetSlotMigrations => Self::Move(MigrationCommand::List),
-            ClusterCommand::MigrateSlots => Self::Move(MigrationCommand::Begin),
-            ClusterCommand::Migration => Self::Move(MigrationCommand::Pull),
-            ClusterCommand::SyncSlots => Self::Move(MigrationCommand::Sync),
+            ClusterCommand::CancelSlotMigrations => Self::Migration(MigrationCommand::Cancel),
+            ClusterCommand::GetSlotMigrations => Self::Migration(MigrationCommand::List),
+            ClusterCommand::MigrateSlots => Self::Migration(MigrationCommand::Begin),
+            ClusterCommand::Migration => Self::Migration(MigrationCommand::Pull),
+            ClusterCommand::SyncSlots => Self::Migration(MigrationCommand::Sync),
         }
     }
 }
@@ -113,9 +113,9 @@ pub(crate) async fn run_cluster_command(
     let server = connection.server.clone();
     let (protocol, via) = (connection.session.protocol(), connection.session.client().connection.transport);
     let Some(cluster) = server.cluster.clone() else {
-        return Writer::new(connection.output(), protocol).error(CLUSTER_DISABLED);
+        return Writer::new(connection.output(), protocol).error(CLUSTER_DISABLED_ERROR);
     };
-    if let ParsedCommand::Move(MigrationCommand::Sync) = ParsedCommand::from_command(command) {
+    if let ParsedCommand::Migration(MigrationCommand::Sync) = ParsedCommand::from_command(command) {
         return migrations::execute_syncslots(connection, args);
     }
     let mut out = Vec::new();
@@ -127,7 +127,7 @@ pub(crate) async fn run_cluster_command(
 
 async fn execute_cluster_command(
     server: &Server,
-    cluster: &Cluster,
+    cluster: &ClusterHandle,
     command: ClusterCommand,
     args: Args<'_>,
     transport: ClientTransport,
@@ -141,7 +141,7 @@ async fn execute_cluster_command(
             }
         }
         ParsedCommand::Links => reply_links(cluster, reply).await?,
-        ParsedCommand::Move(step) => {
+        ParsedCommand::Migration(step) => {
             cluster.wait_for_pending_requests().await?;
             migrations::execute_migration_command(server, step, args, reply);
         }
@@ -197,7 +197,7 @@ fn reply_to_query(
             }
         }
         StateQuery::CountFailureReports => {
-            let count = gossip.failure_reports(&node).map_err(failed)?;
+            let count = gossip.count_failure_reports(&node).map_err(failed)?;
             reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
@@ -205,14 +205,14 @@ fn reply_to_query(
 }
 
 async fn execute_operator_command(
-    cluster: &Cluster,
+    cluster: &ClusterHandle,
     command: OperatorCommand,
     reply: &mut Writer<'_>,
 ) -> Option<()> {
     match cluster.execute(command).await? {
         Ok(OperatorReply::Ok) => reply.ok(),
-        Ok(OperatorReply::Bumped(epoch)) => reply.simple(&format!("BUMPED {epoch}")),
-        Ok(OperatorReply::Still(epoch)) => reply.simple(&format!("STILL {epoch}")),
+        Ok(OperatorReply::EpochBumped(epoch)) => reply.simple(&format!("BUMPED {epoch}")),
+        Ok(OperatorReply::EpochUnchanged(epoch)) => reply.simple(&format!("STILL {epoch}")),
         Err(error @ gossip::OperatorError::NoReplicas) => reply.error(&format!("NOREPLICAS {error}")),
         Err(error) => reply.error(&format!("ERR {error}")),
     }
@@ -220,7 +220,7 @@ async fn execute_operator_command(
 }
 
 /// Replies to CLUSTER LINKS. Returns `None` while the server stops.
-async fn reply_links(cluster: &Cluster, reply: &mut Writer<'_>) -> Option<()> {
+async fn reply_links(cluster: &ClusterHandle, reply: &mut Writer<'_>) -> Option<()> {
     let links = cluster
         .run_query(|driver| {
             let reports = driver.link_reports();
@@ -232,11 +232,11 @@ async fn reply_links(cluster: &Cluster, reply: &mut Writer<'_>) -> Option<()> {
         let queued = i64::try_from(queued).unwrap_or(i64::MAX);
         reply.map(6);
         reply.bulk(b"direction");
-        reply.bulk(if matches!(link.link, LinkId::Out(_)) { b"to" } else { b"from" });
+        reply.bulk(if matches!(link.link, LinkId::Outbound(_)) { b"to" } else { b"from" });
         reply.bulk(b"node");
         reply.bulk(link.node.as_bytes());
         reply.bulk(b"create-time");
-        reply.integer(link.created.0);
+        reply.integer(link.created_at.0);
         reply.bulk(b"events");
         reply.bulk(if queued > 0 { b"rw" } else { b"r" });
         reply.bulk(b"send-buffer-allocated");

@@ -12,12 +12,12 @@ use config::{Config, ReplaceMethod, RewriteExtent, SetError, keys};
 
 /// Replies to CONFIG GET pattern [pattern ...].
 pub(crate) fn get_parameters(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
-    let patterns = args.from(2);
+    let patterns = args.skip(2);
     let matched = |name: &str| {
         patterns.iter().find(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
     };
     let mut all = config.visible_parameters();
-    let hidden = |pattern: &[u8]| config.find_hidden(std::str::from_utf8(pattern).ok()?);
+    let hidden = |pattern: &[u8]| config.find_hidden_parameter(std::str::from_utf8(pattern).ok()?);
     all.extend(patterns.iter().filter_map(hidden));
     let mut found: Vec<_> =
         all.iter().filter_map(|(name, value)| Some((*name, value, matched(name)?))).collect();
@@ -32,7 +32,11 @@ pub(crate) fn get_parameters(config: &Config, args: Args<'_>, reply: &mut Writer
 }
 
 /// Executes CONFIG SET name value [name value ...]. `is_local_client` says whether the client is on this host.
-pub(crate) async fn set_parameters(server: &Arc<Server>, args: Args<'_>, local: bool) -> Result<(), String> {
+pub(crate) async fn set_parameters(
+    server: &Arc<Server>,
+    args: Args<'_>,
+    is_local_client: bool,
+) -> Result<(), String> {
     let words: Vec<String> =
         args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     if !words.len().is_multiple_of(2) {
@@ -49,9 +53,9 @@ pub(crate) async fn set_parameters(server: &Arc<Server>, args: Args<'_>, local: 
     {
         return Err(CommandError::Loading.to_string());
     }
-    let trusted = server.engine.settings.protected_configs.allows(local);
+    let trusted = server.engine.settings.protected_configs.allows(is_local_client);
     let changed = server.config.set(&changes, trusted).map_err(|(name, error)| match error {
-        SetError::Unknown => {
+        SetError::UnknownParameter => {
             let shown = name.split('\0').next().unwrap_or_default();
             format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'")
         }
@@ -87,9 +91,9 @@ fn format_users(server: &Server) -> Vec<Vec<String>> {
     if config.get(keys::ACLFILE).is_some() {
         return Vec::new();
     }
-    let names_default = config.user_lines().iter().any(|line| line.arguments()[0] == acl::DEFAULT);
+    let names_default = config.user_lines().iter().any(|line| line.arguments()[0] == acl::DEFAULT_USER_NAME);
     let password = config.get(keys::REQUIREPASS).unwrap_or_default();
-    let lines = server.engine.users.read().lines(password.as_bytes(), names_default);
+    let lines = server.engine.users.read().to_config_lines(password.as_bytes(), names_default);
     let text =
         |words: &Vec<Vec<u8>>| words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     lines.iter().map(text).collect()

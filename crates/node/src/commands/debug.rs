@@ -59,7 +59,7 @@ pub(super) async fn run_debug(connection: &mut Connection, command: DebugCommand
         DebugCommand::Mallctl => return run_mallctl(connection, args),
         DebugCommand::MallctlStr => return run_mallctl_str(connection, args),
         DebugCommand::PauseCron => {
-            server.housekeeping.cron_paused.store(&args[2] == b"1", Ordering::Relaxed);
+            server.housekeeping.is_cron_paused.store(&args[2] == b"1", Ordering::Relaxed);
             Ok(())
         }
         DebugCommand::Reload => reload_dataset(&server, args).await,
@@ -102,11 +102,11 @@ async fn debug_sleep(server: &Server, args: Args<'_>) -> ShellResult {
 /// Executes DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. If a key exists both in memory and in the file, Redis exits
 /// without MERGE; here the value in the file wins.
 async fn reload_dataset(server: &Arc<Server>, args: Args<'_>) -> ShellResult {
-    let mut how = ReloadOptions { save: true, merge: false };
+    let mut how = ReloadOptions { saves_first: true, merges: false };
     for word in args.iter().skip(2) {
         match word.to_ascii_lowercase().as_slice() {
-            b"nosave" => how.save = false,
-            b"noflush" => how.merge = true,
+            b"nosave" => how.saves_first = false,
+            b"noflush" => how.merges = true,
             b"merge" => {}
             _ => {
                 return Err(
@@ -159,12 +159,12 @@ fn raise_segfault() -> ShellResult {
 
 /// Replaces this process by a new server. DEBUG RESTART [milliseconds] saves the data first, DEBUG CRASH-AND-RECOVER
 /// [milliseconds] does not.
-async fn restart_server(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> ShellResult {
+async fn restart_server(server: &Arc<Server>, args: Args<'_>, saves_data: bool) -> ShellResult {
     let delay = match args.get(2) {
         None => 0,
         Some(word) => resp::parse_i64(word).unwrap_or(0).max(0).unsigned_abs(),
     };
-    if in_order {
+    if saves_data {
         if server.identity.config_file.is_some() {
             super::config::rewrite_config(server, RewriteExtent::Changed)?;
         }
@@ -207,8 +207,8 @@ async fn kill_links(server: &Server, args: Args<'_>) -> ShellResult {
     let Ok(node) = name.parse::<NodeId>() else { return Err(unknown) };
     let known = cluster.run_query(move |driver| {
         driver.kill_links(node, |link| match link {
-            LinkId::Out(_) => which != b"from",
-            LinkId::In(_) => which != b"to",
+            LinkId::Outbound(_) => which != b"from",
+            LinkId::Inbound(_) => which != b"to",
         })
     });
     if known.await.unwrap_or(false) { Ok(()) } else { Err(unknown) }

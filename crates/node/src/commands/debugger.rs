@@ -19,19 +19,19 @@ type CommandWords = Vec<Vec<u8>>;
 /// The debugger's ends of the channels to its connection.
 #[derive(Debug)]
 struct DebuggerChannel {
-    output: UnboundedSender<Vec<u8>>,
-    commands: Receiver<CommandWords>,
+    output_sender: UnboundedSender<Vec<u8>>,
+    command_receiver: Receiver<CommandWords>,
 }
 
 impl DebugConsole for DebuggerChannel {
     fn send(&mut self, bytes: Vec<u8>) {
         // An error means that the connection has ended.
-        let _ = self.output.send(bytes);
+        let _ = self.output_sender.send(bytes);
     }
 
     fn receive(&mut self, stopped: &dyn Fn() -> bool) -> Option<CommandWords> {
         loop {
-            match self.commands.recv_timeout(STOP_CHECK_INTERVAL) {
+            match self.command_receiver.recv_timeout(STOP_CHECK_INTERVAL) {
                 Ok(words) => return Some(words),
                 Err(RecvTimeoutError::Timeout) if !stopped() => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
@@ -43,7 +43,7 @@ impl DebugConsole for DebuggerChannel {
 pub(super) async fn run_debugger(connection: &mut Connection, args: Args<'_>) {
     let (words, mut said) = unbounded_channel();
     let (commands, received) = channel();
-    let far = DebuggerChannel { output: words.clone(), commands: received };
+    let far = DebuggerChannel { output_sender: words.clone(), command_receiver: received };
     let script = DebuggedScript::new(&mut connection.session, Request::from(args), Box::new(far));
     let server = connection.server.clone();
     let thread = std::thread::Builder::new().name("debugger".to_owned()).spawn(move || {
@@ -56,12 +56,12 @@ pub(super) async fn run_debugger(connection: &mut Connection, args: Args<'_>) {
     if let Err(error) = thread {
         return connection.reply().error(&format!("ERR no thread for the debugger: {error}"));
     }
-    relay(connection, &mut said, commands).await;
+    relay_debugger_io(connection, &mut said, commands).await;
 }
 
 /// Transfers commands and output until the script ends or the client disconnects. A disconnect closes the channel,
 /// which the debugger notices.
-async fn relay(
+async fn relay_debugger_io(
     connection: &mut Connection,
     output: &mut tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>,
     commands: Sender<CommandWords>,
@@ -85,5 +85,5 @@ async fn relay(
         }
     }
     // An error is ignored here, because it is reported when the connection ends.
-    let _ = connection.send_out().await;
+    let _ = connection.send_pending_output().await;
 }

@@ -29,7 +29,7 @@ enum SectionVisibility {
 struct InfoSection {
     name: &'static str,
     visibility: SectionVisibility,
-    write: SectionSource,
+    source: SectionSource,
 }
 
 /// How the thread that renders INFO may read the data.
@@ -53,33 +53,37 @@ enum SectionSource {
 
 const fn server_section(
     name: &'static str,
-    shown: SectionVisibility,
+    visibility: SectionVisibility,
     write: fn(&Server, &mut InfoText),
 ) -> InfoSection {
-    InfoSection { name, visibility: shown, write: SectionSource::Server(write) }
+    InfoSection { name, visibility, source: SectionSource::Server(write) }
 }
 
 /// All sections, in the order of the output.
 const SECTIONS: &[InfoSection] = &[
-    server_section("Server", SectionVisibility::ByDefault, process::write_server),
+    server_section("Server", SectionVisibility::ByDefault, process::write_server_section),
     server_section("Clients", SectionVisibility::ByDefault, process::write_clients_section),
-    server_section("Memory", SectionVisibility::ByDefault, memory::write_memory),
-    server_section("Persistence", SectionVisibility::ByDefault, data::write_persistence),
-    server_section("Stats", SectionVisibility::ByDefault, stats::write_stats),
-    server_section("Replication", SectionVisibility::ByDefault, data::write_replication),
-    server_section("CPU", SectionVisibility::ByDefault, process::write_cpu),
+    server_section("Memory", SectionVisibility::ByDefault, memory::write_memory_section),
+    server_section("Persistence", SectionVisibility::ByDefault, data::write_persistence_section),
+    server_section("Stats", SectionVisibility::ByDefault, stats::write_stats_section),
+    server_section("Replication", SectionVisibility::ByDefault, data::write_replication_section),
+    server_section("CPU", SectionVisibility::ByDefault, process::write_cpu_section),
     server_section("Modules", SectionVisibility::WithModules, |_, _| {}),
-    server_section("Commandstats", SectionVisibility::OnRequest, stats::write_commandstats),
-    server_section("Errorstats", SectionVisibility::ByDefault, stats::write_errorstats),
-    server_section("Latencystats", SectionVisibility::OnRequest, stats::write_latencystats),
-    server_section("Cluster", SectionVisibility::ByDefault, process::write_cluster),
+    server_section("Commandstats", SectionVisibility::OnRequest, stats::write_commandstats_section),
+    server_section("Errorstats", SectionVisibility::ByDefault, stats::write_errorstats_section),
+    server_section("Latencystats", SectionVisibility::OnRequest, stats::write_latencystats_section),
+    server_section("Cluster", SectionVisibility::ByDefault, process::write_cluster_section),
     // Client libraries parse a header as one word, so a section whose header contains a space is not included by
     // default.
-    server_section("Scripting Engines", SectionVisibility::OnRequest, process::write_scripting_engines),
+    server_section(
+        "Scripting Engines",
+        SectionVisibility::OnRequest,
+        process::write_scripting_engines_section,
+    ),
     InfoSection {
         name: "Keyspace",
         visibility: SectionVisibility::ByDefault,
-        write: SectionSource::DataAccess(data::write_keyspace),
+        source: SectionSource::DataAccess(data::write_keyspace_section),
     },
 ];
 
@@ -94,20 +98,20 @@ pub(super) fn reply_info(server: &Server, context: &mut Context<'_>) {
 /// Renders the named sections. Sections about the data are left out if `data` cannot be read.
 pub(crate) fn render_sections(server: &Server, names: &[String], data: &mut DataAccess<'_, '_>) -> String {
     let mut text = InfoText::default();
-    for section in SECTIONS.iter().filter(|section| is_wanted(names, section)) {
-        if !text.write_raw().is_empty() {
-            text.write_raw().push_str("\r\n");
+    for section in SECTIONS.iter().filter(|section| is_section_requested(names, section)) {
+        if !text.text_mut().is_empty() {
+            text.text_mut().push_str("\r\n");
         }
-        let _ = write!(text.write_raw(), "# {}\r\n", section.name);
-        match section.write {
+        let _ = write!(text.text_mut(), "# {}\r\n", section.name);
+        match section.source {
             SectionSource::Server(write) => write(server, &mut text),
             SectionSource::DataAccess(write) => write(data, &mut text),
         }
     }
-    std::mem::take(text.write_raw())
+    std::mem::take(text.text_mut())
 }
 
-fn is_wanted(names: &[String], section: &InfoSection) -> bool {
+fn is_section_requested(names: &[String], section: &InfoSection) -> bool {
     let by_default = section.visibility == SectionVisibility::ByDefault;
     names.is_empty() && by_default
         || names.iter().any(|word| match word.as_str() {
@@ -127,7 +131,7 @@ mod tests {
     fn sections_are_selected_by_name_and_group() {
         let chosen = |words: &[&str]| {
             let wanted: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-            let names = SECTIONS.iter().filter(|section| is_wanted(&wanted, section));
+            let names = SECTIONS.iter().filter(|section| is_section_requested(&wanted, section));
             names.map(|section| section.name).collect::<Vec<_>>().join(" ")
         };
         let default = "Server Clients Memory Persistence Stats Replication CPU Errorstats Cluster Keyspace";

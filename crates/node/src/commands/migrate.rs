@@ -33,7 +33,7 @@ pub(super) async fn run_migrate(connection: &mut Connection, args: Args<'_>) {
     let mut source = MigrateSource::new(&server, connection.session.db(), order);
     let result = source.migrate_keys().await;
     if let Some(end) = source.last_delete_offset {
-        connection.session.note_write(end, true);
+        connection.session.record_write(end, true);
     }
     match result {
         Ok(text) => connection.reply().simple(text),
@@ -54,18 +54,10 @@ struct MigrateSource<'a> {
 }
 
 impl<'a> MigrateSource<'a> {
-    fn new(server: &'a Server, db: u16, order: MigrateArgs) -> Self {
+    fn new(server: &'a Server, db: u16, request: MigrateArgs) -> Self {
         let dialer = Dialer::with_link_tls(&server.config, &server.network.tls, keys::TLS_CLUSTER);
-        let held = PausedSlots { pauses: &server.pause_gate, slots: Vec::new() };
-        Self {
-            server,
-            db,
-            request: order,
-            dialer,
-            target: None,
-            paused_slots: held,
-            last_delete_offset: None,
-        }
+        let held = PausedSlots { pause_gate: &server.pause_gate, slots: Vec::new() };
+        Self { server, db, request, dialer, target: None, paused_slots: held, last_delete_offset: None }
     }
 
     async fn migrate_keys(&mut self) -> Result<&'static str, MigrateError> {
@@ -76,15 +68,15 @@ impl<'a> MigrateSource<'a> {
         loop {
             let left = machine.deadline().since(time::instant());
             let outcome = match step {
-                MigrateStep::Reply { result, keep_link } => {
+                MigrateStep::Reply { result, keep_connection: keep_link } => {
                     if let Some(target) = self.target.take().filter(|_| keep_link) {
                         target.return_to_pool(&self.server.migration_targets, &self.request.destination);
                     }
                     return result;
                 }
-                MigrateStep::Capture { hold, keys } => self.capture_keys(&hold, &keys),
+                MigrateStep::Capture { pause_slots: hold, keys } => self.capture_keys(&hold, &keys),
                 MigrateStep::Release { key, captured } => self.delete_key(key, &captured),
-                MigrateStep::Connect { reconnects: anew } => {
+                MigrateStep::Connect { force_new: anew } => {
                     with_time_left(left, self.connect_target(anew)).await
                 }
                 MigrateStep::Send(bytes) => with_time_left(left, self.send_to_target(&bytes)).await,
@@ -106,7 +98,7 @@ impl<'a> MigrateSource<'a> {
         let now = time::now();
         let engine = &self.server.engine;
         let capture = |(key, dialect): &(usize, Dialect)| {
-            engine.capture(self.db, &self.request.keys[*key], now, *dialect)
+            engine.capture_key(self.db, &self.request.keys[*key], now, *dialect)
         };
         MigrateStepResult::Captured(keys.iter().map(capture).collect())
     }
@@ -114,16 +106,16 @@ impl<'a> MigrateSource<'a> {
     fn delete_key(&mut self, key: usize, captured: &CapturedKey) -> MigrateStepResult {
         let (engine, key) = (&self.server.engine, &self.request.keys[key]);
         let outcome =
-            with_scratch(|scratch| engine.release(&scratch.worker, self.db, key, time::now(), captured));
+            with_scratch(|scratch| engine.release_key(&scratch.worker, self.db, key, time::now(), captured));
         if let Ok(ReleaseResult::Deleted(end)) = outcome {
             self.last_delete_offset = end.or(self.last_delete_offset);
         }
         MigrateStepResult::Released(outcome)
     }
 
-    async fn connect_target(&mut self, reconnects: bool) -> MigrateStepResult {
+    async fn connect_target(&mut self, is_reconnect: bool) -> MigrateStepResult {
         let (destination, timeout) = (&self.request.destination, self.request.timeout);
-        let target = match reconnects {
+        let target = match is_reconnect {
             true => TargetConnection::connect(&self.dialer, destination, timeout).await,
             false => {
                 TargetConnection::acquire(&self.server.migration_targets, &self.dialer, destination, timeout)
@@ -135,7 +127,7 @@ impl<'a> MigrateSource<'a> {
                 let (kept, to_self) =
                     (target.is_from_pool(), target.is_this_server(&self.server.network.listeners));
                 self.target = Some(target);
-                MigrateStepResult::Connected { is_reused: kept, to_self }
+                MigrateStepResult::Connected { is_reused: kept, is_own_server: to_self }
             }
             Err(failure) => MigrateStepResult::ConnectFailed(failure),
         }
@@ -151,7 +143,7 @@ impl<'a> MigrateSource<'a> {
 
     async fn read_from_target(&mut self) -> MigrateStepResult {
         let answer = match &mut self.target {
-            Some(target) => target.read().await.ok(),
+            Some(target) => target.read_reply().await.ok(),
             None => None,
         };
         answer.map_or(MigrateStepResult::ReadFailed, MigrateStepResult::Replied)
@@ -161,21 +153,21 @@ impl<'a> MigrateSource<'a> {
 /// Waits for the result of a step, at most for the time that remains of the command's timeout.
 async fn with_time_left(
     time_left: Duration,
-    outcome: impl Future<Output = MigrateStepResult>,
+    step: impl Future<Output = MigrateStepResult>,
 ) -> MigrateStepResult {
-    tokio::time::timeout(time_left, outcome).await.unwrap_or(MigrateStepResult::Deadline)
+    tokio::time::timeout(time_left, step).await.unwrap_or(MigrateStepResult::Deadline)
 }
 
 /// Slots with paused writes. The writes resume on drop.
 struct PausedSlots<'a> {
-    pauses: &'a PauseGate,
+    pause_gate: &'a PauseGate,
     slots: Vec<Slot>,
 }
 
 impl PausedSlots<'_> {
     fn pause_slots(&mut self, slots: &[Slot]) {
         for slot in slots {
-            if !self.slots.contains(slot) && self.pauses.hold_slot(*slot) {
+            if !self.slots.contains(slot) && self.pause_gate.hold_slot(*slot) {
                 self.slots.push(*slot);
             }
         }
@@ -184,6 +176,6 @@ impl PausedSlots<'_> {
 
 impl Drop for PausedSlots<'_> {
     fn drop(&mut self) {
-        self.slots.iter().for_each(|slot| self.pauses.free_slot(*slot));
+        self.slots.iter().for_each(|slot| self.pause_gate.release_slot(*slot));
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn run_psync(connection: &mut Connection, args: Args<'_>) {
     {
         return refuse(text);
     }
-    if !server.replication.can_serve(request.as_ref().filter(|_| !fetched)) {
+    if !server.replication.can_serve_replica(request.as_ref().filter(|_| !fetched)) {
         return refuse("NOMASTERLINK Can't SYNC while not connected with my master");
     }
     if !served {
@@ -48,17 +48,17 @@ pub(super) fn run_psync(connection: &mut Connection, args: Args<'_>) {
     }
     let profile = connection.profile.take().map(|profile| *profile).unwrap_or_default();
     let id = connection.session.id();
-    match connection.hand_over() {
+    match connection.detach() {
         Ok(given) => {
             let newcomer = JoiningReplica {
-                link: connection.session.client().connection.clone(),
+                connection_info: connection.session.client().connection.clone(),
                 id,
                 socket: given.socket,
-                address: given.address,
-                input: given.input,
-                unsent_output: given.unsent,
+                source_address: given.address,
+                unprocessed_input: given.unprocessed_input,
+                unsent_output: given.unsent_replies,
                 profile,
-                request,
+                psync_request: request,
             };
             server.replication.send_event(ReplicationEvent::ReplicaJoined(Box::new(newcomer)));
         }
@@ -100,8 +100,8 @@ pub(super) fn run_failover(server: &Arc<Server>, args: Args<'_>) -> ShellResult 
 pub(super) fn run_replconf(connection: &mut Connection, args: Args<'_>) {
     let replication = connection.server.replication.clone();
     let profile = connection.profile.get_or_insert_default();
-    let outcome = match profile.replconf(args) {
-        Ok(ReplconfAction::SnapshotOver(rdb)) => {
+    let outcome = match profile.apply_replconf(args) {
+        Ok(ReplconfAction::UseSnapshotConnection(rdb)) => {
             replication.link_channels(profile, rdb).map(|()| ReplconfAction::Ok)
         }
         outcome => outcome,
@@ -111,7 +111,7 @@ pub(super) fn run_replconf(connection: &mut Connection, args: Args<'_>) {
     match outcome {
         Ok(ReplconfAction::Ok) => reply.ok(),
         // These are sent between master and replica, and Redis does not reply to them.
-        Ok(ReplconfAction::Ack(_) | ReplconfAction::GetAck | ReplconfAction::SnapshotOver(_)) => {}
+        Ok(ReplconfAction::Ack(_) | ReplconfAction::GetAck | ReplconfAction::UseSnapshotConnection(_)) => {}
         Err(error) => reply.error(&error.to_string()),
     }
 }
@@ -121,7 +121,7 @@ pub(super) fn run_replicaof(server: &Server, client: &Client, args: Args<'_>, re
     if server.engine.topology.is_some() {
         return reply.error("ERR REPLICAOF not allowed in cluster mode.");
     }
-    if server.failover.is_under_way() {
+    if server.failover.is_running() {
         return reply.error("ERR REPLICAOF not allowed while failing over.");
     }
     let (host, port) = (&args[1], &args[2]);
@@ -162,6 +162,6 @@ pub(super) fn run_replicaof(server: &Server, client: &Client, args: Args<'_>, re
 
 /// Describes a client for the log, as CLIENT LIST does.
 fn describe_client(server: &Server, client: &Client) -> String {
-    let line = client.describe(process::time::now(), &server.engine.catalogue);
+    let line = client.format_line(process::time::now(), &server.engine.catalogue);
     String::from_utf8_lossy(&line).into_owned()
 }

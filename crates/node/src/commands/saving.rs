@@ -34,7 +34,7 @@ pub(super) fn run_bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>
     let option = args.get(1).map(<[u8]>::to_ascii_lowercase);
     match option.as_deref() {
         Some(b"cancel") if args.len() == 2 => {
-            if !server.durability.saving.cancel() {
+            if !server.durability.rdb_saves.cancel() {
                 return Err("ERR Background saving is currently not in progress or scheduled".to_owned());
             }
             reply.simple("Background saving cancelled");

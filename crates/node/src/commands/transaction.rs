@@ -23,7 +23,7 @@ pub(super) async fn run_exec(connection: &mut Connection) {
             // A command that takes over the connection would interrupt the reply to EXEC.
             connection.reply().error("ERR Command not allowed inside a transaction");
         } else {
-            Box::pin(super::run_counted(connection, command, request.args())).await;
+            Box::pin(super::run_and_record(connection, command, request.args())).await;
         }
         reply = Some(connection.output.copy_since(mark).to_vec());
         connection.output.discard_since(mark);

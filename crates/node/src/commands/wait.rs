@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use engine::{Context, UnblockReason};
 use process::time;
-use replication::wait::{AppendOnlyOff, CopyCount, RequiredCopies};
+use replication::wait::{AppendOnlyOffError, CopyCount, RequiredCopies};
 use resp::{Args, Writer};
 
 use super::ShellResult;
-use crate::connection::{Connection, Waited};
+use crate::connection::{Connection, WaitOutcome};
 use crate::replication::Replication;
 use crate::replication::copy_waiters::WaitStart;
 use crate::server::Server;
@@ -73,7 +73,7 @@ pub(super) fn parse_waitaof(replication: &Replication, args: Args<'_>) -> WaitRe
                     are just local and are not propagated.",
         );
     }
-    Ok((RequiredCopies::Synced { local: local > 0, replicas: at }, timeout))
+    Ok((RequiredCopies::Synced { requires_local_file: local > 0, replicas: at }, timeout))
 }
 
 fn parse_timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
@@ -113,9 +113,9 @@ async fn wait_for_copies(
     let waited = connection.wait(in_time).await;
     replication.remove_waiter(token, offset);
     let how = match waited {
-        Waited::Done(Some(copies)) => return copies.map_err(append_only_off_error),
-        Waited::Done(None) | Waited::Gone => UnblockReason::Timeout,
-        Waited::Unblocked(how) => how,
+        WaitOutcome::Done(Some(copies)) => return copies.map_err(append_only_off_error),
+        WaitOutcome::Done(None) | WaitOutcome::Disconnected => UnblockReason::Timeout,
+        WaitOutcome::Unblocked(how) => how,
     };
     if how == UnblockReason::RoleChanged {
         connection.session.close_after_reply();
@@ -126,7 +126,7 @@ async fn wait_for_copies(
     }
 }
 
-fn append_only_off_error(_: AppendOnlyOff) -> &'static str {
+fn append_only_off_error(_: AppendOnlyOffError) -> &'static str {
     "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
 }
 
@@ -136,7 +136,7 @@ fn write_copies(reply: &mut Writer<'_>, required: RequiredCopies, copies: CopyCo
         RequiredCopies::Acknowledged { .. } => reply.integer(replicas),
         RequiredCopies::Synced { .. } => {
             reply.array(2);
-            reply.integer(i64::from(copies.local));
+            reply.integer(i64::from(copies.is_on_local_disk));
             reply.integer(replicas);
         }
     }

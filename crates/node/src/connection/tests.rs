@@ -3,7 +3,7 @@
 
 use config::Config;
 use durability::stream::{EngineLogHandle, SharedLog};
-use engine::{Commands, Engine};
+use engine::{CommandSet, Engine};
 use keyspace::Keyspace;
 use net::scratch::install_scratch;
 use replication::CursorId;
@@ -17,16 +17,16 @@ use crate::server::ServerIdentity;
 use crate::server::settings;
 use crate::workers::connection_slot::ConnectionSlots;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server without threads and listeners that replies to writes only after its log is committed.
-struct Fixture {
+struct TestServer {
     server: Arc<Server>,
     cursor: CursorId,
-    read: ReplOffset,
+    read_offset: ReplOffset,
 }
 
-impl Fixture {
+impl TestServer {
     fn new(parameters: &[(&str, &[&str])]) -> Self {
         let config = Config::default();
         for (name, words) in parameters {
@@ -34,7 +34,7 @@ impl Fixture {
             config.load(name, &words).unwrap();
         }
         let log = SharedLog::new(1 << 20);
-        let commands = Commands::new(::commands::for_server());
+        let commands = CommandSet::new(::commands::server_registry());
         let catalogue = commands.registry().catalogue();
         let engine =
             Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(EngineLogHandle(log.clone())));
@@ -47,13 +47,13 @@ impl Fixture {
         let read = log.position().offset;
         let cursor = log.add_cursor(read);
         drop(log);
-        Self { server, cursor, read }
+        Self { server, cursor, read_offset: read }
     }
 
     /// Opens a client connection, and spawns the task that serves it.
     fn connect(&self) -> (UnixStream, Arc<Client>, JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        self.server.network.connected.fetch_add(1, Ordering::Relaxed);
+        self.server.network.client_count.fetch_add(1, Ordering::Relaxed);
         let connection = Connection::new(self.server.clone(), Stream::Unix(theirs), 1).unwrap();
         let client = connection.session.client().clone();
         (ours, client, tokio::spawn(Arc::<ConnectionSlots>::default().serve(Box::new(connection))))
@@ -63,28 +63,28 @@ impl Fixture {
     fn commit(&mut self) {
         let mut bytes = Vec::new();
         self.server.replication.log.lock().read(self.cursor, 1 << 20, &mut bytes).unwrap();
-        self.read.0 += bytes.len() as u64;
+        self.read_offset.0 += bytes.len() as u64;
         let point = &self.server.replication.commit_point;
-        point.publish(HistoryOffset { history: point.history(), offset: self.read });
+        point.publish(HistoryOffset { history: point.history(), offset: self.read_offset });
     }
 }
 
-async fn until(condition: impl Fn() -> bool) {
+async fn wait_until(condition: impl Fn() -> bool) {
     let began = std::time::Instant::now();
     while !condition() {
-        assert!(began.elapsed() < TIMEOUT, "it does not come to that");
+        assert!(began.elapsed() < TEST_TIMEOUT, "it does not come to that");
         tokio::task::yield_now().await;
     }
 }
 
 /// Waits until `bytes` bytes are pending for the client, and checks that nothing was sent.
-async fn held(socket: &UnixStream, client: &Client, bytes: usize) {
-    until(|| client.unsent_bytes.load(Ordering::Relaxed) == bytes).await;
+async fn assert_output_is_held(socket: &UnixStream, client: &Client, bytes: usize) {
+    wait_until(|| client.unsent_bytes.load(Ordering::Relaxed) == bytes).await;
     let read = socket.try_read(&mut [0]);
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::WouldBlock, "a held reply was sent");
 }
 
-async fn answered(socket: &mut UnixStream, reply: &str) {
+async fn assert_reply(socket: &mut UnixStream, reply: &str) {
     let mut bytes = vec![0; reply.len()];
     socket.read_exact(&mut bytes).await.unwrap();
     assert_eq!(String::from_utf8(bytes).unwrap(), reply);
@@ -93,66 +93,66 @@ async fn answered(socket: &mut UnixStream, reply: &str) {
 /// One client writes and waits for the commit, while another client reads and is answered at once.
 #[tokio::test]
 async fn write_is_answered_after_its_effect_is_committed() {
-    let mut fixture = Fixture::new(&[]);
+    let mut fixture = TestServer::new(&[]);
     let (mut writer, client, _) = fixture.connect();
     let (mut reader, ..) = fixture.connect();
     writer.write_all(b"GET k\r\n").await.unwrap();
-    answered(&mut writer, "$-1\r\n").await;
+    assert_reply(&mut writer, "$-1\r\n").await;
     writer.write_all(b"SET k v\r\n").await.unwrap();
-    held(&writer, &client, 5).await;
+    assert_output_is_held(&writer, &client, 5).await;
     reader.write_all(b"GET k\r\n").await.unwrap();
-    answered(&mut reader, "$1\r\nv\r\n").await;
+    assert_reply(&mut reader, "$1\r\nv\r\n").await;
     fixture.commit();
-    answered(&mut writer, "+OK\r\n").await;
+    assert_reply(&mut writer, "+OK\r\n").await;
     // The write is already committed, so the reply to this read is sent at once.
     writer.write_all(b"GET k\r\n").await.unwrap();
-    answered(&mut writer, "$1\r\nv\r\n").await;
+    assert_reply(&mut writer, "$1\r\nv\r\n").await;
 }
 
 /// A client sends a second batch while replies to the first are held, and gets all replies in order. A read before a
 /// write may be answered early, since the time slice can end between them.
 #[tokio::test]
 async fn later_replies_stay_behind_a_held_reply() {
-    let mut fixture = Fixture::new(&[]);
+    let mut fixture = TestServer::new(&[]);
     let (mut socket, client, _) = fixture.connect();
     socket.write_all(b"SET k v\r\nPING\r\n").await.unwrap();
-    held(&socket, &client, 12).await;
+    assert_output_is_held(&socket, &client, 12).await;
     socket.write_all(b"PING\r\n").await.unwrap();
-    held(&socket, &client, 19).await;
+    assert_output_is_held(&socket, &client, 19).await;
     fixture.commit();
-    answered(&mut socket, "+OK\r\n+PONG\r\n+PONG\r\n").await;
+    assert_reply(&mut socket, "+OK\r\n+PONG\r\n+PONG\r\n").await;
     socket.write_all(b"SET k v\r\nGET k\r\n").await.unwrap();
-    held(&socket, &client, 12).await;
+    assert_output_is_held(&socket, &client, 12).await;
     fixture.commit();
-    answered(&mut socket, "+OK\r\n$1\r\nv\r\n").await;
+    assert_reply(&mut socket, "+OK\r\n$1\r\nv\r\n").await;
 }
 
 /// A node command such as WAIT starts only after earlier replies were sent. The replies of the transaction that follows
 /// it are sent together.
 #[tokio::test]
 async fn node_command_runs_after_held_replies_were_sent() {
-    let mut fixture = Fixture::new(&[]);
+    let mut fixture = TestServer::new(&[]);
     let (mut socket, client, _) = fixture.connect();
     socket.write_all(b"SET k v\r\nWAIT 0 0\r\nSET k w\r\nMULTI\r\nSET k x\r\nEXEC\r\n").await.unwrap();
-    until(|| fixture.server.replication.commit_point.has_waiters()).await;
-    held(&socket, &client, 5).await;
+    wait_until(|| fixture.server.replication.commit_point.has_waiters()).await;
+    assert_output_is_held(&socket, &client, 5).await;
     fixture.commit();
-    answered(&mut socket, "+OK\r\n:0\r\n").await;
-    held(&socket, &client, 28).await;
+    assert_reply(&mut socket, "+OK\r\n:0\r\n").await;
+    assert_output_is_held(&socket, &client, 28).await;
     fixture.commit();
-    answered(&mut socket, "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n").await;
+    assert_reply(&mut socket, "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n").await;
 }
 
 /// A client that sends QUIT after a write gets the reply to the write before the connection closes.
 #[tokio::test]
 async fn connection_closes_after_its_held_replies() {
-    let mut fixture = Fixture::new(&[]);
+    let mut fixture = TestServer::new(&[]);
     let (mut socket, client, served) = fixture.connect();
     socket.write_all(b"SET k v\r\nQUIT\r\n").await.unwrap();
-    held(&socket, &client, 10).await;
+    assert_output_is_held(&socket, &client, 10).await;
     assert!(!served.is_finished());
     fixture.commit();
-    answered(&mut socket, "+OK\r\n+OK\r\n").await;
+    assert_reply(&mut socket, "+OK\r\n+OK\r\n").await;
     assert_eq!(socket.read(&mut [0]).await.unwrap(), 0);
     served.await.unwrap();
 }
@@ -161,11 +161,11 @@ async fn connection_closes_after_its_held_replies() {
 /// below those of the new history.
 #[tokio::test]
 async fn held_reply_of_an_ended_history_is_never_sent() {
-    let fixture = Fixture::new(&[]);
+    let fixture = TestServer::new(&[]);
     let point = &fixture.server.replication.commit_point;
     let (mut waiting, client, served) = fixture.connect();
     waiting.write_all(b"SET k v\r\n").await.unwrap();
-    held(&waiting, &client, 5).await;
+    assert_output_is_held(&waiting, &client, 5).await;
     point.end_history();
     assert_eq!(waiting.read(&mut [0]).await.unwrap(), 0);
     served.await.unwrap();
@@ -178,50 +178,50 @@ async fn held_reply_of_an_ended_history_is_never_sent() {
     point.publish(HistoryOffset { history: point.history(), offset: ReplOffset(1 << 40) });
     let (mut later, ..) = fixture.connect();
     later.write_all(b"SET k x\r\n").await.unwrap();
-    answered(&mut later, "+OK\r\n").await;
+    assert_reply(&mut later, "+OK\r\n").await;
     assert!(!point.has_waiters());
 }
 
 /// A read is answered although the client's last write, in the ended history, has a larger offset than the new history.
 #[tokio::test]
 async fn reads_do_not_wait_for_an_offset_of_an_ended_history() {
-    let mut fixture = Fixture::new(&[]);
+    let mut fixture = TestServer::new(&[]);
     let (mut socket, client, _) = fixture.connect();
     socket.write_all(b"SET k v\r\n").await.unwrap();
-    held(&socket, &client, 5).await;
+    assert_output_is_held(&socket, &client, 5).await;
     fixture.commit();
-    answered(&mut socket, "+OK\r\n").await;
+    assert_reply(&mut socket, "+OK\r\n").await;
     fixture.server.replication.commit_point.begin_history();
     socket.write_all(b"GET k\r\n").await.unwrap();
-    answered(&mut socket, "$1\r\nv\r\n").await;
+    assert_reply(&mut socket, "$1\r\nv\r\n").await;
 }
 
 /// Connections that close while replies are held are released without waiting for the commit.
 #[tokio::test]
 async fn disconnected_client_is_released() {
-    let fixture = Fixture::new(&[]);
+    let fixture = TestServer::new(&[]);
     let (mut leaver, client, served) = fixture.connect();
     leaver.write_all(b"SET k v\r\n").await.unwrap();
-    held(&leaver, &client, 5).await;
+    assert_output_is_held(&leaver, &client, 5).await;
     drop(leaver);
     served.await.unwrap();
     let (mut victim, client, served) = fixture.connect();
     victim.write_all(b"SET k v\r\nWAIT 0 0\r\n").await.unwrap();
-    held(&victim, &client, 5).await;
+    assert_output_is_held(&victim, &client, 5).await;
     client.kill();
     served.await.unwrap();
     assert!(!fixture.server.replication.commit_point.has_waiters());
-    assert_eq!(fixture.server.network.connected.load(Ordering::Relaxed), 0);
+    assert_eq!(fixture.server.network.client_count.load(Ordering::Relaxed), 0);
 }
 
 /// Held replies count towards the output buffer limit while the log is not committed.
 #[tokio::test]
 async fn held_replies_count_for_the_output_buffer_limit() {
-    let fixture = Fixture::new(&[("client-output-buffer-limit", &["normal", "100", "0", "0"])]);
+    let fixture = TestServer::new(&[("client-output-buffer-limit", &["normal", "100", "0", "0"])]);
     let (mut socket, client, served) = fixture.connect();
     for sent in 1..=20 {
         socket.write_all(b"SET k v\r\n").await.unwrap();
-        held(&socket, &client, sent * 5).await;
+        assert_output_is_held(&socket, &client, sent * 5).await;
     }
     socket.write_all(b"SET k v\r\n").await.unwrap();
     served.await.unwrap();

@@ -15,35 +15,35 @@ use process::stall_detector;
 
 /// The length of a time slice, enough for thousands of short requests. If fifty clients use their slices fully, another
 /// client's request waits for 25 ms.
-const LENGTH_NANOS: u64 = 500_000;
+const TIME_SLICE_NANOS: u64 = 500_000;
 
 /// A connection's time slice on its worker.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
-    is_on: bool,
+pub(super) struct TimeSlice {
+    is_running: bool,
     /// When the work that is not counted yet began, in nanoseconds; `None` if all work is counted.
-    since: Option<u64>,
+    uncounted_since: Option<u64>,
 }
 
-impl Turn {
+impl TimeSlice {
     /// Begins a time slice unless one is running, and counts the work done. Returns whether the slice is over.
     pub(super) fn is_over(&mut self, engine: &Engine, session: &mut Session) -> bool {
         let now = process::time::nanos();
         stall_detector::begin_task(now);
         engine.check_lease(now);
-        if !std::mem::replace(&mut self.is_on, true) {
-            session.set_time_slice_end(now + LENGTH_NANOS);
+        if !std::mem::replace(&mut self.is_running, true) {
+            session.set_time_slice_end(now + TIME_SLICE_NANOS);
         }
-        if let Some(since) = self.since.replace(now) {
+        if let Some(since) = self.uncounted_since.replace(now) {
             session.client().count_worker_nanos(now.saturating_sub(since));
         }
         now >= session.time_slice_end()
     }
 
     /// Counts the work so far, before a node command runs and counts its own work ([`count_work`]).
-    pub(super) fn lend(&mut self, client: &Client) {
+    pub(super) fn suspend_counting(&mut self, client: &Client) {
         stall_detector::end_task();
-        if let Some(since) = self.since.take() {
+        if let Some(since) = self.uncounted_since.take() {
             client.count_worker_nanos(process::time::nanos().saturating_sub(since));
         }
     }
@@ -51,7 +51,7 @@ impl Turn {
     /// Ends the time slice, because the connection waits or yields to others.
     pub(super) fn end(&mut self) {
         stall_detector::end_task();
-        (self.is_on, self.since) = (false, None);
+        (self.is_running, self.uncounted_since) = (false, None);
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn count_work<T>(client: &Client, work: impl Future<Output = T>
 }
 
 /// Yields: the task is polled again after the thread's other tasks have run and its sockets have been polled.
-pub(super) fn give_way<T>(context: &mut Context<'_>) -> Poll<T> {
+pub(super) fn yield_to_other_tasks<T>(context: &mut Context<'_>) -> Poll<T> {
     // `yield_now` wakes the task only after the sockets have been polled. Waking the task here would run it before they
     // are polled.
     let polled = pin!(tokio::task::yield_now()).poll(context);

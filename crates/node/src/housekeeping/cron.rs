@@ -44,21 +44,21 @@ const MEMORY_CHECK_PERIOD: Duration = Duration::from_millis(10);
 const EVICTION_YIELD: Duration = Duration::from_micros(500);
 
 /// Performs the periodic work at each tick, until the server stops.
-pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, targets: Arc<LinkPool>) {
+pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, migration_targets: Arc<LinkPool>) {
     let tick = housekeeping.network.tick.clone();
     let (mut looked, mut seconds, mut quiet) = (time::instant(), 0, 0);
     let (mut counts, mut faults) = (ActivityCounters::default(), FaultLog::default());
     loop {
         let last = tokio::time::Instant::now();
         if quiet >= IDLE_TICKS && can_skip_tick(&housekeeping) {
-            tick.drive_idle_tick(last, || ActivityCounters::read(&housekeeping) == counts).await;
+            tick.drive_idle_tick(last, || ActivityCounters::collect(&housekeeping) == counts).await;
         } else {
             tick.drive_tick(last).await;
         }
         housekeeping.engine.set_wall_clock(time::nanos(), time::unix_micros());
         housekeeping.engine.set_initial_usage(time::now());
         housekeeping.engine.send_invalidations();
-        if housekeeping.cron_paused.load(Ordering::Relaxed) {
+        if housekeeping.is_cron_paused.load(Ordering::Relaxed) {
             continue;
         }
         housekeeping.network.worker_pool.watch_scripts(&housekeeping.engine);
@@ -68,10 +68,10 @@ pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, targets: Arc<LinkP
             (looked, seconds) = (now, seconds + 1);
             run_each_second(&housekeeping, &clients, since, seconds);
             faults.log_faults(&housekeeping.engine, seconds);
-            targets.close_expired(now);
+            migration_targets.close_expired(now);
         }
         housekeeping.engine.pauses.end_expired(&housekeeping.engine.settings, time::now());
-        let before = std::mem::replace(&mut counts, ActivityCounters::read(&housekeeping));
+        let before = std::mem::replace(&mut counts, ActivityCounters::collect(&housekeeping));
         quiet = if counts == before { quiet + 1 } else { 0 };
         housekeeping.is_quiet.store(quiet > 0, Ordering::Relaxed);
         housekeeping.rates.sample(now, counts.rates);
@@ -80,17 +80,22 @@ pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, targets: Arc<LinkP
 
 /// Does the work that is needed only once per second. `second_count` counts the calls; `elapsed` is the time since the
 /// previous call.
-fn run_each_second(housekeeping: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
-    age_keys(&housekeeping.engine, seconds);
+fn run_each_second(
+    housekeeping: &Housekeeping,
+    clients: &[Arc<Client>],
+    elapsed: Duration,
+    second_count: usize,
+) {
+    age_keys(&housekeeping.engine, second_count);
     housekeeping
         .network
         .stats
-        .update_busiest_client(clients, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+        .update_busiest_client(clients, u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
     close_idle_clients(&housekeeping.config, clients);
     close_slow_clients(&housekeeping.network.limits, clients, time::now());
     housekeeping.oom_score.apply(&housekeeping.config, housekeeping.replication.is_replica());
     let interval = housekeeping.config.get(keys::TLS_AUTO_RELOAD_INTERVAL).as_secs();
-    if interval > 0 && (seconds as u64).is_multiple_of(interval) {
+    if interval > 0 && (second_count as u64).is_multiple_of(interval) {
         housekeeping.network.tls.reload_changed(&housekeeping.config);
     }
 }
@@ -133,11 +138,11 @@ fn can_skip_tick(housekeeping: &Housekeeping) -> bool {
 struct ActivityCounters {
     rates: [u64; RATE_COUNT],
     change_count: u64,
-    commands_taken: usize,
+    used_pool_bytes: usize,
 }
 
 impl ActivityCounters {
-    fn read(housekeeping: &Housekeeping) -> Self {
+    fn collect(housekeeping: &Housekeeping) -> Self {
         let workers = housekeeping.engine.worker_stats();
         let traffic = StatisticsTotals::sum_traffic(&housekeeping.network);
         let replicated = &housekeeping.replication.stats;
@@ -152,7 +157,7 @@ impl ActivityCounters {
                 traffic[Counter::Reads],
             ],
             change_count: count_changes(housekeeping),
-            commands_taken: pool_used_bytes(),
+            used_pool_bytes: pool_used_bytes(),
         }
     }
 }
@@ -161,7 +166,8 @@ impl ActivityCounters {
 /// number of used bytes.
 fn count_changes(housekeeping: &Housekeeping) -> u64 {
     let of_worker = |worker: &WorkerStats| {
-        let counters = [&worker.changes, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
+        let counters =
+            [&worker.change_count, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
         counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum::<u64>()
     };
     housekeeping.engine.worker_stats().iter().map(|worker| of_worker(worker)).sum()
@@ -218,12 +224,12 @@ pub(crate) async fn run_active_expiry(housekeeping: Arc<Housekeeping>) {
 /// Runs one expiry cycle. Returns whether more keys are due.
 pub(crate) fn run_expiry_cycle(housekeeping: &Housekeeping) -> bool {
     let end = time::instant() + EXPIRE_CYCLE;
-    let mut more = !housekeeping.cron_paused.load(Ordering::Relaxed) && run_expiry_slice(housekeeping);
+    let mut more = !housekeeping.is_cron_paused.load(Ordering::Relaxed) && run_expiry_slice(housekeeping);
     while more && time::instant() < end {
         std::thread::yield_now();
         more = run_expiry_slice(housekeeping);
     }
-    housekeeping.expiry.timed_out_cycles.fetch_add(u64::from(more), Ordering::Relaxed);
+    housekeeping.expiry_stats.timed_out_cycles.fetch_add(u64::from(more), Ordering::Relaxed);
     more
 }
 
@@ -252,10 +258,10 @@ async fn wait_until_due(housekeeping: &Housekeeping, wake_up: &Notify, earliest:
 fn run_expiry_slice(housekeeping: &Housekeeping) -> bool {
     let (begun, now) = (time::nanos(), time::now());
     let more =
-        with_scratch(|scratch| housekeeping.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_SLICE));
+        with_scratch(|scratch| housekeeping.engine.run_expiry_cycle(&mut scratch.worker, now, EXPIRE_SLICE));
     let nanos = time::nanos().saturating_sub(begun);
-    housekeeping.expiry.spent_nanos.fetch_add(nanos, Ordering::Relaxed);
-    housekeeping.engine.latency.sample("expire-cycle", now, nanos);
+    housekeeping.expiry_stats.spent_nanos.fetch_add(nanos, Ordering::Relaxed);
+    housekeeping.engine.latency.record_if_slow("expire-cycle", now, nanos);
     more
 }
 
@@ -268,7 +274,7 @@ fn expire_period(hz: u32) -> Duration {
 pub(crate) async fn free_deleted_values(engine: Arc<Engine>) {
     let filled = Arc::new(Notify::new());
     let ring = filled.clone();
-    engine.lazy_free.call_when_filled(move || ring.notify_one());
+    engine.lazy_free.call_when_non_empty(move || ring.notify_one());
     loop {
         let engine = engine.clone();
         if let Err(error) = tokio::task::spawn_blocking(move || engine.lazy_free.free_all()).await {
@@ -309,7 +315,7 @@ fn close_idle_clients(config: &Config, clients: &[Arc<Client>]) {
 /// other check would notice them.
 fn close_slow_clients(limits: &ClientLimits, clients: &[Arc<Client>], now: Millis) {
     for client in clients {
-        let since = client.over_soft_limit.load(Ordering::Relaxed);
+        let since = client.over_soft_limit_since.load(Ordering::Relaxed);
         if since > 0 && limits.output_limit_for(client).is_soft_limit_exceeded(since, now) {
             client.close_for_output_limit();
         }
@@ -336,8 +342,8 @@ pub(crate) async fn monitor_memory(housekeeping: Arc<Housekeeping>) {
 
 /// Reads the allocator's statistics, which include memory that workers do not count.
 pub(crate) fn check_memory(housekeeping: &Housekeeping) {
-    let heap = housekeeping.engine.budget.measure(memory::HEAP_COUNTER.total_bytes);
-    housekeeping.memory.record(heap + pool_used_bytes());
+    let heap = housekeeping.engine.budget.measure(memory::ALLOCATOR_STATS.total_bytes);
+    housekeeping.memory.record_peak(heap + pool_used_bytes());
 }
 
 /// Evicts keys for a short time if memory usage exceeds `maxmemory`. Returns whether more keys must be evicted.

@@ -10,35 +10,41 @@ use super::Housekeeping;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemoryOverhead {
     /// Memory that was used when startup had finished.
-    pub(crate) startup: usize,
+    pub(crate) startup_bytes: usize,
     /// The replication backlog.
-    pub(crate) backlog: usize,
+    pub(crate) backlog_bytes: usize,
     /// Memory of replica connections, including log bytes retained beyond the backlog.
-    pub(crate) replicas: usize,
+    pub(crate) replica_bytes: usize,
     /// The part of the memory of replica connections that does not count towards `maxmemory`.
-    pub(crate) beyond_backlog: usize,
+    pub(crate) bytes_beyond_backlog: usize,
     /// Memory of all clients that are not replicas.
-    pub(crate) clients: usize,
+    pub(crate) client_bytes: usize,
 }
 
 impl MemoryOverhead {
     pub(crate) fn measure(housekeeping: &Housekeeping) -> Self {
-        let startup = housekeeping.memory.startup();
+        let startup = housekeeping.memory.startup_bytes();
         let (kept, beyond_backlog) = {
             let log = housekeeping.replication.log.lock();
             (log.retained_range().map_or(0, |(_, len)| len as usize), log.len_beyond_capacity() as usize)
         };
         let backlog = kept - beyond_backlog;
-        let mut overhead =
-            Self { startup, backlog, beyond_backlog, replicas: beyond_backlog, ..Self::default() };
+        let mut overhead = Self {
+            startup_bytes: startup,
+            backlog_bytes: backlog,
+            bytes_beyond_backlog: beyond_backlog,
+            replica_bytes: beyond_backlog,
+            ..Self::default()
+        };
         for client in housekeeping.engine.clients.list() {
             match client.kind() {
                 // Output for a replica is read directly from the log, so its memory is counted as part of the log.
                 ClientKind::Replica => {
-                    overhead.replicas += client.memory_bytes() - client.output_bytes.load(Ordering::Relaxed);
+                    overhead.replica_bytes +=
+                        client.memory_bytes() - client.output_bytes.load(Ordering::Relaxed);
                 }
                 ClientKind::Normal | ClientKind::Master | ClientKind::PubSub => {
-                    overhead.clients += client.memory_bytes();
+                    overhead.client_bytes += client.memory_bytes();
                 }
             }
         }
@@ -46,6 +52,6 @@ impl MemoryOverhead {
     }
 
     pub(crate) fn total_bytes(&self) -> usize {
-        self.startup + self.backlog + self.replicas + self.clients
+        self.startup_bytes + self.backlog_bytes + self.replica_bytes + self.client_bytes
     }
 }

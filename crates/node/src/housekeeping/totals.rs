@@ -57,8 +57,8 @@ pub(crate) struct StatisticsTotals {
 impl Index<Counter> for StatisticsTotals {
     type Output = u64;
 
-    fn index(&self, count: Counter) -> &u64 {
-        &self.counters[count as usize]
+    fn index(&self, counter: Counter) -> &u64 {
+        &self.counters[counter as usize]
     }
 }
 
@@ -66,7 +66,7 @@ impl StatisticsTotals {
     /// Sums the counters since startup.
     pub(crate) fn sum_threads(engine: &Engine, network: &NetworkContext) -> Self {
         let mut totals = Self::sum_traffic(network);
-        totals.commands.resize(::commands::for_server().commands().len(), CommandTotals::default());
+        totals.commands.resize(::commands::server_registry().commands().len(), CommandTotals::default());
         let mut add = |count: Counter, value: &AtomicU64| {
             totals.counters[count as usize] += value.load(Ordering::Relaxed);
         };
@@ -84,7 +84,7 @@ impl StatisticsTotals {
         add(Counter::RejectedConnections, &stats.connections_rejected);
         add(Counter::QueryLimitDisconnections, &stats.query_limit_disconnections);
         add(Counter::OutputLimitDisconnections, &stats.output_limit_disconnections);
-        totals.counters[Counter::EvictedClients as usize] += engine.clients.evicted();
+        totals.counters[Counter::EvictedClients as usize] += engine.clients.evicted_count();
         for worker in &workers {
             for (total, stats) in totals.commands.iter_mut().zip(worker.commands.iter()) {
                 total.calls += stats.calls.load(Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl StatisticsTotals {
                 total.failed += stats.failed_calls.load(Ordering::Relaxed);
             }
         }
-        for (code, count) in workers.iter().flat_map(|worker| worker.errors()) {
+        for (code, count) in workers.iter().flat_map(|worker| worker.error_counts()) {
             *totals.errors.entry(code).or_default() += count;
         }
         totals.counters[Counter::Commands as usize] =
@@ -155,8 +155,8 @@ impl Housekeeping {
         self.engine.scripts.evicted.store(0, Ordering::Relaxed);
         self.engine.budget.reset_over_limit(process::time::nanos());
         self.rates.reset();
-        self.expiry.spent_nanos.store(0, Ordering::Relaxed);
-        self.expiry.timed_out_cycles.store(0, Ordering::Relaxed);
+        self.expiry_stats.spent_nanos.store(0, Ordering::Relaxed);
+        self.expiry_stats.timed_out_cycles.store(0, Ordering::Relaxed);
         self.replication.stats.reset();
     }
 }

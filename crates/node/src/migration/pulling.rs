@@ -8,7 +8,10 @@ use clock::Millis;
 use config::keys;
 use driver::Driver;
 use migration::pull::{PullAction, PullEvent, PullOutcome};
-use migration::{Establish, Job, JobDirection, JobName, Progress, Pull, SlotMove, SyncSlots};
+use migration::{
+    EstablishMessage, JobDirection, JobName, MigrationJob, MigrationProgress, PullStateMachine, SlotMove,
+    SyncSlotsCommand,
+};
 use net::dialer::Dialer;
 use process::time;
 use resp::{Value, encode_request, parse_value};
@@ -16,14 +19,14 @@ use slot_routing::{NodeId, Slot, SlotSet, Topology};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use super::{Migrations, Task, new_name, next_wakeup, topology};
+use super::{MigrationTask, Migrations, random_job_name, topology_if_master, wait_until_deadline};
 
 /// How long a source may take to reply to a request.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of finished tasks that are kept for STATUS.
-const MOST_ENDED: usize = 100;
+const MAX_FINISHED_TASKS: usize = 100;
 /// The maximum length of a reply in bytes.
-const MOST_ANSWERED: usize = 64 * 1024;
+const MAX_REPLY_BYTES: usize = 64 * 1024;
 
 /// A task of CLUSTER MIGRATION as STATUS shows it. Unknown times are 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,41 +35,41 @@ pub(crate) struct PullTask {
     /// Slot ranges, such as `0-10 20-22`.
     pub(crate) slots: String,
     /// The source and the target node; `None` on a replica, which does not know them.
-    pub(crate) ends: Option<(NodeId, NodeId)>,
+    pub(crate) endpoints: Option<(NodeId, NodeId)>,
     pub(crate) is_import: bool,
     pub(crate) state: &'static str,
     pub(crate) last_error: String,
     pub(crate) retries: u32,
-    pub(crate) created: Millis,
-    pub(crate) started: Millis,
-    pub(crate) ended: Millis,
+    pub(crate) created_at: Millis,
+    pub(crate) started_at: Millis,
+    pub(crate) ended_at: Millis,
     /// How long the source paused writes, in milliseconds.
-    pub(crate) paused_for: i64,
-    pub(crate) progress: Progress,
+    pub(crate) pause_millis: i64,
+    pub(crate) progress: MigrationProgress,
 }
 
 impl PullTask {
-    fn of_job(job: &Job) -> Self {
-        let ended = if job.is_active { Millis(0) } else { job.updated };
+    fn from_job(job: &MigrationJob) -> Self {
+        let ended = if job.is_active { Millis(0) } else { job.updated_at };
         let is_import = job.direction == JobDirection::Import;
-        let is_completed = job.state == "success";
-        let paused = job.paused.filter(|_| is_completed && !is_import);
+        let is_completed = job.state_name == "success";
+        let paused = job.paused_at.filter(|_| is_completed && !is_import);
         Self {
             id: job.name,
             slots: job.ranges_text(),
-            ends: job.endpoints,
+            endpoints: job.source_and_target,
             is_import,
-            state: match job.state {
+            state: match job.state_name {
                 "success" => "completed",
                 "cancelled" => "canceled",
                 other => other,
             },
-            last_error: job.message.clone(),
+            last_error: job.error.clone(),
             retries: 0,
-            created: job.created,
-            started: job.created,
-            ended,
-            paused_for: paused.map_or(0, |paused| ended.0 - paused.0),
+            created_at: job.created_at,
+            started_at: job.created_at,
+            ended_at: ended,
+            pause_millis: paused.map_or(0, |paused| ended.0 - paused.0),
             progress: job.progress,
         }
     }
@@ -75,13 +78,13 @@ impl PullTask {
 /// A request for slots that another node serves.
 #[derive(Debug)]
 struct SlotRequest {
-    shown: PullTask,
-    order: SlotMove,
+    task: PullTask,
+    slot_move: SlotMove,
     source: NodeId,
     /// The latest job that the source has started for this request.
     job: Option<JobName>,
-    cancelled: Arc<Notify>,
-    is_over: bool,
+    cancel_signal: Arc<Notify>,
+    is_finished: bool,
 }
 
 #[derive(Debug, Default)]
@@ -89,12 +92,12 @@ pub(super) struct PullRequests(BTreeMap<JobName, SlotRequest>);
 
 impl PullRequests {
     /// Handles a job announced by a source. The job may belong to one of the requests.
-    pub(super) fn on_named(&mut self, import: &Establish) {
+    pub(super) fn on_job_announced(&mut self, import: &EstablishMessage) {
         let slots = import.slots();
         let is_for = |slot_request: &&mut SlotRequest| {
-            !slot_request.is_over
+            !slot_request.is_finished
                 && slot_request.source == import.source
-                && slot_request.order.slots() == slots
+                && slot_request.slot_move.slots() == slots
         };
         if let Some(slot_request) = self.0.values_mut().find(is_for) {
             slot_request.job = Some(import.name);
@@ -103,20 +106,20 @@ impl PullRequests {
 
     /// Returns the requests that are not finished.
     fn active(&self) -> impl Iterator<Item = &SlotRequest> {
-        self.0.values().filter(|slot_request| !slot_request.is_over)
+        self.0.values().filter(|slot_request| !slot_request.is_finished)
     }
 
     /// Adds a request, and removes the oldest finished requests beyond the maximum.
     fn add(&mut self, slot_request: SlotRequest) {
-        self.0.insert(slot_request.shown.id, slot_request);
+        self.0.insert(slot_request.task.id, slot_request);
         let mut ended: Vec<(Millis, JobName)> = self
             .0
             .values()
-            .filter(|slot_request| slot_request.is_over)
-            .map(|one| (one.shown.created, one.shown.id))
+            .filter(|slot_request| slot_request.is_finished)
+            .map(|one| (one.task.created_at, one.task.id))
             .collect();
         ended.sort_unstable_by_key(|(created, _)| std::cmp::Reverse(*created));
-        for (_, name) in ended.into_iter().skip(MOST_ENDED) {
+        for (_, name) in ended.into_iter().skip(MAX_FINISHED_TASKS) {
             self.0.remove(&name);
         }
     }
@@ -125,8 +128,9 @@ impl PullRequests {
 impl Migrations {
     /// Requests these slots from the node that serves them. Returns the name of the task. The error is a complete reply
     /// text, the same as in Redis.
-    pub(crate) fn pull(&self, ranges: Vec<(Slot, Slot)>) -> Result<JobName, String> {
-        let topology = topology(self).map_err(|_| "ERR slot migration not allowed on replica.".to_owned())?;
+    pub(crate) fn request_slots(&self, ranges: Vec<(Slot, Slot)>) -> Result<JobName, String> {
+        let topology =
+            topology_if_master(self).map_err(|_| "ERR slot migration not allowed on replica.".to_owned())?;
         if !topology.importing().is_empty() || !topology.migrating().is_empty() {
             return Err("ERR all slot states must be STABLE to start a slot migration task.".to_owned());
         }
@@ -135,60 +139,68 @@ impl Migrations {
         if source == topology.myself {
             return Err("ERR this node is already the owner of the slot range".to_owned());
         }
-        let mut pulls = self.pulls.lock();
+        let mut pulls = self.pull_requests.lock();
         // A task that waits for its next retry does not block a new request for the same slots.
         let waits = |slot_request: &SlotRequest| {
-            slot_request.job.is_none() && !slot_request.shown.last_error.is_empty()
+            slot_request.job.is_none() && !slot_request.task.last_error.is_empty()
         };
         if !pulls.active().all(waits) || self.jobs.lock().active().next().is_some() {
             return Err("ERR another ASM task is already in progress".to_owned());
         }
-        pulls.active().for_each(|slot_request| slot_request.cancelled.notify_one());
-        let (id, now) = (new_name(), time::now());
+        pulls.active().for_each(|slot_request| slot_request.cancel_signal.notify_one());
+        let (id, now) = (random_job_name(), time::now());
         let ends = Some((source, order.target));
-        let job = Job::new((id, JobDirection::Import), order.ranges.clone(), ends, "connecting", now);
-        let (shown, cancelled) = (PullTask::of_job(&job), Arc::default());
-        pulls.add(SlotRequest { shown, order, source, job: None, cancelled, is_over: false });
+        let job =
+            MigrationJob::new((id, JobDirection::Import), order.ranges.clone(), ends, "connecting", now);
+        let (shown, cancelled) = (PullTask::from_job(&job), Arc::default());
+        pulls.add(SlotRequest {
+            task: shown,
+            slot_move: order,
+            source,
+            job: None,
+            cancel_signal: cancelled,
+            is_finished: false,
+        });
         // A send error means that the server is stopping, so no migration starts.
-        let _ = self.tasks.send(Task::Pull(id));
+        let _ = self.task_sender.send(MigrationTask::Pull(id));
         Ok(id)
     }
 
     /// Cancels the named task, or all tasks if `name` is `None`. Returns the number of running tasks that were
     /// cancelled.
     pub(crate) fn cancel_pulls(&self, name: Option<JobName>) -> usize {
-        let pulls = self.pulls.lock();
+        let pulls = self.pull_requests.lock();
         let is_meant = |id: JobName| name.is_none_or(|name| name == id);
         let slot_requests: Vec<&SlotRequest> =
-            pulls.active().filter(|slot_request| is_meant(slot_request.shown.id)).collect();
-        slot_requests.iter().for_each(|slot_request| slot_request.cancelled.notify_one());
+            pulls.active().filter(|slot_request| is_meant(slot_request.task.id)).collect();
+        slot_requests.iter().for_each(|slot_request| slot_request.cancel_signal.notify_one());
         let of_demands: Vec<JobName> =
             slot_requests.iter().filter_map(|slot_request| slot_request.job).collect();
         slot_requests.len() + self.cancel_jobs(|job| is_meant(job.name) && !of_demands.contains(&job.name))
     }
 
     /// Returns the named task, or all tasks if `name` is `None`, newest first.
-    pub(crate) fn pulled(&self, name: Option<JobName>) -> Vec<PullTask> {
-        let (pulls, jobs) = (self.pulls.lock(), self.jobs.lock());
+    pub(crate) fn list_pull_tasks(&self, name: Option<JobName>) -> Vec<PullTask> {
+        let (pulls, jobs) = (self.pull_requests.lock(), self.jobs.lock());
         let task_of = |slot_request: &SlotRequest| {
-            let mut shown = slot_request.shown.clone();
+            let mut shown = slot_request.task.clone();
             let job = slot_request
                 .job
                 .and_then(|job| jobs.get(&job))
-                .filter(|job| job.is_active && !slot_request.is_over);
+                .filter(|job| job.is_active && !slot_request.is_finished);
             if let Some(job) = job {
-                (shown.state, shown.progress) = (PullTask::of_job(job).state, job.progress);
-            } else if !slot_request.is_over && !shown.last_error.is_empty() {
+                (shown.state, shown.progress) = (PullTask::from_job(job).state, job.progress);
+            } else if !slot_request.is_finished && !shown.last_error.is_empty() {
                 shown.state = "failed";
             }
             shown
         };
         let mut all: Vec<PullTask> = pulls.0.values().map(task_of).collect();
         let known: Vec<JobName> =
-            pulls.0.values().flat_map(|one| [Some(one.shown.id), one.job]).flatten().collect();
-        all.extend(jobs.iter().filter(|job| !known.contains(&job.name)).map(PullTask::of_job));
+            pulls.0.values().flat_map(|one| [Some(one.task.id), one.job]).flatten().collect();
+        all.extend(jobs.iter().filter(|job| !known.contains(&job.name)).map(PullTask::from_job));
         all.retain(|shown| name.is_none_or(|name| name == shown.id));
-        all.sort_by_key(|shown| std::cmp::Reverse(shown.created));
+        all.sort_by_key(|shown| std::cmp::Reverse(shown.created_at));
         all
     }
 }
@@ -206,103 +218,113 @@ fn owner_of(topology: &Topology, slots: &SlotSet) -> Result<NodeId, String> {
 }
 
 /// Runs a request to its end, with retries.
-pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
+pub(super) async fn run_pull(migrations: Arc<Migrations>, id: JobName) {
     let found = |slot_request: &SlotRequest| {
-        (slot_request.order.clone(), slot_request.source, slot_request.cancelled.clone())
+        (slot_request.slot_move.clone(), slot_request.source, slot_request.cancel_signal.clone())
     };
-    let Some((order, source, cancelled)) = migrations.pulls.lock().0.get(&id).map(found) else { return };
-    let (mut pull, mut inputs, mut actions) = (Pull::new(), Vec::new(), vec![PullAction::Ask]);
+    let Some((order, source, cancelled)) = migrations.pull_requests.lock().0.get(&id).map(found) else {
+        return;
+    };
+    let (mut pull, mut inputs, mut actions) =
+        (PullStateMachine::new(), Vec::new(), vec![PullAction::SendRequest]);
     let mut watched = None;
     loop {
         // Registered before the jobs are checked, so that no change is missed.
-        let changed = migrations.changed.notified();
+        let changed = migrations.jobs_changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
         for action in std::mem::take(&mut actions) {
             match action {
-                PullAction::Ask => {
+                PullAction::SendRequest => {
                     watched = None;
                     let asked =
-                        tokio::time::timeout(ANSWERED_WITHIN, ask(&migrations, &id, &order, source)).await;
+                        tokio::time::timeout(REPLY_TIMEOUT, request_job(&migrations, &id, &order, source))
+                            .await;
                     let asked = asked.unwrap_or_else(|_| Err("The source did not answer".to_owned()));
-                    inputs.push(PullEvent::Asked(asked));
+                    inputs.push(PullEvent::RequestAnswered(asked));
                 }
-                PullAction::EndJob => drop(migrations.cancel_jobs(|job| watched == Some(job.name))),
-                PullAction::End(outcome) => return end(&migrations, &id, &pull, outcome),
+                PullAction::CancelMigration => drop(migrations.cancel_jobs(|job| watched == Some(job.name))),
+                PullAction::End(outcome) => return finish_request(&migrations, &id, &pull, outcome),
             }
         }
-        inputs.extend(look(&migrations, &id, &mut watched, (&order, source)));
+        inputs.extend(poll_job(&migrations, &id, &mut watched, (&order, source)));
         if inputs.is_empty() {
             tokio::select! {
                 () = changed => {}
                 () = cancelled.notified() => inputs.push(PullEvent::Cancel),
-                () = next_wakeup(pull.next_deadline()) => inputs.push(PullEvent::Deadline),
+                () = wait_until_deadline(pull.next_deadline()) => inputs.push(PullEvent::Deadline),
             }
         }
         for input in std::mem::take(&mut inputs) {
             pull.handle(time::instant(), input, &mut actions);
         }
-        if let Some(slot_request) = migrations.pulls.lock().0.get_mut(&id) {
-            (slot_request.shown.retries, slot_request.shown.last_error) =
+        if let Some(slot_request) = migrations.pull_requests.lock().0.get_mut(&id) {
+            (slot_request.task.retries, slot_request.task.last_error) =
                 (pull.retries(), pull.last_error().to_owned());
         }
     }
 }
 
 /// Returns the next event of the request's job, if there is one since the last call. `watched` is the running job.
-fn look(
+fn poll_job(
     migrations: &Migrations,
     id: &JobName,
     watched: &mut Option<JobName>,
     (order, source): (&SlotMove, NodeId),
 ) -> Option<PullEvent> {
-    let named = migrations.pulls.lock().0.get(id).and_then(|slot_request| slot_request.job);
+    let named = migrations.pull_requests.lock().0.get(id).and_then(|slot_request| slot_request.job);
     if named.is_some() && *watched != named {
         *watched = named;
-        return Some(PullEvent::Named);
+        return Some(PullEvent::MigrationStarted);
     }
     if let Some(job) = *watched {
-        let outcome = |job: &Job| if job.state == "success" { Ok(()) } else { Err(job.message.clone()) };
-        let ended = |job: &Job| (!job.is_active).then(|| (outcome(job), job.progress));
+        let outcome =
+            |job: &MigrationJob| if job.state_name == "success" { Ok(()) } else { Err(job.error.clone()) };
+        let ended = |job: &MigrationJob| (!job.is_active).then(|| (outcome(job), job.progress));
         let (ended, progress) = migrations.jobs.lock().get(&job).and_then(ended)?;
         *watched = None;
-        if let Some(slot_request) = migrations.pulls.lock().0.get_mut(id) {
-            (slot_request.job, slot_request.shown.progress) = (None, progress);
+        if let Some(slot_request) = migrations.pull_requests.lock().0.get_mut(id) {
+            (slot_request.job, slot_request.task.progress) = (None, progress);
         }
-        return Some(PullEvent::Ended(ended));
+        return Some(PullEvent::MigrationEnded(ended));
     }
-    let Ok(topology) = topology(migrations) else {
-        return Some(PullEvent::Hopeless("slot migration not allowed on replica.".to_owned()));
+    let Ok(topology) = topology_if_master(migrations) else {
+        return Some(PullEvent::PermanentFailure("slot migration not allowed on replica.".to_owned()));
     };
     match owner_of(&topology, &order.slots()) {
         Ok(owner) if owner == source || owner == order.target => None,
-        _ => Some(PullEvent::Hopeless("slots have another owner now".to_owned())),
+        _ => Some(PullEvent::PermanentFailure("slots have another owner now".to_owned())),
     }
 }
 
-fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: PullOutcome) {
+fn finish_request(migrations: &Migrations, id: &JobName, pull: &PullStateMachine, outcome: PullOutcome) {
     let (state, why) = match outcome {
         PullOutcome::Completed => ("completed", String::new()),
         PullOutcome::Cancelled => ("canceled", pull.last_error().to_owned()),
         PullOutcome::Failed(why) => ("failed", why),
     };
-    if let Some(slot_request) = migrations.pulls.lock().0.get_mut(id) {
-        (slot_request.is_over, slot_request.shown.state, slot_request.shown.ended) =
+    if let Some(slot_request) = migrations.pull_requests.lock().0.get_mut(id) {
+        (slot_request.is_finished, slot_request.task.state, slot_request.task.ended_at) =
             (true, state, time::now());
-        slot_request.shown.last_error.clone_from(&why);
+        slot_request.task.last_error.clone_from(&why);
     }
     tracing::info!("Import task {id} {state} {why}");
 }
 
 /// Requests that the source start a job. A Valkey node receives an operator's command and chooses the job's name
 /// itself.
-async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: NodeId) -> Result<(), String> {
+async fn request_job(
+    migrations: &Migrations,
+    id: &JobName,
+    slot_move: &SlotMove,
+    source: NodeId,
+) -> Result<(), String> {
     let dialer = Dialer::with_link_tls(&migrations.config, &migrations.network.tls, keys::TLS_CLUSTER);
     let tls = migrations.config.get(keys::TLS_CLUSTER);
-    let topology = topology(migrations)?;
+    let topology = topology_if_master(migrations)?;
     let endpoint = topology.member(source).map(|member| &member.endpoint);
     let endpoint = endpoint.ok_or("the source is not known")?;
-    let address = (endpoint.ip.as_str(), endpoint.port_for(tls));
+    let address = (endpoint.ip.as_str(), endpoint.node_port(tls));
     let timeout = migrations.config.get(keys::CLUSTER_NODE_TIMEOUT);
     let mut stream = dialer.dial(address, timeout).await.map_err(|error| error.to_string())?;
     let mut call = async |wire: Vec<u8>| -> Result<Value, String> {
@@ -311,7 +333,7 @@ async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: No
         loop {
             match parse_value(&received) {
                 Ok(Some((value, _))) => return Ok(value),
-                Ok(None) if received.len() <= MOST_ANSWERED => {}
+                Ok(None) if received.len() <= MAX_REPLY_BYTES => {}
                 Ok(None) | Err(_) => return Err("malformed reply from the source node".to_owned()),
             }
             let read = stream.read_buf(&mut received).await.map_err(|error| error.to_string())?;
@@ -320,13 +342,13 @@ async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: No
             }
         }
     };
-    if let Some(credentials) = super::credentials(&migrations.config.values())
+    if let Some(credentials) = super::auth_command(&migrations.config.values())
         && let Value::Error(text) = call(credentials).await?
     {
         return Err(text);
     }
-    let answer = match call(SyncSlots::Request(*id, order.clone()).encoded()).await? {
-        Value::Error(text) if text == "ERR syntax error" => call(order_of_operator(order)).await?,
+    let answer = match call(SyncSlotsCommand::Request(*id, slot_move.clone()).to_resp()).await? {
+        Value::Error(text) if text == "ERR syntax error" => call(encode_migrate_slots(slot_move)).await?,
         answer => answer,
     };
     match answer {
@@ -336,10 +358,11 @@ async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: No
 }
 
 /// Encodes CLUSTER MIGRATESLOTS as an operator would send it.
-fn order_of_operator(order: &SlotMove) -> Vec<u8> {
-    let slots = order.ranges.iter().flat_map(|(first, last)| [first.to_string(), last.to_string()]);
+fn encode_migrate_slots(slot_move: &SlotMove) -> Vec<u8> {
+    let slots = slot_move.ranges.iter().flat_map(|(first, last)| [first.to_string(), last.to_string()]);
     let head = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE"].map(str::to_owned).into_iter();
-    let words: Vec<String> = head.chain(slots).chain(["NODE".to_owned(), order.target.to_string()]).collect();
+    let words: Vec<String> =
+        head.chain(slots).chain(["NODE".to_owned(), slot_move.target.to_string()]).collect();
     let mut wire = Vec::new();
     encode_request(&mut wire, words.iter().map(String::as_bytes));
     wire

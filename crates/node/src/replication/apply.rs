@@ -7,7 +7,7 @@ use config::keys;
 use engine::{CommandFailure, CommandOrigin, ConnectionInfo, DispatchStatus, PipelinedRequests, Session};
 use migration::ControlCommand;
 use net::scratch::with_scratch;
-use replication::{IncomingStream, StreamBatch, StreamEpoch, StreamSuperseded};
+use replication::{IncomingStream, StreamBatch, StreamEpoch, StreamSupersededError};
 use resp::{Args, ProtocolError};
 
 use super::Replication;
@@ -23,7 +23,7 @@ pub(super) struct AppliedBatch {
     pub(super) byte_count: u64,
     pub(super) command_count: usize,
     /// Whether the master requested an acknowledgement.
-    pub(super) ack_wanted: bool,
+    pub(super) is_ack_requested: bool,
 }
 
 /// Why a batch was not applied or was applied only in part.
@@ -32,7 +32,7 @@ pub(super) enum ApplyError {
     #[error("{0}")]
     InvalidStream(#[from] ProtocolError),
     #[error("{0}")]
-    StreamEnded(#[from] StreamSuperseded),
+    StreamEnded(#[from] StreamSupersededError),
 }
 
 #[derive(Debug)]
@@ -54,16 +54,16 @@ impl StreamApplier {
     /// transaction, with the same selected database.
     pub(super) fn on_reconnect(&mut self, link: ConnectionInfo) {
         self.reset_parser();
-        self.session.show_as(link);
+        self.session.set_connection_info(link);
     }
 
     fn reset_parser(&mut self) {
-        self.incoming.restart();
+        self.incoming.discard_partial();
         self.replication.engine.discard_transaction(&mut self.session);
     }
 
     /// Prepares for the stream that follows a snapshot. The snapshot names the database in which the stream starts.
-    pub(super) fn start_after_snapshot(&mut self) {
+    pub(super) fn reset_after_snapshot(&mut self) {
         self.reset_parser();
         self.session.select(self.replication.applied_stream.selected_db());
     }
@@ -78,7 +78,7 @@ impl StreamApplier {
             let _apply_guard = replication.applied_stream.apply_lock.lock();
             let _stream_turn = replication.stream_lock.lock();
             if !replication.log.lock().authority().accepts_stream(self.stream) {
-                return Err(StreamSuperseded.into());
+                return Err(StreamSupersededError.into());
             }
             self.execute_batch(&piece, &mut applied);
             replication.applied_stream.select_db(self.session.db());
@@ -91,8 +91,8 @@ impl StreamApplier {
         }
     }
 
-    fn execute_batch(&mut self, piece: &StreamBatch, applied: &mut AppliedBatch) {
-        let StreamBatch { bytes: input, batch, .. } = piece;
+    fn execute_batch(&mut self, stream_batch: &StreamBatch, applied: &mut AppliedBatch) {
+        let StreamBatch { bytes: input, batch, .. } = stream_batch;
         let now = process::time::now();
         let mut next = 0;
         let mut replies = Vec::new();
@@ -112,11 +112,11 @@ impl StreamApplier {
             for failure in failures {
                 let name = batch.args(failure.request_index, input).get(0).map(String::from_utf8_lossy);
                 if !log_failure(&failure, &name.unwrap_or_default()) {
-                    self.replication.count_unapplied(1);
+                    self.replication.count_unapplied_commands(1);
                 }
             }
             if matches!(flow, DispatchStatus::Node(_) | DispatchStatus::Paused) {
-                self.run_control(batch.args(next, input), applied);
+                self.run_control_command(batch.args(next, input), applied);
                 next += 1;
             }
             replies.clear();
@@ -124,10 +124,10 @@ impl StreamApplier {
     }
 
     /// Executes a command that is not meant for the engine, such as REPLCONF GETACK.
-    fn run_control(&self, args: Args<'_>, applied: &mut AppliedBatch) {
+    fn run_control_command(&self, args: Args<'_>, applied: &mut AppliedBatch) {
         let Replication { engine, cluster_stream, .. } = &*self.replication;
         match ControlCommand::decode(args) {
-            Ok(Some(ControlCommand::AckRequested)) => applied.ack_wanted = true,
+            Ok(Some(ControlCommand::AckRequested)) => applied.is_ack_requested = true,
             Ok(Some(ControlCommand::SetSlot(slot, change))) => cluster_stream.on_set_slot(slot, change),
             Ok(Some(ControlCommand::TakeOver(replica))) => cluster_stream.on_take_over(engine, replica),
             Ok(Some(ControlCommand::SyncSlots(command))) => {
@@ -160,7 +160,7 @@ fn log_failure(failure: &CommandFailure, name: &str) -> bool {
 mod tests {
     use clock::Millis;
     use config::Config;
-    use engine::{Commands, Engine};
+    use engine::{CommandSet, Engine};
     use keyspace::Keyspace;
 
     use resp::{Batch, ParseLimits, Parser};
@@ -170,8 +170,8 @@ mod tests {
     use net::context::NetworkContext;
     use net::scratch::install_scratch;
 
-    fn test_commands() -> Commands {
-        Commands::new(::commands::for_server())
+    fn test_commands() -> CommandSet {
+        CommandSet::new(::commands::server_registry())
     }
 
     fn run_line(engine: &Engine, session: &mut Session, line: &str) {
@@ -180,7 +180,7 @@ mod tests {
         Parser::new().parse(
             &mut input,
             &mut batch,
-            &ParseLimits { authenticated: true, ..ParseLimits::default() },
+            &ParseLimits { is_authenticated: true, ..ParseLimits::default() },
         );
         with_scratch(|scratch| {
             test_commands().dispatcher(engine).run(
@@ -195,11 +195,11 @@ mod tests {
     }
 
     /// Creates a replicating node without sockets.
-    fn create_replica_parts() -> (Arc<Engine>, Arc<Replication>, Arc<SharedLog>) {
+    fn create_test_replica() -> (Arc<Engine>, Arc<Replication>, Arc<SharedLog>) {
         let config = Arc::new(Config::default());
         let log = SharedLog::new(1 << 20);
         let engine = Engine::new(
-            ::commands::for_server().catalogue(),
+            ::commands::server_registry().catalogue(),
             Keyspace::new(7, 1),
             None,
             Box::new(EngineLogHandle(log.clone())),
@@ -218,9 +218,9 @@ mod tests {
 
     #[test]
     fn monitor_on_a_replica_shows_the_masters_stream() {
-        let (engine, replication, log) = create_replica_parts();
+        let (engine, replication, log) = create_test_replica();
         let client = engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
-        let mut monitor = Session::of(client, CommandOrigin::Client, true);
+        let mut monitor = Session::for_client(client, CommandOrigin::Client, true);
         run_line(&engine, &mut monitor, "MONITOR");
         let stream = log.lock().demote();
         log.lock().accept_stream(stream).unwrap();
@@ -247,13 +247,13 @@ mod tests {
     /// all clients.
     #[test]
     fn administrative_commands_in_the_stream_are_skipped() {
-        let (engine, replication, log) = create_replica_parts();
+        let (engine, replication, log) = create_test_replica();
         let stream = log.lock().demote();
         log.lock().accept_stream(stream).unwrap();
         let mut applier = StreamApplier::new(replication.clone(), stream);
         let bytes = b"SET k 1\r\nACL SETUSER me on nopass +@all\r\nSHUTDOWN NOSAVE\r\nINCR k\r\nREPLCONF GETACK *\r\n";
         let applied = applier.apply(bytes.to_vec()).unwrap();
-        assert_eq!((applied.byte_count, applied.ack_wanted), (bytes.len() as u64, true));
+        assert_eq!((applied.byte_count, applied.is_ack_requested), (bytes.len() as u64, true));
         assert_eq!((engine.users.read().iter().count(), replication.unapplied_commands()), (1, 0));
         applier.apply(b"RPUSH k x\r\n".to_vec()).unwrap();
         assert_eq!(replication.unapplied_commands(), 1, "it is a string");
@@ -263,9 +263,9 @@ mod tests {
 
     #[test]
     fn tracking_client_with_noloop_receives_changes_of_the_master() {
-        let (engine, replication, log) = create_replica_parts();
+        let (engine, replication, log) = create_test_replica();
         let client = engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
-        let mut reader = Session::of(client, CommandOrigin::Client, true);
+        let mut reader = Session::for_client(client, CommandOrigin::Client, true);
         for line in ["HELLO 3", "CLIENT TRACKING ON NOLOOP", "GET k"] {
             run_line(&engine, &mut reader, line);
         }

@@ -34,12 +34,12 @@ pub(crate) struct ClusterStream {
 
 impl ClusterStream {
     /// Takes the events received since the last call.
-    pub(crate) fn take_received(&self) -> Vec<ClusterInput> {
+    pub(crate) fn take_received_events(&self) -> Vec<ClusterInput> {
         std::mem::take(&mut *self.received_events.lock())
     }
 
-    fn queue_event(&self, input: ClusterInput) {
-        self.received_events.lock().push(input);
+    fn queue_event(&self, event: ClusterInput) {
+        self.received_events.lock().push(event);
         self.event_received.notify_one();
     }
 
@@ -57,7 +57,7 @@ impl ClusterStream {
 
     /// Replaces all known migrating slots by those in a snapshot or in `+CONTINUE`.
     pub(super) fn replace_slot_states(&self, states: &[u8]) {
-        self.queue_event(ClusterInput::MovesLoaded(gossip::parse_slot_states(states)));
+        self.queue_event(ClusterInput::SlotMarksLoaded(gossip::parse_slot_states(states)));
     }
 
     /// Removes a change that the state machine has carried out or discarded.
@@ -70,14 +70,14 @@ impl ClusterStream {
         let Some(topology) = &engine.topology else { return String::new() };
         // The pending changes are read first, because a change is removed only after it was published in the topology.
         let said = self.pending_changes.lock().clone();
-        gossip::slot_states(&topology.load(), said.iter().map(|(_, slot, change)| (*slot, change)))
+        gossip::format_slot_states(&topology.load(), said.iter().map(|(_, slot, change)| (*slot, change)))
     }
 }
 
 impl Replication {
     /// Replicates the name of the replica that is to take over.
-    pub(crate) fn replicate_failover(&self, to: NodeId) {
-        self.log.append_control(&ControlCommand::TakeOver(to).encoded());
+    pub(crate) fn replicate_failover(&self, successor: NodeId) {
+        self.log.append_control(&ControlCommand::TakeOver(successor).to_resp());
     }
 
     /// Returns the replicas that may be named as successor: those that have everything before `offset`. `None` if a
@@ -94,8 +94,8 @@ impl Replication {
         change: &SlotChange,
         token: Option<u64>,
     ) -> Option<(ReplOffset, usize)> {
-        let readers = self.master_driver.lock().master().slot_move_reader_count()?;
-        let command = ControlCommand::SetSlot(slot, change.clone()).encoded();
+        let readers = self.master_driver.lock().master().slot_state_replica_count()?;
+        let command = ControlCommand::SetSlot(slot, change.clone()).to_resp();
         // The change is recorded before it is logged, so that a later snapshot includes it.
         self.cluster_stream.pending_changes.lock().extend(token.map(|token| (token, slot, change.clone())));
         Some((self.log.append_control(&command), readers))

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use replication::wait::{AppendOnlyOff, CopyCount, LogProgress, RequiredCopies, Waiters};
+use replication::wait::{AppendOnlyOffError, CopyCount, LogProgress, RequiredCopies, Waiters};
 use slot_routing::ReplOffset;
 use tokio::sync::oneshot;
 
 use super::{Replication, ReplicationEvent};
 
 /// The number of copies when a wait ended. Fails if the append-only file is required and was switched off.
-pub(crate) type CopiesResult = Result<CopyCount, AppendOnlyOff>;
+pub(crate) type CopiesResult = Result<CopyCount, AppendOnlyOffError>;
 
 /// Identifies a waiter, so that it can be removed when it gives up.
 pub(crate) type WaiterToken = u64;
@@ -38,7 +38,7 @@ impl Replication {
     }
 
     /// Returns how many replicas have acknowledged the log before `offset`.
-    pub(crate) fn count_acknowledging(&self, offset: ReplOffset) -> usize {
+    pub(crate) fn count_replicas_acknowledging(&self, offset: ReplOffset) -> usize {
         self.count_copies(offset, RequiredCopies::Acknowledged { replicas: 0 })
             .map_or(0, |copies| copies.replicas)
     }
@@ -48,9 +48,9 @@ impl Replication {
         let serving = self.master_driver.lock();
         let master = serving.master();
         LogProgress {
-            local: here,
-            acknowledged: master.acknowledged_offsets(),
-            synced: master.synced_offsets(),
+            local_file: here,
+            acknowledged_offsets: master.acknowledged_offsets(),
+            synced_offsets: master.synced_offsets(),
         }
     }
 
@@ -68,8 +68,8 @@ impl Replication {
         waiting.waiters.add(token, offset, required);
         drop(waiting);
         self.log.request_acknowledgements();
-        if required.is_for_disk() {
-            self.send_event(ReplicationEvent::DiskAwaited);
+        if required.requires_local_disk() {
+            self.send_event(ReplicationEvent::DiskWaitStarted);
         }
         WaitStart::Waiting(token, woken)
     }

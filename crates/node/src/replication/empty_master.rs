@@ -19,11 +19,11 @@ impl Replication {
     pub(crate) fn wait_if_empty(&self) {
         let timeout = empty_master_timeout(&self.config);
         let keyspace = &self.engine.keyspace;
-        let has_keys = || (0..keyspace.databases()).any(|db| !keyspace.is_empty(db));
+        let has_keys = || (0..keyspace.database_count()).any(|db| !keyspace.is_empty(db));
         if self.engine.topology.is_some() || self.is_replica() || timeout.is_zero() || has_keys() {
             return;
         }
-        let Ok(text) = std::fs::read_to_string(record_path(&self.config)) else { return };
+        let Ok(text) = std::fs::read_to_string(replica_list_path(&self.config)) else { return };
         let followers = RecordedReplicas::parse(&text);
         tracing::warn!(
             "Started without data, and {} replicas had the history {}: neither serving nor letting anybody copy until \
@@ -35,25 +35,25 @@ impl Replication {
         let waiting = EmptyMaster::new(followers, process::time::instant(), timeout);
         *self.empty_master.lock() = Some(waiting);
         self.replica_admission.store(Arc::new(ReplicaAdmission::None));
-        self.engine.settings.sentinel.hides_from_sentinels.store(true, Ordering::Relaxed);
+        self.engine.settings.sentinel.rejects_sentinel_pings.store(true, Ordering::Relaxed);
         self.update_gates();
     }
 
     /// Ends the wait and serves clients without data, because an operator or a sentinel has ordered that.
     pub(crate) fn serve_empty(&self) {
         self.was_promoted.store(true, Ordering::Relaxed);
-        if self.stop_waiting_empty() {
+        if self.stop_empty_wait() {
             tracing::warn!("Serving without the data that there was (user request)");
             self.update_gates();
         }
     }
 
     /// Ends the wait. Returns false if this master was not waiting. The caller publishes the role.
-    pub(super) fn stop_waiting_empty(&self) -> bool {
+    pub(super) fn stop_empty_wait(&self) -> bool {
         let was = self.empty_master.lock().take().is_some();
         if was {
             self.replica_admission.store(Arc::new(ReplicaAdmission::All));
-            self.engine.settings.sentinel.hides_from_sentinels.store(false, Ordering::Relaxed);
+            self.engine.settings.sentinel.rejects_sentinel_pings.store(false, Ordering::Relaxed);
         }
         was
     }
@@ -71,20 +71,20 @@ impl Replication {
         {
             tracing::info!("Sentinels have another master: waiting to be told to follow it");
         }
-        watched.hides_from_sentinels.store(waiting.is_down_to_sentinels(), Ordering::Relaxed);
-        if waiting.is_over(process::time::instant()) {
+        watched.rejects_sentinel_pings.store(waiting.is_down_to_sentinels(), Ordering::Relaxed);
+        if waiting.has_timed_out(process::time::instant()) {
             drop(empty);
             tracing::warn!(
                 "No replica has taken over within empty-master-timeout: serving without the data that there was"
             );
-            self.stop_waiting_empty();
+            self.stop_empty_wait();
             self.update_gates();
         }
     }
 
     /// Returns the replicas to record; `None` for a replica, in cluster mode, and if no sentinel watches this server.
     /// `was_watched` says whether sentinels watched this server before its restart.
-    fn recorded_replicas(&self, was_watched: bool) -> Option<Vec<(String, u16)>> {
+    fn replicas_to_record(&self, was_watched: bool) -> Option<Vec<(String, u16)>> {
         let watched = was_watched || self.engine.settings.sentinel.hello_seen.load(Ordering::Relaxed);
         if !watched || self.engine.topology.is_some() || self.is_replica() {
             return None;
@@ -99,9 +99,9 @@ impl Replication {
 /// Records the replicas at every housekeeping tick and whenever a replica connects, so that a new replica is recorded
 /// before it has much data to lose. Runs until the server stops.
 pub(crate) async fn run_replica_recorder(replication: Arc<Replication>) {
-    let mut kept = std::fs::read_to_string(record_path(&replication.config)).ok();
+    let mut kept = std::fs::read_to_string(replica_list_path(&replication.config)).ok();
     let replicas = kept.as_deref().map(|text| RecordedReplicas::parse(text).replicas);
-    let mut keeping = ReplicaRecorder::since_start(process::time::instant(), replicas);
+    let mut keeping = ReplicaRecorder::at_startup(process::time::instant(), replicas);
     loop {
         tokio::select! {
             () = replication.tick.wait_for_tick() => {}
@@ -119,7 +119,7 @@ pub(crate) async fn run_replica_recorder(replication: Arc<Replication>) {
         }
         let (now, timeout) = (process::time::instant(), empty_master_timeout(&replication.config));
         let replicas = keeping
-            .update_recorded(now, replication.recorded_replicas(kept.is_some()), timeout)
+            .update_recorded_replicas(now, replication.replicas_to_record(kept.is_some()), timeout)
             .map(<[_]>::to_vec);
         let history = replication.log.lock().position().id;
         let own = keeping.own_address().cloned();
@@ -129,8 +129,8 @@ pub(crate) async fn run_replica_recorder(replication: Arc<Replication>) {
             continue;
         }
         kept.clone_from(&text);
-        let path = record_path(&replication.config);
-        let written = tokio::task::spawn_blocking(move || store_record(&path, text.as_deref())).await;
+        let path = replica_list_path(&replication.config);
+        let written = tokio::task::spawn_blocking(move || store_replica_list(&path, text.as_deref())).await;
         if let Ok(Err(error)) = written {
             tracing::warn!("Cannot note who follows this master: {error}");
         }
@@ -142,14 +142,14 @@ fn empty_master_timeout(config: &Config) -> Duration {
 }
 
 /// Returns the path of the recorded replica list. It contains the port, since several servers may share a directory.
-fn record_path(config: &Config) -> PathBuf {
+fn replica_list_path(config: &Config) -> PathBuf {
     let ports = [keys::PORT, keys::TLS_PORT].map(|key| config.get(key));
     let port = ports.into_iter().find(|port| *port != 0).unwrap_or(0);
     format!("followers-{port}.conf").into()
 }
 
 /// Writes and syncs the replica list file, or removes it if `text` is `None`.
-fn store_record(path: &Path, text: Option<&str>) -> std::io::Result<()> {
+fn store_replica_list(path: &Path, text: Option<&str>) -> std::io::Result<()> {
     match text {
         Some(text) => {
             let mut file = paths::create_temporary_file("temp-followers-", ".conf")?;

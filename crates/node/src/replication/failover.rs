@@ -25,7 +25,7 @@ pub(crate) struct Failover {
     engine: Arc<Engine>,
     config: Arc<Config>,
     replication: Arc<Replication>,
-    pauses: Arc<PauseGate>,
+    pause_gate: Arc<PauseGate>,
     progress: Mutex<FailoverProgress>,
     /// Signalled when an operator has issued a command.
     command_issued: Notify,
@@ -82,7 +82,7 @@ impl Failover {
             engine,
             config,
             replication,
-            pauses,
+            pause_gate: pauses,
             progress: Mutex::default(),
             command_issued: Notify::new(),
         }
@@ -94,7 +94,7 @@ impl Failover {
     }
 
     /// Returns whether a failover is running.
-    pub(crate) fn is_under_way(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.progress.lock().machine.is_in_progress()
     }
 
@@ -104,20 +104,20 @@ impl Failover {
         HandoverContext { is_replica: self.replication.is_replica(), replicas }
     }
 
-    fn process_event(&self, input: HandoverEvent) {
+    fn process_event(&self, event: HandoverEvent) {
         let mut actions = Vec::new();
         let mut steps = self.progress.lock();
-        steps.machine.handle(time::instant(), input, &mut actions);
+        steps.machine.handle(time::instant(), event, &mut actions);
         steps.pending_actions.extend(actions);
     }
 
     fn perform_action(&self, action: HandoverAction) {
         match action {
-            HandoverAction::HoldWrites(_) => {
+            HandoverAction::PauseWrites(_) => {
                 tracing::info!("FAILOVER requested.");
                 // Each slot is locked once, so that every command admitted before the pause has been logged.
                 self.engine.wait_for_admitted_commands();
-                self.process_event(HandoverEvent::WritesHeld);
+                self.process_event(HandoverEvent::WritesPaused);
             }
             HandoverAction::AskForAcknowledgements => self.replication.request_acknowledgements(),
             HandoverAction::Follow((host, port)) => {
@@ -126,15 +126,15 @@ impl Failover {
             }
             HandoverAction::RecordMaster((host, port)) => {
                 self.config.set_value(keys::REPLICAOF, Some(MasterAddress { host, port }));
-                self.replication.settle_handover();
+                self.replication.complete_handover();
             }
             HandoverAction::StayMaster => {
                 self.replication.become_master();
             }
-            HandoverAction::ResumeWrites { done } => {
+            HandoverAction::ResumeWrites { has_handed_over: done } => {
                 let how = if done { "done: this node is a replica now" } else { "aborted" };
                 tracing::info!("Failover {how}.");
-                self.pauses.resume_after_failover();
+                self.pause_gate.resume_after_failover();
             }
         }
     }
@@ -164,8 +164,8 @@ pub(crate) fn start_failover(failover: &Arc<Failover>, command: HandoverCommand)
     ordered.map_err(|refusal| refusal.to_string())?;
     // The first actions are performed before the reply, as in Valkey, so that a write sent after the reply waits.
     for action in &actions {
-        if let HandoverAction::HoldWrites(longest) = action {
-            failover.pauses.pause_for_failover(*longest);
+        if let HandoverAction::PauseWrites(longest) = action {
+            failover.pause_gate.pause_for_failover(*longest);
         }
     }
     steps.pending_actions.extend(actions);

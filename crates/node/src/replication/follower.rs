@@ -12,7 +12,7 @@ use net::dialer::{DialError, Dialer};
 use net::transport::Stream;
 use replication::replica::{LinkError, RdbChannelAction, RdbChannelEvent, ReplicaAction, ReplicaEvent};
 use replication::replica_driver::{ReplicaDriverAction, ReplicaDriverEvent};
-use replication::{Position, Replica, StreamEpoch, master_driver};
+use replication::{ReplPosition, Replica, StreamEpoch, master_driver};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
@@ -23,7 +23,7 @@ use super::replication_thread::ReplicationEvent;
 use super::snapshot_receiver::{LoadOutcome, ReceiveError, SnapshotReceiver};
 
 /// The maximum number of stream bytes read at once.
-const READ_SIZE: usize = 64 * 1024;
+const READ_CHUNK_BYTES: usize = 64 * 1024;
 
 /// How often a paused stream checks whether CLIENT PAUSE has ended.
 const PAUSE_CHECK_PERIOD: Duration = Duration::from_millis(20);
@@ -46,7 +46,7 @@ pub(super) async fn run_follower(
     replication.engine.wait_for_admitted_commands();
     if !replication.is_handing_over() {
         // During a handover, blocked clients are only disconnected once the handover has succeeded.
-        replication.engine.unblock_all();
+        replication.engine.unblock_all_waiters();
     }
     let applier = StreamApplier::new(replication.clone(), stream);
     let (link, rdb, snapshot, loading) = (None, None, None, None);
@@ -59,22 +59,22 @@ pub(super) async fn run_follower(
         applier,
         link,
         rdb_link: rdb,
-        receiver: snapshot,
+        snapshot_receiver: snapshot,
         running_load: loading,
         paused_stream: paused,
     };
-    let mut inputs = vec![ReplicaDriverEvent::Drained];
+    let mut inputs = vec![ReplicaDriverEvent::WritesDrained];
     loop {
         while let Some(input) = inputs.pop() {
             let Some(came) = follower.process_event(input).await else { return };
             // `inputs` is a stack, so events are pushed in reverse order.
-            inputs.extend(came.into_iter().rev().map(ReplicaDriverEvent::Link));
+            inputs.extend(came.into_iter().rev().map(ReplicaDriverEvent::LinkEvent));
         }
-        let applied = follower.apply_unpaused();
+        let applied = follower.apply_paused_batch();
         if applied.is_empty() {
-            inputs.push(ReplicaDriverEvent::Link(follower.next_event().await));
+            inputs.push(ReplicaDriverEvent::LinkEvent(follower.next_event().await));
         }
-        inputs.extend(applied.into_iter().rev().map(ReplicaDriverEvent::Link));
+        inputs.extend(applied.into_iter().rev().map(ReplicaDriverEvent::LinkEvent));
     }
 }
 
@@ -95,7 +95,7 @@ struct Follower {
     /// The connection that transfers the snapshot, for dual-channel replication.
     rdb_link: Option<MasterLink>,
     /// Receives the snapshot during a full synchronization.
-    receiver: Option<SnapshotReceiver>,
+    snapshot_receiver: Option<SnapshotReceiver>,
     /// The helper thread that loads a complete snapshot.
     running_load: Option<JoinHandle<LoadOutcome>>,
     paused_stream: PausedStream,
@@ -110,13 +110,13 @@ struct MasterLink {
 
 impl MasterLink {
     fn new(engine: &Arc<Engine>, stream: Stream) -> std::io::Result<Self> {
-        let seen = replica_task::register_client(engine, stream.link()?, ClientFlags::MASTER);
+        let seen = replica_task::register_client(engine, stream.connection_info()?, ClientFlags::MASTER);
         Ok(Self { engine: engine.clone(), stream, registration: seen })
     }
 
     /// Reads available bytes. Returns `None` if the connection is closed.
     async fn read_available(&mut self) -> Option<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(READ_SIZE);
+        let mut bytes = Vec::with_capacity(READ_CHUNK_BYTES);
         tokio::select! {
             read = self.stream.read_buf(&mut bytes) => match read {
                 Ok(0) | Err(_) => {
@@ -151,10 +151,10 @@ async fn read_if_allowed(link: &mut Option<MasterLink>, is_allowed: bool) -> Opt
 }
 
 /// Waits until the snapshot is loaded, or for ever if no load is running.
-async fn wait_for_load(loading: &mut Option<JoinHandle<LoadOutcome>>) -> ReplicaEvent {
-    let Some(running) = loading else { return std::future::pending().await };
+async fn wait_for_load(load: &mut Option<JoinHandle<LoadOutcome>>) -> ReplicaEvent {
+    let Some(running) = load else { return std::future::pending().await };
     let outcome = running.await.unwrap_or(LoadOutcome::DataLost);
-    *loading = None;
+    *load = None;
     match outcome {
         LoadOutcome::Loaded => ReplicaEvent::Loaded,
         LoadOutcome::Rejected => ReplicaEvent::LoadRejected,
@@ -203,13 +203,13 @@ impl Follower {
         let reads = [reads[0] && self.paused_stream.byte_count < MAX_PAUSED_BYTES, reads[1]];
         tokio::select! {
             loaded = wait_for_load(&mut self.running_load) => {
-                self.applier.start_after_snapshot();
+                self.applier.reset_after_snapshot();
                 loaded
             }
             read = read_if_allowed(&mut self.link, reads[0]) => self.on_read(read),
             read = read_if_allowed(&mut self.rdb_link, reads[1]) => ReplicaEvent::RdbChannel(match read {
                 Some(bytes) => {
-                    self.count_received(&bytes);
+                    self.count_received_bytes(&bytes);
                     RdbChannelEvent::Received(bytes)
                 }
                 None => {
@@ -223,10 +223,10 @@ impl Follower {
         }
     }
 
-    fn on_read(&mut self, read: Option<Vec<u8>>) -> ReplicaEvent {
-        match read {
+    fn on_read(&mut self, received: Option<Vec<u8>>) -> ReplicaEvent {
+        match received {
             Some(bytes) => {
-                self.count_received(&bytes);
+                self.count_received_bytes(&bytes);
                 ReplicaEvent::Received(bytes)
             }
             None => {
@@ -241,9 +241,9 @@ impl Follower {
         }
     }
 
-    fn count_received(&self, bytes: &[u8]) {
+    fn count_received_bytes(&self, bytes: &[u8]) {
         if let Some(link) = &self.link {
-            link.registration.client.count_input(bytes.len());
+            link.registration.client.count_input_bytes(bytes.len());
         }
         self.replication.stats.input_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.replication.tick.notify_input();
@@ -251,22 +251,22 @@ impl Follower {
 
     fn close_links(&mut self) -> ReplicaEvent {
         (self.link, self.rdb_link) = (None, None);
-        self.receiver = None;
+        self.snapshot_receiver = None;
         self.paused_stream = PausedStream::default();
         ReplicaEvent::Closed
     }
 
     /// Passes an event to the driver and performs the resulting actions. Returns the events that result from them;
     /// `None` if another stream has replaced this one.
-    async fn process_event(&mut self, input: ReplicaDriverEvent) -> Option<Vec<ReplicaEvent>> {
-        if input == ReplicaDriverEvent::Link(ReplicaEvent::Closed) {
+    async fn process_event(&mut self, event: ReplicaDriverEvent) -> Option<Vec<ReplicaEvent>> {
+        if event == ReplicaDriverEvent::LinkEvent(ReplicaEvent::Closed) {
             // Dropping the receiver tells the loader that no more bytes will come.
-            self.receiver = None;
+            self.snapshot_receiver = None;
         }
         let mut orders = Vec::new();
-        let synced = self.durability.append_only.on_disk().end();
+        let synced = self.durability.append_only.on_disk().end_offset();
         let held = {
-            let (mut role, input) = (self.replication.role.lock(), (self.stream, input));
+            let (mut role, input) = (self.replication.role.lock(), (self.stream, event));
             role.set_fsynced_offset(synced);
             role.handle(process::time::instant(), input, &mut &*self.replication.log, &mut orders);
             role.replica().map_or(0, Replica::buffered_bytes)
@@ -311,8 +311,12 @@ impl Follower {
                 tracing::info!("Full resync from primary: {}:{}", position.id, position.offset);
                 self.start_transfer(position, len).await.into_iter().collect()
             }
-            ReplicaAction::Snapshot(bytes) => self.receive_snapshot_bytes(bytes).await.into_iter().collect(),
-            ReplicaAction::Load { position } => self.load_snapshot(position).await.into_iter().collect(),
+            ReplicaAction::SnapshotBytes(bytes) => {
+                self.receive_snapshot_bytes(bytes).await.into_iter().collect()
+            }
+            ReplicaAction::LoadSnapshot { position } => {
+                self.load_snapshot(position).await.into_iter().collect()
+            }
             ReplicaAction::Resume { slot_states, .. } => {
                 if let Some(states) = slot_states {
                     self.replication.cluster_stream.replace_slot_states(&states);
@@ -325,7 +329,7 @@ impl Follower {
                 tracing::info!("PRIMARY <-> REPLICA sync: the link is up");
                 vec![]
             }
-            ReplicaAction::Stream(bytes) => self.apply_or_hold(bytes),
+            ReplicaAction::StreamBytes(bytes) => self.apply_or_postpone(bytes),
         }
     }
 
@@ -347,7 +351,7 @@ impl Follower {
 
     /// Returns Valkey's log message for a timeout in the current phase.
     fn timeout_message(&self) -> &'static str {
-        match (&self.link, &self.receiver) {
+        match (&self.link, &self.snapshot_receiver) {
             (None, _) => "Timeout connecting to the PRIMARY...",
             (Some(_), Some(_)) => {
                 "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the 'repl-timeout' \
@@ -380,7 +384,7 @@ impl Follower {
     fn log_sync_request(&self) {
         let log = self.replication.log.lock();
         if log.is_open() {
-            let Position { id, offset } = log.position();
+            let ReplPosition { id, offset } = log.position();
             tracing::info!("Trying a partial resynchronization (request {id}:{}).", offset.0 + 1);
         } else {
             tracing::info!("Partial resynchronization not possible (no cached primary)");
@@ -436,7 +440,7 @@ impl Follower {
         Some(ReplicaEvent::Closed)
     }
 
-    async fn start_transfer(&mut self, position: Position, len: Option<u64>) -> Option<ReplicaEvent> {
+    async fn start_transfer(&mut self, position: ReplPosition, len: Option<u64>) -> Option<ReplicaEvent> {
         match SnapshotReceiver::start(&self.replication, &self.durability, position, len).await {
             Ok(intake) => {
                 let into = intake.log_name();
@@ -451,7 +455,7 @@ impl Follower {
                     ),
                 }
                 let replaces = intake.drops_old_data();
-                self.receiver = Some(intake);
+                self.snapshot_receiver = Some(intake);
                 replaces.then_some(ReplicaEvent::ReplacingData)
             }
             Err(error) => self.abort_transfer(&error.to_string()),
@@ -459,13 +463,13 @@ impl Follower {
     }
 
     async fn receive_snapshot_bytes(&mut self, bytes: Vec<u8>) -> Option<ReplicaEvent> {
-        let error = self.receiver.as_mut()?.receive(bytes).await.err()?;
+        let error = self.snapshot_receiver.as_mut()?.receive(bytes).await.err()?;
         Some(self.discard_snapshot(error).await)
     }
 
     /// Discards a snapshot that cannot be loaded, and closes the link.
     async fn discard_snapshot(&mut self, error: ReceiveError) -> ReplicaEvent {
-        let mut loading = self.receiver.take().and_then(SnapshotReceiver::abort);
+        let mut loading = self.snapshot_receiver.take().and_then(SnapshotReceiver::abort);
         self.abort_transfer(&error.to_string());
         match &mut loading {
             Some(_) => wait_for_load(&mut loading).await,
@@ -479,8 +483,8 @@ impl Follower {
     }
 
     /// Starts a helper thread that replaces the data by the received snapshot.
-    async fn load_snapshot(&mut self, position: Position) -> Option<ReplicaEvent> {
-        let Some(intake) = self.receiver.take() else { return Some(ReplicaEvent::LoadRejected) };
+    async fn load_snapshot(&mut self, position: ReplPosition) -> Option<ReplicaEvent> {
+        let Some(intake) = self.snapshot_receiver.take() else { return Some(ReplicaEvent::LoadRejected) };
         match intake.finish(&self.replication, &self.durability, position).await {
             Ok(loading) => {
                 self.running_load = Some(loading);
@@ -498,7 +502,7 @@ impl Follower {
     }
 
     /// Applies the next batch that was received during a pause, once the pause is over.
-    fn apply_unpaused(&mut self) -> Vec<ReplicaEvent> {
+    fn apply_paused_batch(&mut self) -> Vec<ReplicaEvent> {
         if self.paused_stream.batches.is_empty() || self.is_paused() {
             return Vec::new();
         }
@@ -507,7 +511,7 @@ impl Follower {
         self.apply_batch(piece)
     }
 
-    fn apply_or_hold(&mut self, bytes: Vec<u8>) -> Vec<ReplicaEvent> {
+    fn apply_or_postpone(&mut self, bytes: Vec<u8>) -> Vec<ReplicaEvent> {
         if self.paused_stream.batches.is_empty() && !self.is_paused() {
             return self.apply_batch(bytes);
         }
@@ -523,7 +527,7 @@ impl Follower {
                     link.registration.client.count_commands(applied.command_count);
                 }
                 let mut inputs = vec![ReplicaEvent::Applied { bytes: applied.byte_count }];
-                if applied.ack_wanted {
+                if applied.is_ack_requested {
                     inputs.push(ReplicaEvent::AckRequested);
                 }
                 inputs

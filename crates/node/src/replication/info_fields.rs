@@ -36,7 +36,7 @@ pub(crate) fn write_role(replication: &Replication, reply: &mut Writer<'_>) {
         reply.array(3);
         reply.bulk(address.map_or(&b""[..], |address| address.as_bytes()));
         reply.bulk_integer(i64::from(peer.profile.listening_port));
-        reply.bulk_integer(peer.acknowledged.unwrap_or_default().0 as i64);
+        reply.bulk_integer(peer.acknowledged_offset.unwrap_or_default().0 as i64);
     }
 }
 
@@ -116,7 +116,7 @@ fn write_replicas(replication: &Replication, text: &mut String) {
     let serving = replication.master_driver.lock();
     let machine = serving.master();
     write_field(text, "connected_slaves", machine.peers().len());
-    write_field(text, "replicas_waiting_psync", machine.waiting_for_psync());
+    write_field(text, "replicas_waiting_psync", machine.awaiting_psync_count());
     if replication.config.get(keys::MIN_REPLICAS_TO_WRITE) > 0
         && !replication.config.get(keys::MIN_REPLICAS_MAX_LAG).is_zero()
     {
@@ -129,7 +129,7 @@ fn write_replicas(replication: &Replication, text: &mut String) {
             address.map_or("", String::as_str),
             peer.profile.listening_port,
             peer.state().name(),
-            peer.acknowledged.unwrap_or_default(),
+            peer.acknowledged_offset.unwrap_or_default(),
             peer.lag_seconds(now),
             peer.channel_name()
         );

@@ -68,18 +68,18 @@ impl ClientRegistration {
 pub(super) async fn run_peer(
     replication: Arc<Replication>,
     peer: PeerId,
-    seen: ClientRegistration,
+    registration: ClientRegistration,
     stream: Stream,
     input: Vec<u8>,
     outputs: mpsc::UnboundedReceiver<PeerOutput>,
 ) {
     let (reader, writer) = tokio::io::split(stream);
-    let client = &seen.client;
+    let client = &registration.client;
     let sender = PeerSender { replication: &replication, client, writer };
     tokio::select! {
         () = read_acknowledgements(&replication, (peer, client), reader, input) => {}
         () = sender.send_outputs(peer, outputs) => {}
-        () = seen.wait_until_killed() => {}
+        () = registration.wait_until_killed() => {}
     }
     replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::Closed(peer)));
 }
@@ -94,28 +94,29 @@ async fn read_acknowledgements(
     let mut profile = PeerProfile::default();
     // Replicas send only short messages, so a longer one is an error.
     const MAX_MESSAGE_SIZE: usize = 64 * 1024;
-    client.count_input(input.len());
+    client.count_input_bytes(input.len());
     loop {
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut input, &mut batch, &ParseLimits::default());
-        let mut heard = MasterDriverEvent::Alive(peer);
+        let mut heard = MasterDriverEvent::ReplicaAlive(peer);
         for index in 0..batch.len() {
             let args = batch.args(index, &input);
             client.count_commands(1);
             if args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"replconf"))
-                && let Ok(ReplconfAction::Ack(offset)) = profile.replconf(args)
+                && let Ok(ReplconfAction::Ack(offset)) = profile.apply_replconf(args)
             {
-                heard = MasterDriverEvent::Acknowledged { peer, offset, synced: profile.fsynced_offset };
+                heard =
+                    MasterDriverEvent::Acknowledged { peer, offset, synced_offset: profile.fsynced_offset };
             }
         }
         replication.send_event(ReplicationEvent::MasterEvent(heard));
-        input.drain(..parsed.consumed);
+        input.drain(..parsed.consumed_bytes);
         if parsed.error.is_some() || input.len() > MAX_MESSAGE_SIZE {
             return;
         }
         match reader.read_buf(&mut input).await {
             Ok(0) | Err(_) => return,
-            Ok(bytes) => client.count_input(bytes),
+            Ok(bytes) => client.count_input_bytes(bytes),
         }
     }
 }
@@ -147,7 +148,7 @@ impl PeerSender<'_> {
     async fn write_all(&mut self, bytes: &[u8]) -> bool {
         let sent = self.writer.write_all(bytes).await.is_ok();
         if sent {
-            self.client.count_output(bytes.len());
+            self.client.count_output_bytes(bytes.len());
             self.replication.stats.output_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         }
         sent
@@ -163,7 +164,8 @@ impl PeerSender<'_> {
                 // Nothing may be awaited between sending the last byte and reporting it. A replica that only fetches a
                 // snapshot closes the connection as soon as it has that byte, and the reading side might report the
                 // close first.
-                self.replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::Sent(peer)));
+                self.replication
+                    .send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::SnapshotSent(peer)));
                 return true;
             }
         }

@@ -24,7 +24,9 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::replica_task::{self, PeerOutput};
-use super::transfer::{self, Destination, MAX_QUEUED_PARTS, PartSender, SnapshotPart, SnapshotRequest};
+use super::transfer::{
+    self, MAX_QUEUED_PARTS, PartSender, SnapshotDestination, SnapshotPart, SnapshotRequest,
+};
 use super::{Replication, follower};
 
 /// How often the admission of commands is updated even without an event, because it depends on the age of
@@ -36,16 +38,16 @@ const GATE_UPDATE_PERIOD: Duration = Duration::from_secs(1);
 pub(crate) struct JoiningReplica {
     pub(crate) id: u64,
     /// The connection's addresses for CLIENT LIST.
-    pub(crate) link: ConnectionInfo,
+    pub(crate) connection_info: ConnectionInfo,
     pub(crate) socket: Socket,
     /// The source address of the connection, to identify the replica.
-    pub(crate) address: String,
+    pub(crate) source_address: String,
     /// Bytes that were received after the request and not executed.
-    pub(crate) input: Vec<u8>,
+    pub(crate) unprocessed_input: Vec<u8>,
     pub(crate) unsent_output: Vec<u8>,
     pub(crate) profile: PeerProfile,
     /// The arguments of PSYNC; `None` for SYNC.
-    pub(crate) request: Option<PsyncRequest>,
+    pub(crate) psync_request: Option<PsyncRequest>,
 }
 
 /// A message to the replication thread.
@@ -58,7 +60,7 @@ pub(crate) enum ReplicationEvent {
     FollowMaster(StreamEpoch),
     StopFollowing,
     /// A client waits until the log is on the disk of this node.
-    DiskAwaited,
+    DiskWaitStarted,
     /// Settings of replication have changed, so deadlines must be computed again.
     SettingsChanged,
     /// DEBUG SLEEP: stop serving the links to replicas and to the master for this long.
@@ -98,7 +100,7 @@ async fn run_replication(
         replication: replication.clone(),
         durability,
         network,
-        peers,
+        replica_tasks: peers,
         transfers,
         follower_task: None,
     };
@@ -147,7 +149,7 @@ struct ReplicaTask {
     address: String,
     /// The connection's entry in CLIENT LIST.
     client: Arc<Client>,
-    output: mpsc::UnboundedSender<PeerOutput>,
+    output_sender: mpsc::UnboundedSender<PeerOutput>,
     task: AbortHandle,
     /// The parts of a snapshot that are being prepared for this replica.
     snapshot_parts: Option<mpsc::Receiver<SnapshotPart>>,
@@ -157,7 +159,7 @@ struct ReplicaTask {
 #[derive(Debug)]
 struct SnapshotTransfer {
     /// Set to cancel the snapshot.
-    cancel: Arc<AtomicBool>,
+    is_cancelled: Arc<AtomicBool>,
     /// Passes the receivers to a snapshot that is written to a file first. `None` for a streamed snapshot.
     receivers: Option<std::sync::mpsc::Sender<Vec<PartSender>>>,
 }
@@ -166,7 +168,7 @@ struct ReplicationThread {
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     network: Arc<NetworkContext>,
-    peers: HashMap<PeerId, ReplicaTask>,
+    replica_tasks: HashMap<PeerId, ReplicaTask>,
     transfers: HashMap<TransferId, SnapshotTransfer>,
     follower_task: Option<AbortHandle>,
 }
@@ -193,21 +195,21 @@ impl ReplicationThread {
             }
             ReplicationEvent::Sleep(duration) => std::thread::sleep(duration),
             // These events only wake the loop, which then reads the new deadlines.
-            ReplicationEvent::DiskAwaited | ReplicationEvent::SettingsChanged => {}
+            ReplicationEvent::DiskWaitStarted | ReplicationEvent::SettingsChanged => {}
         }
     }
 
-    fn handle_master_event(&mut self, input: MasterDriverEvent) {
-        let acknowledged = matches!(input, MasterDriverEvent::Acknowledged { .. });
-        match &input {
+    fn handle_master_event(&mut self, event: MasterDriverEvent) {
+        let acknowledged = matches!(event, MasterDriverEvent::Acknowledged { .. });
+        match &event {
             MasterDriverEvent::Closed(peer) => {
                 if let Some(gone) = self.remove_peer(*peer) {
                     tracing::info!("Connection with replica {} lost.", gone.address);
                 }
             }
-            MasterDriverEvent::Sent(peer) => {
+            MasterDriverEvent::SnapshotSent(peer) => {
                 let is_streamed = self.replication.master_driver.lock().master().is_streaming_snapshot();
-                if let Some(there) = self.peers.get(peer).filter(|_| is_streamed) {
+                if let Some(there) = self.replica_tasks.get(peer).filter(|_| is_streamed) {
                     tracing::info!(
                         "Streamed RDB transfer with replica {} succeeded (socket). Waiting for REPLCONF ACK from \
                          replica to enable streaming",
@@ -218,7 +220,7 @@ impl ReplicationThread {
             MasterDriverEvent::TransferFailed(transfer) => drop(self.transfers.remove(transfer)),
             _ => {}
         }
-        self.process_event(input);
+        self.process_event(event);
         if acknowledged {
             self.replication.acknowledgements.notify_waiters();
         }
@@ -230,9 +232,17 @@ impl ReplicationThread {
         }
     }
 
-    fn add_replica(&mut self, newcomer: JoiningReplica) -> std::io::Result<()> {
-        let JoiningReplica { id, link, socket, address, input, unsent_output: unsent, profile, request } =
-            newcomer;
+    fn add_replica(&mut self, replica: JoiningReplica) -> std::io::Result<()> {
+        let JoiningReplica {
+            id,
+            connection_info: link,
+            socket,
+            source_address: address,
+            unprocessed_input: input,
+            unsent_output: unsent,
+            profile,
+            psync_request: request,
+        } = replica;
         let peer = PeerId(id);
         let host = profile.ip_address.as_ref().unwrap_or(&address);
         let name = format!("{host}:{}", profile.listening_port);
@@ -245,8 +255,10 @@ impl ReplicationThread {
         let task =
             tokio::spawn(replica_task::run_peer(self.replication.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();
-        self.peers
-            .insert(peer, ReplicaTask { address: name, client, output: orders, task, snapshot_parts: None });
+        self.replica_tasks.insert(
+            peer,
+            ReplicaTask { address: name, client, output_sender: orders, task, snapshot_parts: None },
+        );
         self.replication.replica_addresses.lock().insert(peer, address);
         self.process_event(MasterDriverEvent::PsyncReceived { peer, profile, request });
         let awaited = self.replication.master_driver.lock().master().awaited_snapshot(peer);
@@ -268,7 +280,7 @@ impl ReplicationThread {
     /// Counts the answer to PSYNC in the statistics, and logs its reason.
     fn record_psync_answer(&self, peer: PeerId, answer: PsyncAnswer) {
         let stats = &self.replication.stats;
-        let name = self.peers.get(&peer).map_or("", |peer| &peer.address);
+        let name = self.replica_tasks.get(&peer).map_or("", |peer| &peer.address);
         match answer {
             PsyncAnswer::Partial { from, missing_bytes: missing } => {
                 stats.partial_syncs_accepted.fetch_add(1, Ordering::Relaxed);
@@ -301,7 +313,7 @@ impl ReplicationThread {
         let now = process::time::instant();
         let delay = replication.master_driver.lock().check_pending(now, &mut &*replication.log, &mut orders);
         for (id, replica) in replication.master_driver.lock().master().peers() {
-            if let Some(peer) = self.peers.get(&id) {
+            if let Some(peer) = self.replica_tasks.get(&id) {
                 peer.client.set_unsent_log_bytes(replica.pending_bytes());
             }
         }
@@ -314,11 +326,11 @@ impl ReplicationThread {
         }
     }
 
-    fn process_event(&mut self, input: MasterDriverEvent) {
+    fn process_event(&mut self, event: MasterDriverEvent) {
         let mut orders = Vec::new();
         let Replication { master_driver: serving, log, .. } = &*self.replication;
         let mut machine = serving.lock();
-        machine.handle(process::time::instant(), input, &mut &**log, &mut orders);
+        machine.handle(process::time::instant(), event, &mut &**log, &mut orders);
         log.set_replica_count(machine.master().peers().len());
         drop(machine);
         self.perform_actions(orders);
@@ -333,33 +345,35 @@ impl ReplicationThread {
     fn perform_action(&mut self, action: MasterDriverAction) {
         let log = &self.replication.log;
         match action {
-            MasterDriverAction::SendPsyncAnswer(peer, answer) => self.record_psync_answer(peer, answer),
-            MasterDriverAction::Snapshot { transfer, peers, eof, format: form } => {
+            MasterDriverAction::CountPsyncAnswer(peer, answer) => self.record_psync_answer(peer, answer),
+            MasterDriverAction::TakeSnapshot { transfer, peers, with_end_mark: eof, format: form } => {
                 self.start_snapshot(transfer, &peers, eof, form);
             }
             MasterDriverAction::CancelSnapshot(transfer) => {
                 if let Some(transfer) = self.transfers.remove(&transfer) {
-                    transfer.cancel.store(true, Ordering::Relaxed);
+                    transfer.is_cancelled.store(true, Ordering::Relaxed);
                 }
             }
             MasterDriverAction::Send(peer, bytes) => self.queue_output(peer, PeerOutput::Bytes(bytes)),
-            MasterDriverAction::Continue { peer, id } => {
+            MasterDriverAction::SendContinue { peer, id } => {
                 let states = self.replication.cluster_stream.format_slot_states(&self.replication.engine);
                 self.queue_output(peer, PeerOutput::Bytes(master_driver::continue_line(id, &states)));
             }
             MasterDriverAction::SendSnapshot(peer) => {
-                if let Some(pieces) = self.peers.get_mut(&peer).and_then(|peer| peer.snapshot_parts.take()) {
+                if let Some(pieces) =
+                    self.replica_tasks.get_mut(&peer).and_then(|peer| peer.snapshot_parts.take())
+                {
                     self.queue_output(peer, PeerOutput::Snapshot(pieces));
                 }
             }
             MasterDriverAction::SendFile { transfer, peers } => self.send_file(transfer, &peers),
-            MasterDriverAction::Stream(peer, cursor) => {
-                if let Some(there) = self.peers.get(&peer) {
+            MasterDriverAction::SendStream(peer, cursor) => {
+                if let Some(there) = self.replica_tasks.get(&peer) {
                     tracing::info!("Synchronization with replica {} succeeded", there.address);
                 }
                 self.queue_output(peer, PeerOutput::Stream(cursor));
             }
-            MasterDriverAction::Append(bytes) => drop(log.append_control(bytes)),
+            MasterDriverAction::AppendToLog(bytes) => drop(log.append_control(bytes)),
             MasterDriverAction::Close(peer, reason) => self.close_peer(peer, reason),
             MasterDriverAction::CloseLog if log.is_kept_open() => {}
             MasterDriverAction::CloseLog => {
@@ -372,32 +386,39 @@ impl ReplicationThread {
         }
     }
 
-    fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool, format: SnapshotFormat) {
+    fn start_snapshot(
+        &mut self,
+        transfer: TransferId,
+        peers: &[PeerId],
+        with_end_mark: bool,
+        format: SnapshotFormat,
+    ) {
         let cancelled = Arc::new(AtomicBool::new(false));
-        let (to, receivers) = if eof {
+        let (to, receivers) = if with_end_mark {
             let mut receivers = Vec::new();
             for id in peers {
-                if let Some(peer) = self.peers.get_mut(id) {
+                if let Some(peer) = self.replica_tasks.get_mut(id) {
                     let (sender, pieces) = mpsc::channel(MAX_QUEUED_PARTS);
                     peer.snapshot_parts = Some(pieces);
                     receivers.push(sender);
                 }
             }
-            (Destination::Replicas(receivers), None)
+            (SnapshotDestination::Replicas(receivers), None)
         } else {
             let (sender, receivers) = std::sync::mpsc::channel();
-            (Destination::File(receivers), Some(sender))
+            (SnapshotDestination::File(receivers), Some(sender))
         };
         // Only one snapshot is in progress at a time.
         self.transfers.clear();
-        self.transfers.insert(transfer, SnapshotTransfer { cancel: cancelled.clone(), receivers });
+        self.transfers.insert(transfer, SnapshotTransfer { is_cancelled: cancelled.clone(), receivers });
         let dialect = match format {
             SnapshotFormat { valkey_format: true, .. } => Dialect::Valkey,
             SnapshotFormat { active_times: true, .. } => Dialect::Redoubt,
             SnapshotFormat { .. } => Dialect::Redis,
         };
         let (contents, peers) = (format.contents, peers.to_vec());
-        let target = SnapshotRequest { transfer, dialect, contents, peers, destination: to, cancelled };
+        let target =
+            SnapshotRequest { transfer, dialect, contents, peers, destination: to, is_cancelled: cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());
         // The snapshot needs its own thread, because the thread's scheduling priority is changed.
         let work = move || transfer::run_transfer(&durability, &replication, target);
@@ -424,9 +445,9 @@ impl ReplicationThread {
 
     /// Queues output for a replica. The replica's task may have ended already; its end is then reported by a queued
     /// event.
-    fn queue_output(&self, peer: PeerId, outgoing: PeerOutput) {
-        if let Some(peer) = self.peers.get(&peer) {
-            let _ = peer.output.send(outgoing);
+    fn queue_output(&self, peer: PeerId, output: PeerOutput) {
+        if let Some(peer) = self.replica_tasks.get(&peer) {
+            let _ = peer.output_sender.send(output);
         }
     }
 
@@ -444,7 +465,7 @@ impl ReplicationThread {
     }
 
     fn remove_peer(&mut self, id: PeerId) -> Option<ReplicaTask> {
-        let peer = self.peers.remove(&id)?;
+        let peer = self.replica_tasks.remove(&id)?;
         self.replication.replica_addresses.lock().remove(&id);
         self.replication.engine.clients.disconnect(peer.client.id);
         if peer.client.exceeded_output_limit() {

@@ -19,7 +19,7 @@ use config::{DisklessLoad, keys};
 use durability::loading;
 use durability::{Durability, saving};
 use engine::NodeFlags;
-use replication::Position;
+use replication::ReplPosition;
 use replication::master_driver;
 use snapshot_io::{LoadError, LoadResult};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -63,7 +63,7 @@ const LOAD_FAILED_MESSAGE: &str = "Failed trying to load the PRIMARY synchroniza
 /// A snapshot that is being received, by its destination.
 pub(super) enum SnapshotReceiver {
     ToFile(FileReceiver),
-    Streamed(DirectReceiver),
+    Direct(DirectReceiver),
 }
 
 /// A snapshot that is written to a file and loaded once it is complete.
@@ -104,7 +104,7 @@ impl SnapshotReceiver {
     pub(super) async fn start(
         replication: &Arc<Replication>,
         durability: &Arc<Durability>,
-        position: Position,
+        position: ReplPosition,
         len: Option<u64>,
     ) -> Result<Self, ReceiveError> {
         let Some(way) = direct_load_mode(replication, position) else {
@@ -120,7 +120,7 @@ impl SnapshotReceiver {
             let _turn = turn;
             load_streamed(&replication, &durability, reader, (position, len.unwrap_or(0)), way)
         });
-        Ok(Self::Streamed(DirectReceiver {
+        Ok(Self::Direct(DirectReceiver {
             parts: pieces,
             is_complete: whole,
             load_thread: loading,
@@ -130,14 +130,14 @@ impl SnapshotReceiver {
 
     /// Returns whether the old data has been dropped.
     pub(super) fn drops_old_data(&self) -> bool {
-        matches!(self, Self::Streamed(DirectReceiver { drops_old_data: true, .. }))
+        matches!(self, Self::Direct(DirectReceiver { drops_old_data: true, .. }))
     }
 
     /// Returns the destination as Valkey's log names it.
     pub(super) fn log_name(&self) -> &'static str {
         match self {
             Self::ToFile(_) => "disk",
-            Self::Streamed(_) => "parser",
+            Self::Direct(_) => "parser",
         }
     }
 
@@ -155,7 +155,7 @@ impl SnapshotReceiver {
                 }
                 Ok(())
             }
-            Self::Streamed(direct) => direct.parts.send(bytes).await.map_err(|_| ReceiveError::LoadEnded),
+            Self::Direct(direct) => direct.parts.send(bytes).await.map_err(|_| ReceiveError::LoadEnded),
         }
     }
 
@@ -164,7 +164,7 @@ impl SnapshotReceiver {
         self,
         replication: &Arc<Replication>,
         durability: &Arc<Durability>,
-        position: Position,
+        position: ReplPosition,
     ) -> Result<JoinHandle<LoadOutcome>, ReceiveError> {
         match self {
             Self::ToFile(FileReceiver { file, check }) => {
@@ -178,11 +178,8 @@ impl SnapshotReceiver {
                     load_file(&replication, &durability, file, position)
                 }))
             }
-            Self::Streamed(DirectReceiver {
-                parts: pieces,
-                is_complete: whole,
-                load_thread: loading,
-                ..
+            Self::Direct(DirectReceiver {
+                parts: pieces, is_complete: whole, load_thread: loading, ..
             }) => {
                 whole.store(true, Ordering::Release);
                 drop(pieces);
@@ -195,7 +192,7 @@ impl SnapshotReceiver {
     pub(super) fn abort(self) -> Option<JoinHandle<LoadOutcome>> {
         match self {
             Self::ToFile(_) => None,
-            Self::Streamed(DirectReceiver { load_thread: loading, .. }) => Some(loading),
+            Self::Direct(DirectReceiver { load_thread: loading, .. }) => Some(loading),
         }
     }
 }
@@ -221,11 +218,11 @@ impl SnapshotCheck {
 
 fn has_no_data(replication: &Replication) -> bool {
     let keyspace = &replication.engine.keyspace;
-    (0..keyspace.databases()).all(|db| keyspace.is_empty(db))
+    (0..keyspace.database_count()).all(|db| keyspace.is_empty(db))
 }
 
 /// Decides how a snapshot of `position` is loaded during the transfer. `None` if it must go to a file first.
-fn direct_load_mode(replication: &Replication, position: Position) -> Option<DirectLoadMode> {
+fn direct_load_mode(replication: &Replication, position: ReplPosition) -> Option<DirectLoadMode> {
     match replication.config.get(keys::REPL_DISKLESS_LOAD) {
         DisklessLoad::FlushBeforeLoad => Some(DirectLoadMode::ReplaceData),
         DisklessLoad::OnEmptyDb => has_no_data(replication).then_some(DirectLoadMode::ReplaceData),
@@ -242,26 +239,26 @@ fn direct_load_mode(replication: &Replication, position: Position) -> Option<Dir
 /// Reads the bytes of a snapshot that is being received. Blocks until the next part arrives.
 struct PartReader {
     queue: Receiver<Vec<u8>>,
-    current: Vec<u8>,
-    consumed: usize,
+    current_part: Vec<u8>,
+    consumed_bytes: usize,
     is_complete: Arc<AtomicBool>,
 }
 
 /// Creates a queue and its reader. If all parts were sent, `is_complete` must be set before the sender is dropped.
-fn part_queue(whole: Arc<AtomicBool>) -> (Sender<Vec<u8>>, PartReader) {
+fn part_queue(is_complete: Arc<AtomicBool>) -> (Sender<Vec<u8>>, PartReader) {
     let (pieces, incoming) = channel(MAX_QUEUED_PARTS);
-    (pieces, PartReader { queue: incoming, current: Vec::new(), consumed: 0, is_complete: whole })
+    (pieces, PartReader { queue: incoming, current_part: Vec::new(), consumed_bytes: 0, is_complete })
 }
 
 impl Read for PartReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        while self.consumed == self.current.len() {
+        while self.consumed_bytes == self.current_part.len() {
             let Some(piece) = self.queue.blocking_recv() else { return Ok(0) };
-            (self.current, self.consumed) = (piece, 0);
+            (self.current_part, self.consumed_bytes) = (piece, 0);
         }
-        let len = buffer.len().min(self.current.len() - self.consumed);
-        buffer[..len].copy_from_slice(&self.current[self.consumed..self.consumed + len]);
-        self.consumed += len;
+        let len = buffer.len().min(self.current_part.len() - self.consumed_bytes);
+        buffer[..len].copy_from_slice(&self.current_part[self.consumed_bytes..self.consumed_bytes + len]);
+        self.consumed_bytes += len;
         Ok(len)
     }
 }
@@ -278,7 +275,7 @@ fn load_streamed(
     replication: &Replication,
     durability: &Durability,
     parts: PartReader,
-    (position, len): (Position, u64),
+    (position, len): (ReplPosition, u64),
     mode: DirectLoadMode,
 ) -> LoadOutcome {
     let apply_guard = replication.applied_stream.apply_lock.lock();
@@ -294,7 +291,7 @@ fn load_streamed(
                 kept = false;
                 replication.log.close();
             };
-            loading::replace_by_stream(durability, input, len, before, all_came)
+            loading::replace_data_from_stream(durability, input, len, before, all_came)
         }
         DirectLoadMode::BesideOldData { serves_old_data: served } => {
             tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory, beside the old one");
@@ -334,36 +331,40 @@ fn load_file(
     replication: &Replication,
     durability: &Durability,
     file: tempfile::NamedTempFile,
-    position: Position,
+    position: ReplPosition,
 ) -> LoadOutcome {
     let apply_guard = replication.applied_stream.apply_lock.lock();
     tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
     // Until the load has finished, the data belongs to no history.
     replication.log.close();
-    let loaded = loading::replace_by_file(durability, file.path(), false);
+    let loaded = loading::replace_data_from_file(durability, file.path(), false);
     adopt_position(replication, &loaded, position);
     drop(apply_guard);
     // The file becomes the base of the data on disk before clients are served or the stream is applied.
     if let Ok(loaded) = &loaded {
-        saving::keep_resync_file(durability, file, loaded.keys);
+        saving::adopt_resync_file(durability, file, loaded.keys);
     }
     open_gates(replication);
     if loaded.is_ok() { LoadOutcome::Loaded } else { LoadOutcome::DataLost }
 }
 
 /// Adopts the replication position of the loaded snapshot.
-fn adopt_position(replication: &Replication, loaded: &Result<LoadResult, LoadError>, position: Position) {
-    match loaded {
+fn adopt_position(
+    replication: &Replication,
+    load_result: &Result<LoadResult, LoadError>,
+    position: ReplPosition,
+) {
+    match load_result {
         Ok(loaded) => {
             // The imports in the old data are ended, because the stream repeats the running ones at once.
             replication.applied_stream.imports.end_all_imports(&replication.engine);
             replication.master_imports.clear();
             replication.cluster_stream.replace_slot_states(&loaded.slot_states);
-            replication.log.adopt_loaded(position);
+            replication.log.adopt_loaded_history(position);
             // Offsets of the old history cannot be compared with those of the new one.
             replication.commit_point.begin_history();
             replication.applied_stream.select_db(loaded.stream_db.unwrap_or(0));
-            replication.applied_stream.reset_missing();
+            replication.applied_stream.reset_missing_changes();
             tracing::info!("PRIMARY <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
         }
         Err(error) => tracing::warn!("{LOAD_FAILED_MESSAGE}: {error}"),

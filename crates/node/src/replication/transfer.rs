@@ -40,12 +40,12 @@ pub(crate) struct SnapshotRequest {
     pub(crate) contents: SnapshotContents,
     /// The replicas for which the snapshot is started.
     pub(crate) peers: Vec<PeerId>,
-    pub(crate) destination: Destination,
-    pub(crate) cancelled: Arc<AtomicBool>,
+    pub(crate) destination: SnapshotDestination,
+    pub(crate) is_cancelled: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Destination {
+pub(crate) enum SnapshotDestination {
     /// The snapshot is streamed to these replicas while it is taken, with an end mark.
     Replicas(Vec<PartSender>),
     /// The snapshot is first written to a file. The senders for the replicas that will receive it come through this
@@ -56,13 +56,13 @@ pub(crate) enum Destination {
 /// The replicas that receive a snapshot.
 struct SnapshotReceivers {
     senders: Vec<PartSender>,
-    cancelled: Arc<AtomicBool>,
+    is_cancelled: Arc<AtomicBool>,
 }
 
 /// Takes a snapshot and sends it. Runs on a thread of its own and reports by events.
-pub(crate) fn run_transfer(durability: &Durability, replication: &Replication, target: SnapshotRequest) {
-    let transfer = target.transfer;
-    if let Err(error) = try_transfer(durability, replication, target) {
+pub(crate) fn run_transfer(durability: &Durability, replication: &Replication, request: SnapshotRequest) {
+    let transfer = request.transfer;
+    if let Err(error) = try_transfer(durability, replication, request) {
         tracing::warn!("The snapshot for replicas failed: {error:#}");
         replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::TransferFailed(transfer)));
     }
@@ -71,21 +71,22 @@ pub(crate) fn run_transfer(durability: &Durability, replication: &Replication, t
 fn try_transfer(
     durability: &Durability,
     replication: &Replication,
-    target: SnapshotRequest,
+    request: SnapshotRequest,
 ) -> anyhow::Result<()> {
-    let SnapshotRequest { transfer, dialect, contents, peers, destination: to, cancelled } = target;
-    let shared = &replication.log;
+    let SnapshotRequest { transfer, dialect, contents, peers, destination, is_cancelled: cancelled } =
+        request;
     let mut is_created = false;
     let (mut state, noted) = snapshot::take_snapshot(durability, |log| {
         is_created = !log.is_open();
-        shared.open(log);
-        let noted = SnapshotPosition::record(log, transfer, &peers, replication.applied_stream.db_in(log));
+        replication.log.open(log);
+        let selected_db = replication.applied_stream.selected_db_in_log(log);
+        let noted = SnapshotPosition::record(log, transfer, &peers, selected_db);
         // The snapshot contains keys of slots that are being imported, so its receivers must know about the imports.
-        replication.applied_stream.imports.repeat_in_log(log);
+        replication.applied_stream.imports.repeat_running_imports_in_log(log);
         noted
     })?;
     if replication.engine.settings.stops_at_snapshots.load(Ordering::Relaxed) {
-        process::daemon::suspend();
+        process::daemon::suspend_process();
     }
     if is_created {
         let (id, none) = (noted.position.id, ReplId::NONE);
@@ -97,37 +98,36 @@ fn try_transfer(
     if !contents.functions {
         state.drop_functions();
     }
-    let keys = state.keys();
+    let keys = state.key_count();
     let pace = YieldPace::yielding(replication.engine.keyspace.used_bytes());
     let position = Some((noted.position, noted.db.unwrap_or(0)));
     replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::SnapshotTaken(noted)));
     // Later changes of the slot states are sent in the stream.
-    let slot_states = match contents.data {
-        true => replication.cluster_stream.format_slot_states(&replication.engine),
-        false => String::new(),
-    };
-    let form = RdbOptions { dialect, position, aof_base: false, slot_states };
-    let shown = durability.saving.show_transfer(keys as u64);
+    let format_slot_states = || replication.cluster_stream.format_slot_states(&replication.engine);
+    let slot_states = contents.data.then(format_slot_states).unwrap_or_default();
+    let form = RdbOptions { dialect, position, is_aof_base: false, slot_states };
+    let shown = durability.rdb_saves.show_transfer_as_save(keys as u64);
     let is_cancelled = || cancelled.load(Ordering::Relaxed);
-    let progress = WriteProgress { written: Some(shown.written_keys()), is_cancelled: &is_cancelled };
-    match to {
-        Destination::Replicas(receivers) => {
+    let progress = WriteProgress { written_keys: Some(shown.written_keys()), is_cancelled: &is_cancelled };
+    match destination {
+        SnapshotDestination::Replicas(receivers) => {
             tracing::info!("Starting BGSAVE for SYNC with target: replicas sockets using: normal sync");
-            let mut to = SnapshotReceivers { senders: receivers, cancelled: cancelled.clone() };
+            let mut to = SnapshotReceivers { senders: receivers, is_cancelled: cancelled.clone() };
             let mark = random_repl_id();
             to.send_to_all(format!("$EOF:{mark}\r\n").as_bytes())?;
             snapshot::write_rdb(durability, state, &form, progress, pace, &mut to)?;
             to.finish(mark.as_str().as_bytes());
         }
-        Destination::File(receivers) => {
+        SnapshotDestination::File(receivers) => {
             tracing::info!("Starting BGSAVE for SYNC with target: disk using: normal sync");
             let mut file = tempfile::tempfile_in(".")?;
             snapshot::write_rdb(durability, state, &form, progress, pace, &mut file)?;
             let len = file.stream_position()?;
             file.seek(SeekFrom::Start(0))?;
-            replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::Written(transfer)));
+            let event = MasterDriverEvent::SnapshotWritten(transfer);
+            replication.send_event(ReplicationEvent::MasterEvent(event));
             let receivers = receivers.recv().map_err(|_| no_receivers_error())?;
-            let mut to = SnapshotReceivers { senders: receivers, cancelled: cancelled.clone() };
+            let mut to = SnapshotReceivers { senders: receivers, is_cancelled: cancelled.clone() };
             to.send_to_all(format!("${len}\r\n").as_bytes())?;
             io::copy(&mut file, &mut to)?;
             to.finish(&[]);
@@ -143,7 +143,7 @@ fn no_receivers_error() -> io::Error {
 impl SnapshotReceivers {
     /// Sends bytes to all receivers that are still connected.
     fn send_to_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.cancelled.load(Ordering::Relaxed) {
+        if self.is_cancelled.load(Ordering::Relaxed) {
             return Err(no_receivers_error());
         }
         for piece in bytes.chunks(PART_SIZE) {

@@ -19,14 +19,14 @@ pub(crate) fn apply_settings(server: &Server) {
     log::set_format(&values);
     server.engine.configure(&values);
     server.engine.set_initial_usage(process::time::now());
-    server.engine.reset_usage_of_other_kind(process::time::now());
+    server.engine.reset_usage_after_kind_change(process::time::now());
     server.network.limits.configure(&values);
     server.replication.apply_config();
-    durability::saving::update_gate(&server.durability);
+    durability::saving::update_write_gate(&server.durability);
     if let Some(cluster) = &server.cluster {
         cluster.notify_config_change();
     }
-    server.migrations.trim_log();
+    server.migrations.trim_finished_jobs();
     server.durability.append_only.configure();
     cron::check_memory(&server.housekeeping);
 }
@@ -46,7 +46,7 @@ impl ConfigSetError {
 }
 
 /// A completed step of CONFIG SET, which is undone if a later step fails.
-enum AppliedStep {
+enum CompletedStep {
     Directory,
     Tls(PreviousTls),
     Listeners,
@@ -83,7 +83,7 @@ pub(crate) async fn apply_changes(
         server.engine.change_users(|users| users.set_default_password(password.as_bytes()));
     }
     apply_settings(server);
-    title::update(&server.config, server.identity.config_file.as_deref());
+    title::update_process_title(&server.config, server.identity.config_file.as_deref());
     for warning in config::unsupported_warnings(&server.config) {
         tracing::warn!("{warning}");
     }
@@ -94,7 +94,7 @@ pub(crate) async fn apply_changes(
 async fn apply_fallible_steps(
     server: &Arc<Server>,
     changes: &ChangedParameters,
-    completed: &mut Vec<AppliedStep>,
+    completed: &mut Vec<CompletedStep>,
 ) -> Result<(), ConfigSetError> {
     if changes.contains(keys::BIND) && server.config.values()[keys::BIND].len() > MAX_BIND_ADDRESSES {
         return Err(ConfigSetError::new(keys::BIND.name(), "Too many bind addresses specified."));
@@ -106,49 +106,49 @@ async fn apply_fallible_steps(
     if changes.contains(keys::DIR) {
         paths::change_to_dir(&server.config)
             .map_err(|error| ConfigSetError::new(keys::DIR.name(), format_system_error(&error)))?;
-        completed.push(AppliedStep::Directory);
+        completed.push(CompletedStep::Directory);
     }
     if let Some(name) = changes.names().find(|name| name.starts_with("tls-")) {
         let replaced = server.network.tls.replace(&server.config).map_err(|reason| {
             tracing::warn!("Unable to update TLS configuration: {reason}");
             ConfigSetError::new(name, "Unable to update TLS configuration. Check server logs.")
         })?;
-        completed.push(AppliedStep::Tls(replaced));
+        completed.push(CompletedStep::Tls(replaced));
     }
     if changes.contains(keys::BIND) || changes.contains(keys::PORT) || changes.contains(keys::TLS_PORT) {
         // The old listeners are closed first, so they must be restored even if the new ones cannot be opened.
-        completed.push(AppliedStep::Listeners);
+        completed.push(CompletedStep::Listeners);
         open_listeners(server, changes).await?;
     }
     if changes.contains(keys::APPENDONLY) {
         switch_append_only(server)
             .await
             .map_err(|reason| ConfigSetError::new(keys::APPENDONLY.name(), reason))?;
-        completed.push(AppliedStep::AppendOnly);
+        completed.push(CompletedStep::AppendOnly);
     }
     // This step comes last and is never undone, because worker threads that serve clients cannot be removed again.
     if changes.contains(keys::IO_THREADS) {
         let count = server.config.get(keys::IO_THREADS);
-        let spawned = server.network.worker_pool.set_serving(count);
+        let spawned = server.network.worker_pool.set_active_workers(count);
         spawned.map_err(|error| ConfigSetError::new(keys::IO_THREADS.name(), format_system_error(&error)))?;
     }
     Ok(())
 }
 
 /// Undoes a step, after the configuration has got its old values back.
-async fn undo_step(server: &Arc<Server>, changes: &ChangedParameters, step: AppliedStep) {
+async fn undo_step(server: &Arc<Server>, changes: &ChangedParameters, step: CompletedStep) {
     let undone = match step {
-        AppliedStep::Directory => {
+        CompletedStep::Directory => {
             paths::change_to_dir(&server.config).map_err(|error| format_system_error(&error))
         }
-        AppliedStep::Tls(replaced) => {
+        CompletedStep::Tls(replaced) => {
             server.network.tls.restore(replaced);
             Ok(())
         }
-        AppliedStep::Listeners => {
-            server.network.listen_tcp(changes.previous()).await.map_err(|error| format!("{error:#}"))
+        CompletedStep::Listeners => {
+            server.network.listen_tcp(changes.previous_values()).await.map_err(|error| format!("{error:#}"))
         }
-        AppliedStep::AppendOnly => switch_append_only(server).await,
+        CompletedStep::AppendOnly => switch_append_only(server).await,
     };
     if let Err(error) = undone {
         tracing::warn!("Failed restoring previous settings: {error}");

@@ -35,7 +35,7 @@ use crate::server::{Server, ServerIdentity};
 pub(crate) struct ShutdownPlan {
     pub(crate) save: ShutdownSave,
     /// Whether to refuse the shutdown while the cluster depends on this node (SAFE).
-    safe: bool,
+    is_safe: bool,
     options: ShutdownOptions,
 }
 
@@ -66,29 +66,29 @@ pub(crate) enum ShutdownCommand {
 /// State shared by all running shutdowns.
 #[derive(Debug, Default)]
 pub(crate) struct ShutdownState {
-    running: Mutex<usize>,
+    running_count: Mutex<usize>,
     replica_waits: Mutex<WaitCounters>,
     /// When the wait for replicas ends, in Unix milliseconds.
     wait_deadline: AtomicI64,
-    aborted: Notify,
+    wait_aborted: Notify,
     /// Signalled when a wait for replicas has ended.
-    ended: Notify,
+    wait_ended: Notify,
 }
 
 /// Counters of waits for replicas.
 #[derive(Debug, Clone, Copy, Default)]
 struct WaitCounters {
-    started: u64,
-    ended: u64,
+    started_count: u64,
+    ended_count: u64,
     /// How many of the ended waits were aborted.
-    aborted: u64,
+    aborted_count: u64,
 }
 
 impl ShutdownState {
     /// Returns how many milliseconds a shutdown may still wait for replicas. `None` if no shutdown is waiting.
     pub(crate) fn remaining_wait_millis(&self) -> Option<i64> {
         let waits = *self.replica_waits.lock();
-        (waits.started > waits.ended)
+        (waits.started_count > waits.ended_count)
             .then(|| (self.wait_deadline.load(Ordering::Relaxed) - time::now().0).max(0))
     }
 }
@@ -99,7 +99,7 @@ struct WritePause<'a>(&'a Server);
 impl<'a> WritePause<'a> {
     /// Pauses writes. When this returns, all earlier writes have finished.
     fn start(server: &'a Server, plan: ShutdownPlan) -> Self {
-        *server.shutdown.running.lock() += 1;
+        *server.shutdown.running_count.lock() += 1;
         server.engine.scripts.begin_shutdown(!plan.skips_save());
         server.pause_gate.pause_for_shutdown();
         server.engine.wait_for_admitted_commands();
@@ -108,14 +108,14 @@ impl<'a> WritePause<'a> {
 
     /// Stops the server without ending the pause.
     fn stop_server(self) {
-        self.0.stopping.stop();
+        self.0.stop_signal.stop();
         std::mem::forget(self);
     }
 }
 
 impl Drop for WritePause<'_> {
     fn drop(&mut self) {
-        let mut under_way = self.0.shutdown.running.lock();
+        let mut under_way = self.0.shutdown.running_count.lock();
         *under_way -= 1;
         if *under_way == 0 {
             self.0.replication.log.lock().unseal();
@@ -130,28 +130,37 @@ impl Drop for WritePause<'_> {
 struct ReplicaWait<'a> {
     server: &'a Server,
     log_end: ReplOffset,
-    token: Option<WaiterToken>,
+    waiter_token: Option<WaiterToken>,
     /// Completes once enough replicas have caught up. `None` if the wait has failed.
-    caught_up: Pin<Box<dyn Future<Output = Option<CopyCount>> + Send>>,
-    aborted: Pin<Box<Notified<'a>>>,
+    catch_up_future: Pin<Box<dyn Future<Output = Option<CopyCount>> + Send>>,
+    abort_notified: Pin<Box<Notified<'a>>>,
     is_aborted: bool,
 }
 
 impl<'a> ReplicaWait<'a> {
-    fn new(server: &'a Server, end: ReplOffset, replicas: usize, max_duration: Duration) -> Self {
-        let aborted = Box::pin(server.shutdown.aborted.notified());
+    fn new(server: &'a Server, log_end: ReplOffset, replica_count: usize, max_duration: Duration) -> Self {
+        let aborted = Box::pin(server.shutdown.wait_aborted.notified());
         let longest = i64::try_from(max_duration.as_millis()).unwrap_or(i64::MAX);
         server.shutdown.wait_deadline.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
-        server.shutdown.replica_waits.lock().started += 1;
-        let (token, reached): (_, Pin<Box<dyn Future<Output = _> + Send>>) =
-            match server.replication.start_waiting(end, RequiredCopies::Acknowledged { replicas }) {
-                WaitStart::Finished(copies) => (None, Box::pin(std::future::ready(copies.ok()))),
-                WaitStart::Waiting(token, woken) => {
-                    tracing::info!("Waiting for replicas before shutting down.");
-                    (Some(token), Box::pin(async { woken.await.ok()?.ok() }))
-                }
-            };
-        Self { server, log_end: end, token, caught_up: reached, aborted, is_aborted: false }
+        server.shutdown.replica_waits.lock().started_count += 1;
+        let (token, reached): (_, Pin<Box<dyn Future<Output = _> + Send>>) = match server
+            .replication
+            .start_waiting(log_end, RequiredCopies::Acknowledged { replicas: replica_count })
+        {
+            WaitStart::Finished(copies) => (None, Box::pin(std::future::ready(copies.ok()))),
+            WaitStart::Waiting(token, woken) => {
+                tracing::info!("Waiting for replicas before shutting down.");
+                (Some(token), Box::pin(async { woken.await.ok()?.ok() }))
+            }
+        };
+        Self {
+            server,
+            log_end,
+            waiter_token: token,
+            catch_up_future: reached,
+            abort_notified: aborted,
+            is_aborted: false,
+        }
     }
 
     /// Waits for the next event, at most until `deadline`.
@@ -159,13 +168,13 @@ impl<'a> ReplicaWait<'a> {
         tokio::select! {
             // With `biased`, an abort that arrived during this wait takes precedence.
             biased;
-            () = &mut self.aborted => {
+            () = &mut self.abort_notified => {
                 self.is_aborted = true;
                 vec![ShutdownEvent::Aborted]
             }
-            Some(copies) = &mut self.caught_up => vec![ShutdownEvent::InSync(copies.replicas)],
+            Some(copies) = &mut self.catch_up_future => vec![ShutdownEvent::InSync(copies.replicas)],
             () = tokio::time::sleep(deadline.since(time::instant())) => {
-                vec![ShutdownEvent::InSync(self.server.replication.count_acknowledging(self.log_end)), ShutdownEvent::Deadline]
+                vec![ShutdownEvent::InSync(self.server.replication.count_replicas_acknowledging(self.log_end)), ShutdownEvent::Deadline]
             }
         }
     }
@@ -173,16 +182,16 @@ impl<'a> ReplicaWait<'a> {
 
 impl Drop for ReplicaWait<'_> {
     fn drop(&mut self) {
-        if let Some(token) = self.token {
+        if let Some(token) = self.waiter_token {
             self.server.replication.remove_waiter(token, self.log_end);
         }
         let shutdown = &self.server.shutdown;
         {
             let mut waits = shutdown.replica_waits.lock();
-            waits.ended += 1;
-            waits.aborted += u64::from(self.is_aborted);
+            waits.ended_count += 1;
+            waits.aborted_count += u64::from(self.is_aborted);
         }
-        shutdown.ended.notify_waiters();
+        shutdown.wait_ended.notify_waiters();
     }
 }
 
@@ -190,7 +199,7 @@ impl Drop for ReplicaWait<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShutdownError {
     Aborted,
-    NotSaved,
+    SaveFailed,
     /// SAFE was given, and the cluster depends on this node.
     NodeNeeded,
 }
@@ -208,7 +217,7 @@ impl ShutdownCommand {
                 b"now" => plan.options.skips_replicas = true,
                 b"force" => plan.options.ignores_save_errors = true,
                 b"failover" => plan.options.hands_over = true,
-                b"safe" => plan.safe = true,
+                b"safe" => plan.is_safe = true,
                 b"abort" => aborts = true,
                 _ => return None,
             }
@@ -224,7 +233,7 @@ impl ShutdownCommand {
 impl ShutdownPlan {
     const CONFIGURED: Self = Self {
         save: ShutdownSave::AsConfigured,
-        safe: false,
+        is_safe: false,
         options: ShutdownOptions { skips_replicas: false, ignores_save_errors: false, hands_over: false },
     };
 
@@ -243,7 +252,7 @@ impl ShutdownPlan {
                 ShutdownWord::Now => plan.options.skips_replicas = true,
                 ShutdownWord::Force => plan.options.ignores_save_errors = true,
                 ShutdownWord::Failover => plan.options.hands_over = true,
-                ShutdownWord::Safe => plan.safe = true,
+                ShutdownWord::Safe => plan.is_safe = true,
             }
         }
         plan
@@ -252,7 +261,7 @@ impl ShutdownPlan {
 
 /// Runs a shutdown to its end. If it succeeds, the server stops.
 pub(crate) async fn run_shutdown(server: &Arc<Server>, plan: ShutdownPlan) -> Result<(), ShutdownError> {
-    if plan.safe && is_voting_master(server) {
+    if plan.is_safe && is_voting_master(server) {
         let end = if plan.options.ignores_save_errors { "Exit anyway." } else { "Refusing to shut down." };
         tracing::warn!("This is a voting primary. Shutting down may cause the cluster to go down. {end}");
         if !plan.options.ignores_save_errors {
@@ -262,7 +271,7 @@ pub(crate) async fn run_shutdown(server: &Arc<Server>, plan: ShutdownPlan) -> Re
     if !plan.options.ignores_save_errors && server.durability.append_only.is_writing_first_base() {
         // This is checked first, so that writes are not paused for a shutdown that cannot happen.
         tracing::warn!("Writing initial AOF, can't exit.");
-        return Err(ShutdownError::NotSaved);
+        return Err(ShutdownError::SaveFailed);
     }
     let mut actions = Vec::new();
     // Only a master in a cluster can hand over.
@@ -301,7 +310,7 @@ impl<'a> ShutdownTask<'a> {
         loop {
             let inputs = match actions.pop_front() {
                 None => self.next_events().await,
-                Some(ShutdownAction::HoldWrites) => vec![self.pause_writes()],
+                Some(ShutdownAction::PauseWrites) => vec![self.pause_writes()],
                 Some(ShutdownAction::AwaitReplicas { log_end: end, replicas }) => {
                     let longest = self.server.config.get(keys::SHUTDOWN_TIMEOUT);
                     self.replica_wait = Some(ReplicaWait::new(self.server, end, replicas, longest));
@@ -324,7 +333,9 @@ impl<'a> ShutdownTask<'a> {
                     tracing::warn!("Shutdown manually aborted.");
                     return Err(ShutdownError::Aborted);
                 }
-                Some(ShutdownAction::Cancel(CancelReason::NotSaved)) => return Err(ShutdownError::NotSaved),
+                Some(ShutdownAction::Cancel(CancelReason::NotSaved)) => {
+                    return Err(ShutdownError::SaveFailed);
+                }
             };
             for input in inputs {
                 let mut more = Vec::new();
@@ -341,8 +352,8 @@ impl<'a> ShutdownTask<'a> {
         let end = replication.current_offset();
         self.log_end = end;
         let replicas = if replication.is_replica() { 0 } else { replication.count_shutdown_replicas() };
-        let in_sync = replication.count_acknowledging(end);
-        ShutdownEvent::WritesHeld(PausedLog {
+        let in_sync = replication.count_replicas_acknowledging(end);
+        ShutdownEvent::WritesPaused(PausedLog {
             log_end: end,
             replicas,
             in_sync,
@@ -374,7 +385,7 @@ impl<'a> ShutdownTask<'a> {
         }
         let server = self.server;
         tokio::select! {
-            () = server.migrations.when_routed(|| !is_voting_master(server)), if self.is_handing_over => {
+            () = server.migrations.wait_for_topology(|| !is_voting_master(server)), if self.is_handing_over => {
                 vec![ShutdownEvent::HandedOver]
             }
             () = tokio::time::sleep(deadline.since(time::instant())) => vec![ShutdownEvent::Deadline],
@@ -383,13 +394,13 @@ impl<'a> ShutdownTask<'a> {
 }
 
 /// Returns a replica that has the whole log. The error says why no replica is asked to take over.
-fn find_successor(server: &Server, end: ReplOffset) -> Result<NodeId, &'static str> {
+fn find_successor(server: &Server, log_end: ReplOffset) -> Result<NodeId, &'static str> {
     let legacy = "Unable to perform auto failover on shutdown since there are legacy replicas.";
-    let in_sync = server.replication.list_successors(end).ok_or(legacy)?;
+    let in_sync = server.replication.list_successors(log_end).ok_or(legacy)?;
     let topology = server.engine.topology.as_ref().map(|topology| topology.load_full());
     let is_known = |id: &NodeId| {
         let topology = topology.as_ref()?;
-        topology.replicas_of(topology.myself).find(|member| member.id == *id && !member.failed)
+        topology.replicas_of(topology.myself).find(|member| member.id == *id && !member.has_failed)
     };
     let successor = in_sync.into_iter().find(|id| is_known(id).is_some());
     successor.ok_or("Unable to find a replica to perform the auto failover on shutdown.")
@@ -409,12 +420,12 @@ fn is_voting_master(server: &Server) -> bool {
 /// Returns whether one was aborted.
 pub(crate) async fn abort_shutdowns(shutdown: &ShutdownState) -> bool {
     let before = *shutdown.replica_waits.lock();
-    shutdown.aborted.notify_waiters();
+    shutdown.wait_aborted.notify_waiters();
     loop {
-        let ended = shutdown.ended.notified();
+        let ended = shutdown.wait_ended.notified();
         let now = *shutdown.replica_waits.lock();
-        if now.ended >= before.started {
-            return now.aborted > before.aborted;
+        if now.ended_count >= before.started_count {
+            return now.aborted_count > before.aborted_count;
         }
         ended.await;
     }
@@ -441,7 +452,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configuration_file_argument_becomes_an_absolute_path() {
+    fn config_file_argument_is_replaced_by_an_absolute_path() {
         for argument in ["a.conf", "./a.conf", "../x/a.conf", "link.conf"] {
             let mut words: Vec<OsString> = ["server", argument, "--port", "1"].map(Into::into).to_vec();
             use_absolute_path(&mut words, argument, "/etc/a.conf");
@@ -453,7 +464,7 @@ mod tests {
     fn shutdown_arguments_are_parsed() {
         let parse = |line: &str| ShutdownCommand::parse(line.split_ascii_whitespace().map(str::as_bytes));
         let stop = |at_end, steps| {
-            Some(ShutdownCommand::Stop(ShutdownPlan { save: at_end, safe: false, options: steps }))
+            Some(ShutdownCommand::Stop(ShutdownPlan { save: at_end, is_safe: false, options: steps }))
         };
         let plan = |at_end, now, force| {
             stop(
@@ -463,7 +474,7 @@ mod tests {
         };
         let hands_over = ShutdownOptions { hands_over: true, ..ShutdownOptions::default() };
         let forced = ShutdownOptions { ignores_save_errors: true, ..ShutdownOptions::default() };
-        let safe = ShutdownPlan { save: ShutdownSave::NoSave, safe: true, options: forced };
+        let safe = ShutdownPlan { save: ShutdownSave::NoSave, is_safe: true, options: forced };
         let table = [
             ("", plan(ShutdownSave::AsConfigured, false, false)),
             ("NOSAVE", plan(ShutdownSave::NoSave, false, false)),

@@ -24,9 +24,9 @@ impl crash::CrashReportSource for CrashReport {
             info::render_sections(server, &["everything".to_owned()], &mut info::DataAccess::MaybeLocked);
         write_section("INFO OUTPUT", &text.replace('\r', ""));
         let (now, clients) = (time::now(), server.engine.clients.list());
-        let lines = clients.iter().map(|client| client.describe(now, &server.engine.catalogue));
+        let lines = clients.iter().map(|client| client.format_line(now, &server.engine.catalogue));
         let lines: Vec<String> = lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect();
         write_section("CLIENT LIST OUTPUT", &lines.join("\n"));
-        daemon::remove_files(&server.config);
+        daemon::remove_pid_file_and_socket(&server.config);
     }
 }

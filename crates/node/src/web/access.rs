@@ -63,7 +63,7 @@ pub(super) fn check_access(
         return Ok(());
     }
     match peer.is_none_or(|ip| ip.is_loopback()) {
-        true if is_foreign_name(headers) => Err(AccessError::ForeignHostName),
+        true if has_foreign_host_name(headers) => Err(AccessError::ForeignHostName),
         true => Ok(()),
         false if values[keys::PROTECTED_MODE] => Err(AccessError::ProtectedMode),
         false => Ok(()),
@@ -91,7 +91,7 @@ fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// Returns whether the request was sent to a host name that anyone could have pointed at this node (DNS rebinding).
-fn is_foreign_name(headers: &HeaderMap) -> bool {
+fn has_foreign_host_name(headers: &HeaderMap) -> bool {
     headers.get_all(header::HOST).iter().any(|host| !host.to_str().is_ok_and(is_local_host))
 }
 

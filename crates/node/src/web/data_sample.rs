@@ -59,7 +59,7 @@ pub(super) fn sample_json(server: &Server) -> String {
     let from = process::time::nanos() as usize % SLOT_COUNT;
     let mut sample = DataSampler::default();
     let keyspace = &server.engine.keyspace;
-    let keys: usize = keyspace.keys();
+    let keys: usize = keyspace.key_count();
     // The number of keys that the visited slots must still contribute, in units of 1 / `keys`.
     let mut owed = 0;
     for turn in 0..SLOT_COUNT {
@@ -76,10 +76,10 @@ pub(super) fn sample_json(server: &Server) -> String {
 
 #[derive(Debug, Default)]
 struct DataSampler {
-    sampled: usize,
+    sampled_keys: usize,
     types: BTreeMap<&'static str, (usize, usize)>,
     patterns: BTreeMap<String, (usize, usize)>,
-    largest: Vec<LargeKey>,
+    largest_keys: Vec<LargeKey>,
 }
 
 impl DataSampler {
@@ -117,7 +117,7 @@ impl DataSampler {
     }
 
     fn add_key(&mut self, key: &[u8], kind: &'static str, slot: Slot, bytes: usize) {
-        self.sampled += 1;
+        self.sampled_keys += 1;
         let mut pattern = key_pattern(key);
         if self.patterns.len() >= MAX_PATTERNS && !self.patterns.contains_key(&pattern) {
             pattern = OTHER_PATTERNS.to_owned();
@@ -126,17 +126,17 @@ impl DataSampler {
             share.0 += 1;
             share.1 += bytes;
         }
-        let least = self.largest.last().map_or(0, |last| last.bytes);
-        if self.largest.len() < MAX_LARGEST_KEYS || bytes > least {
-            let at = self.largest.partition_point(|other| other.bytes >= bytes);
+        let least = self.largest_keys.last().map_or(0, |last| last.bytes);
+        if self.largest_keys.len() < MAX_LARGEST_KEYS || bytes > least {
+            let at = self.largest_keys.partition_point(|other| other.bytes >= bytes);
             let key = super::format_bytes(key, MAX_KEY_BYTES);
-            self.largest.insert(at, LargeKey { key, kind, slot: slot.number(), bytes });
-            self.largest.truncate(MAX_LARGEST_KEYS);
+            self.largest_keys.insert(at, LargeKey { key, kind, slot: slot.number(), bytes });
+            self.largest_keys.truncate(MAX_LARGEST_KEYS);
         }
     }
 
-    fn finish(self, keys: usize) -> DataSample {
-        let scale = if self.sampled == 0 { 0.0 } else { keys as f64 / self.sampled as f64 };
+    fn finish(self, key_count: usize) -> DataSample {
+        let scale = if self.sampled_keys == 0 { 0.0 } else { key_count as f64 / self.sampled_keys as f64 };
         let share = |name: String, (keys, bytes): (usize, usize)| SampleGroup {
             name,
             keys: keys as f64 * scale,
@@ -148,11 +148,11 @@ impl DataSampler {
             shares
         };
         DataSample {
-            keys,
-            sampled: self.sampled,
+            keys: key_count,
+            sampled: self.sampled_keys,
             types: by_bytes(self.types.into_iter().map(|(kind, sum)| share(kind.to_owned(), sum)).collect()),
             patterns: by_bytes(self.patterns.into_iter().map(|(name, sum)| share(name, sum)).collect()),
-            largest: self.largest,
+            largest: self.largest_keys,
         }
     }
 }

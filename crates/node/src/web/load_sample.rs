@@ -69,12 +69,12 @@ impl LoadSampler {
 }
 
 fn summarize_sample(sample: engine::KeySample, duration: Duration) -> LoadSample {
-    let named = sample.keys.values().sum::<u64>() + sample.other_keys;
+    let named = sample.uses_by_key.values().sum::<u64>() + sample.uses_of_other_keys;
     let mut slots: BTreeMap<u16, u64> = BTreeMap::new();
-    for ((_, slot), count) in &sample.keys {
+    for ((_, slot), count) in &sample.uses_by_key {
         *slots.entry(*slot).or_default() += count;
     }
-    let mut keys: Vec<_> = sample.keys.into_iter().collect();
+    let mut keys: Vec<_> = sample.uses_by_key.into_iter().collect();
     keys.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let hot = |((key, slot), named): ((Vec<u8>, u16), u64)| HotKey {
         key: super::format_bytes(&key, MAX_KEY_BYTES),

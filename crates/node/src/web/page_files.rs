@@ -1,15 +1,15 @@
 //! The files of the status page, which are compiled into the binary.
 
-const JAVASCRIPT_TYPE: &str = "text/javascript; charset=utf-8";
+const JAVASCRIPT_CONTENT_TYPE: &str = "text/javascript; charset=utf-8";
 
 /// The path, content type and text of each file.
 const PAGE_FILES: &[(&str, &str, &str)] = &[
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
-    ("/main.js", JAVASCRIPT_TYPE, include_str!("page/main.js")),
-    ("/parts.js", JAVASCRIPT_TYPE, include_str!("page/parts.js")),
-    ("/map.js", JAVASCRIPT_TYPE, include_str!("page/map.js")),
-    ("/format.js", JAVASCRIPT_TYPE, include_str!("page/format.js")),
+    ("/main.js", JAVASCRIPT_CONTENT_TYPE, include_str!("page/main.js")),
+    ("/parts.js", JAVASCRIPT_CONTENT_TYPE, include_str!("page/parts.js")),
+    ("/map.js", JAVASCRIPT_CONTENT_TYPE, include_str!("page/map.js")),
+    ("/format.js", JAVASCRIPT_CONTENT_TYPE, include_str!("page/format.js")),
 ];
 
 /// Returns the content type and text of the file with this path.

@@ -142,14 +142,14 @@ fn list_commands(server: &Server) -> Vec<CommandRow> {
         .map(|times| CommandRow {
             name: times.command,
             calls: times.calls,
-            micros: times.sum,
+            micros: times.total_micros,
             percentiles: times.quantiles,
         })
         .collect()
 }
 
 fn list_slow_commands(server: &Server) -> Vec<SlowCommandRow> {
-    let entries = server.engine.command_logs.slow.newest(MAX_SLOW_COMMANDS).into_iter();
+    let entries = server.engine.command_logs.slow_commands.newest_entries(MAX_SLOW_COMMANDS).into_iter();
     let shown = |word: &Vec<u8>| super::format_bytes(word, MAX_ARGUMENT_BYTES);
     entries
         .map(|entry| SlowCommandRow {
@@ -157,7 +157,7 @@ fn list_slow_commands(server: &Server) -> Vec<SlowCommandRow> {
             at: entry.time.0,
             micros: entry.value,
             words: entry.args.iter().take(MAX_ARGUMENTS).map(shown).collect::<Vec<_>>().join(" "),
-            client: entry.address,
+            client: entry.client_address,
         })
         .collect()
 }

@@ -40,7 +40,7 @@ impl ReadinessBlocker {
             Self::NotInSync => !server.replication.is_in_sync(),
             Self::EmptyMaster => gate.contains(NodeFlags::EMPTY_MASTER),
             Self::ClusterDown => {
-                server.engine.topology.as_ref().is_some_and(|topology| !topology.load().serving)
+                server.engine.topology.as_ref().is_some_and(|topology| !topology.load().is_serving)
             }
             Self::Stopping => server.shutdown.remaining_wait_millis().is_some(),
         }

@@ -59,15 +59,15 @@ fn collect_limits(server: &Server) -> ConfiguredLimits {
     let classes = [("normal", output.normal), ("slave", output.replica), ("pubsub", output.pubsub)];
     let of_class = |(class, limit): (&'static str, config::OutputLimit)| OutputLimit {
         class,
-        hard: limit.hard,
-        soft: limit.soft,
+        hard_limit: limit.hard_limit,
+        soft_limit: limit.soft_limit,
         seconds: limit.soft_duration.as_secs(),
     };
     ConfiguredLimits {
-        clients: values[keys::MAXCLIENTS],
-        memory: values[keys::MAXMEMORY],
-        threads: values[keys::IO_THREADS],
-        output: classes.map(of_class).to_vec(),
+        max_clients: values[keys::MAXCLIENTS],
+        max_memory_bytes: values[keys::MAXMEMORY],
+        worker_threads: values[keys::IO_THREADS],
+        output_limits: classes.map(of_class).to_vec(),
     }
 }
 
@@ -75,7 +75,7 @@ fn collect_limits(server: &Server) -> ConfiguredLimits {
 pub(super) fn collect_command_latencies(server: &Server) -> Vec<CommandLatency> {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     let totals = server.housekeeping.totals_since_reset();
-    let all = ::commands::for_server().commands().iter().zip(&totals.commands);
+    let all = ::commands::server_registry().commands().iter().zip(&totals.commands);
     let called = all.filter(|(_, total)| total.calls > 0);
     called
         .map(|(entry, total)| {
@@ -86,8 +86,8 @@ pub(super) fn collect_command_latencies(server: &Server) -> Vec<CommandLatency> 
             CommandLatency {
                 command: &entry.full_name,
                 calls: total.calls,
-                cumulative: times.cumulative(),
-                sum: total.total_nanos as f64 / 1000.0,
+                cumulative_counts: times.cumulative_counts(),
+                total_micros: total.total_nanos as f64 / 1000.0,
                 quantiles,
             }
         })
@@ -95,21 +95,25 @@ pub(super) fn collect_command_latencies(server: &Server) -> Vec<CommandLatency> 
 }
 
 fn collect_slow_log(server: &Server) -> SlowLog {
-    let log = &server.engine.command_logs.slow;
-    let last = log.newest(1).pop().map(|entry| (entry.id, entry.value as f64 / 1e6));
-    SlowLog { length: log.count(), last }
+    let log = &server.engine.command_logs.slow_commands;
+    let last = log.newest_entries(1).pop().map(|entry| (entry.id, entry.value as f64 / 1e6));
+    SlowLog { length: log.count(), newest_entry: last }
 }
 
 fn collect_latency_events(server: &Server) -> Vec<LatencyEvent> {
     let events = server.engine.latency.events();
     let last = events.into_iter().filter_map(|(name, event)| Some((name, *event.samples.back()?)));
-    last.map(|(name, (at, millis))| LatencyEvent { name, at, seconds: millis as f64 / 1000.0 }).collect()
+    last.map(|(name, (at, millis))| LatencyEvent { name, unix_secs: at, seconds: millis as f64 / 1000.0 })
+        .collect()
 }
 
 fn collect_failovers(server: &Server) -> Option<FailoverMetrics> {
     let gossip = server.cluster.as_ref()?.shared.gossip.lock();
     let records = gossip.timeline().records();
-    let replaced = |record: &gossip::FailoverRecord| record.replaced.map(|(.., at)| at.0);
+    let replaced = |record: &gossip::FailoverRecord| record.replacement.map(|(.., at)| at.0);
     let last = gossip.timeline().records().filter_map(replaced).max();
-    Some(FailoverMetrics { remembered: records.count(), last: last.map(|millis| millis as f64 / 1000.0) })
+    Some(FailoverMetrics {
+        recorded: records.count(),
+        last_promotion_unix_secs: last.map(|millis| millis as f64 / 1000.0),
+    })
 }

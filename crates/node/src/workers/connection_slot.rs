@@ -2,7 +2,7 @@
 //!
 //! A slow command blocks its worker and the tasks of all the worker's other connections. A connection is therefore not
 //! owned by its task. It is stored in a connection slot in its thread's mailbox. While the connection is idle or
-//! blocked on keys, any thread may take it out ([`ConnectionSlots::take_idle`]) and register its socket with another
+//! blocked on keys, any thread may take it out ([`ConnectionSlots::take_idle_connections`]) and register its socket with another
 //! event loop. The task then finds the slot empty and ends. A connection that executes a node command or waits for the
 //! end of a pause stays.
 //!
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use crate::commands;
 use crate::connection::turn::count_work;
-use crate::connection::{Connection, Event};
+use crate::connection::{Connection, ConnectionEvent};
 
 /// Holds a connection while its task is not running.
 struct ConnectionSlot(Mutex<Option<Box<Connection>>>);
@@ -31,7 +31,7 @@ pub(crate) struct ConnectionSlots(Mutex<HashMap<u64, (usize, Weak<ConnectionSlot
 impl ConnectionSlot {
     /// Serves the connection until an event takes it out of the slot. Ready with `None` if another thread serves it
     /// now.
-    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<(Box<Connection>, Event)>> {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<(Box<Connection>, ConnectionEvent)>> {
         let mut slot = self.0.lock();
         let Some(connection) = slot.as_mut() else { return Poll::Ready(None) };
         let event = ready!(connection.poll(context));
@@ -59,7 +59,10 @@ impl ConnectionSlots {
     }
 
     /// Takes out the idle connections whose owners satisfy `is_selected`, and removes them from their event loop.
-    pub(super) fn take_idle(&self, is_selected: impl Fn(usize) -> bool) -> Vec<(Box<Connection>, Socket)> {
+    pub(super) fn take_idle_connections(
+        &self,
+        is_selected: impl Fn(usize) -> bool,
+    ) -> Vec<(Box<Connection>, Socket)> {
         let slots = self.0.lock();
         let slots = slots.values().filter(|(owner, _)| is_selected(*owner));
         let slots: Vec<_> = slots.filter_map(|(_, slot)| slot.upgrade()).collect();
@@ -86,7 +89,7 @@ async fn run_connection(slots: Arc<ConnectionSlots>, id: u64, slot: Arc<Connecti
     while let Some((mut connection, event)) = poll_fn(|context| slot.poll(context)).await {
         match event {
             // A command whose slots are still locked waits behind the other connections of this worker.
-            Event::Offload(reason)
+            ConnectionEvent::Offload(reason)
                 if connection.session.background() == BackgroundMode::Offloaded(reason) =>
             {
                 connection.restart_turn();
@@ -95,19 +98,19 @@ async fn run_connection(slots: Arc<ConnectionSlots>, id: u64, slot: Arc<Connecti
                 tokio::task::yield_now().await;
                 continue;
             }
-            Event::Offload(reason) => {
+            ConnectionEvent::Offload(reason) => {
                 super::move_to_background(connection, reason);
                 break;
             }
-            Event::Return => {
+            ConnectionEvent::ReturnToOwner => {
                 super::return_to_owner(connection);
                 break;
             }
             _ => {}
         }
         let client = connection.session.client().clone();
-        if !count_work(&client, connection.attend(event, commands::run_command)).await {
-            connection.end();
+        if !count_work(&client, connection.handle_event(event, commands::run_command)).await {
+            connection.close();
             break;
         }
         *slot.0.lock() = Some(connection);

@@ -11,7 +11,7 @@ const MAX_LINE_LEN: usize = 4096;
 
 /// The result of checking one AOF file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct AofCheck {
+pub struct AofCheckResult {
     /// Number of complete commands before `complete_bytes`.
     pub commands: u64,
     /// Offset at which the last complete command or transaction ends.
@@ -21,18 +21,18 @@ pub struct AofCheck {
     /// The error at `complete_bytes`; `None` if all commands are valid or the file merely ends in the middle of a
     /// command.
     pub error: Option<String>,
-    /// Offset of the first annotation with a time later than the limit passed to [`check`].
-    pub is_past_limit: Option<u64>,
+    /// Offset of the first annotation with a time later than the limit passed to [`check_aof`].
+    pub past_limit_offset: Option<u64>,
 }
 
-impl AofCheck {
+impl AofCheckResult {
     /// Adds `bytes` to all offsets, for a file with a prefix (such as an RDB) that was not checked.
     #[must_use]
-    pub fn shift(self, bytes: u64) -> Self {
+    pub fn shift_offsets(self, bytes: u64) -> Self {
         Self {
             complete_bytes: self.complete_bytes + bytes,
             len: self.len + bytes,
-            is_past_limit: self.is_past_limit.map(|past| past + bytes),
+            past_limit_offset: self.past_limit_offset.map(|past| past + bytes),
             ..self
         }
     }
@@ -49,14 +49,14 @@ impl AofCheck {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn check(input: impl Read, until: Option<i64>) -> io::Result<AofCheck> {
+pub fn check_aof(input: impl Read, until: Option<i64>) -> io::Result<AofCheckResult> {
     let mut checker = Checker {
         input,
         buffer: Vec::new(),
-        position: 0,
-        limit: until,
-        result: AofCheck::default(),
-        in_transaction: None,
+        buffer_offset: 0,
+        until,
+        result: AofCheckResult::default(),
+        transaction_commands: None,
     };
     checker.run()?;
     Ok(checker.result)
@@ -67,11 +67,11 @@ struct Checker<R> {
     /// Bytes that were read and not parsed yet.
     buffer: Vec<u8>,
     /// Offset in the file of the first byte of `buffer`.
-    position: u64,
-    limit: Option<i64>,
-    result: AofCheck,
+    buffer_offset: u64,
+    until: Option<i64>,
+    result: AofCheckResult,
     /// Number of commands since the MULTI of an open transaction; `None` outside a transaction.
-    in_transaction: Option<u64>,
+    transaction_commands: Option<u64>,
 }
 
 impl<R: Read> Checker<R> {
@@ -102,9 +102,9 @@ impl<R: Read> Checker<R> {
         for index in 0..batch.len() {
             let bound =
                 TransactionBoundary::of_command(batch.args(index, &self.buffer).get(0).unwrap_or_default());
-            self.check_commands(bound, batch.consumed(index + 1));
+            self.count_command(bound, batch.consumed_bytes(index + 1));
         }
-        let mut done = parsed.consumed;
+        let mut done = parsed.consumed_bytes;
         let rest = &self.buffer[done..];
         let annotation = match parsed.error {
             None => None,
@@ -123,37 +123,37 @@ impl<R: Read> Checker<R> {
             }
         };
         if let Some(end) = annotation {
-            if ends_past_limit(&rest[..end], self.limit) {
-                self.result.is_past_limit.get_or_insert(self.position + done as u64);
+            if is_later_than(&rest[..end], self.until) {
+                self.result.past_limit_offset.get_or_insert(self.buffer_offset + done as u64);
             }
             done += end + 1;
-            if self.in_transaction.is_none() {
-                self.result.complete_bytes = self.position + done as u64;
+            if self.transaction_commands.is_none() {
+                self.result.complete_bytes = self.buffer_offset + done as u64;
             }
         }
         self.buffer.drain(..done);
-        self.position += done as u64;
+        self.buffer_offset += done as u64;
         annotation.is_some()
     }
 
     /// Counts a command that ends at offset `end` of the buffer.
-    fn check_commands(&mut self, bound: TransactionBoundary, end: usize) {
-        let ended = match &mut self.in_transaction {
+    fn count_command(&mut self, boundary: TransactionBoundary, end: usize) {
+        let ended = match &mut self.transaction_commands {
             Some(inside) => {
                 *inside += 1;
-                if bound != TransactionBoundary::End {
+                if boundary != TransactionBoundary::End {
                     return;
                 }
-                self.in_transaction.take().unwrap_or_default()
+                self.transaction_commands.take().unwrap_or_default()
             }
-            None if bound == TransactionBoundary::Begin => {
-                self.in_transaction = Some(1);
+            None if boundary == TransactionBoundary::Begin => {
+                self.transaction_commands = Some(1);
                 return;
             }
             None => 1,
         };
         self.result.commands += ended;
-        self.result.complete_bytes = self.position + end as u64;
+        self.result.complete_bytes = self.buffer_offset + end as u64;
     }
 }
 
@@ -176,7 +176,7 @@ impl TransactionBoundary {
 }
 
 /// Returns whether an annotation has a time later than `until`.
-fn ends_past_limit(line: &[u8], until: Option<i64>) -> bool {
+fn is_later_than(line: &[u8], until: Option<i64>) -> bool {
     let time = line.strip_prefix(b"#TS:").map(<[u8]>::trim_ascii).and_then(resp::parse_i64);
     matches!((time, until), (Some(time), Some(until)) if time > until)
 }
@@ -189,16 +189,19 @@ mod tests {
     const MULTI: &str = "*1\r\n$5\r\nMULTI\r\n";
     const EXEC: &str = "*1\r\n$4\r\nexec\r\n";
 
-    fn result(text: &str, until: Option<i64>) -> AofCheck {
-        check(text.as_bytes(), until).unwrap()
+    fn check_text(text: &str, until: Option<i64>) -> AofCheckResult {
+        check_aof(text.as_bytes(), until).unwrap()
     }
 
     #[test]
     fn complete_commands_and_transactions_are_counted() {
         let text = format!("#TS:5\r\n{SET}{MULTI}{SET}{EXEC}#TS:9\r\n{SET}");
-        let checked = result(&text, Some(7));
+        let checked = check_text(&text, Some(7));
         assert!(checked.is_complete() && checked.error.is_none());
-        assert_eq!((checked.commands, checked.is_past_limit), (5, text.find("#TS:9").map(|at| at as u64)));
+        assert_eq!(
+            (checked.commands, checked.past_limit_offset),
+            (5, text.find("#TS:9").map(|at| at as u64))
+        );
     }
 
     #[test]
@@ -206,7 +209,7 @@ mod tests {
         let text = format!("{SET}#TS:1\r\n{MULTI}{SET}{EXEC}{SET}");
         let ends = [0, SET.len(), SET.len() + 7, text.len() - SET.len(), text.len()];
         for len in 0..=text.len() {
-            let checked = result(&text[..len], None);
+            let checked = check_text(&text[..len], None);
             let whole = *ends.iter().rfind(|end| **end <= len).unwrap();
             assert_eq!((checked.complete_bytes, checked.error), (whole as u64, None), "{len}");
         }
@@ -218,7 +221,7 @@ mod tests {
             [("nonsense\r\n", "expected '*', got 'n'"), ("*1\r\n:1\r\n", "expected '$', got ':'")]
         {
             let text = format!("{SET}{bad}{SET}");
-            let checked = result(&text, None);
+            let checked = check_text(&text, None);
             assert_eq!((checked.complete_bytes, checked.len), (SET.len() as u64, text.len() as u64));
             assert!(checked.error.unwrap().ends_with(reason));
         }

@@ -31,25 +31,25 @@ impl<W: Write> CommandWriter<W> {
     ///
     /// # Errors
     /// Writing to the output failed.
-    pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
+    pub fn write_function(&mut self, code: &[u8]) -> io::Result<()> {
         self.commands.add(&[b"FUNCTION", b"LOAD", code]);
-        self.write_ready(BUFFER_LEN)
+        self.write_if_longer_than(BUFFER_LEN)
     }
 
     /// Writes a key, or a further part of its value.
     ///
     /// # Errors
     /// Writing to the output failed.
-    pub fn entry(&mut self, entry: &SnapshotEntry<'_>) -> io::Result<()> {
-        if !matches!(&entry.value, SnapshotValue::Part(part) if !part.first) {
-            self.begin(entry);
+    pub fn write_entry(&mut self, entry: &SnapshotEntry<'_>) -> io::Result<()> {
+        if !matches!(&entry.value, SnapshotValue::Part(part) if !part.is_first) {
+            self.begin_entry(entry);
         }
         match &entry.value {
             SnapshotValue::Whole(value) => add_commands(value, &mut self.commands),
             SnapshotValue::Part(part) => add_part_commands(part, &mut self.commands),
         }
         self.commands.flush_elements();
-        self.write_ready(BUFFER_LEN)
+        self.write_if_longer_than(BUFFER_LEN)
     }
 
     /// Writes the remaining commands. The caller must sync the output to make them durable.
@@ -58,21 +58,21 @@ impl<W: Write> CommandWriter<W> {
     /// Writing to the output failed.
     pub fn finish(mut self) -> io::Result<W> {
         self.commands.end_key();
-        self.write_ready(0)?;
+        self.write_if_longer_than(0)?;
         self.out.flush()?;
         Ok(self.out)
     }
 
-    fn write_ready(&mut self, least: usize) -> io::Result<()> {
+    fn write_if_longer_than(&mut self, min_bytes: usize) -> io::Result<()> {
         let ready = &mut self.commands.encoded_commands;
-        if ready.len() > least {
+        if ready.len() > min_bytes {
             self.out.write_all(ready)?;
             ready.clear();
         }
         Ok(())
     }
 
-    fn begin(&mut self, entry: &SnapshotEntry<'_>) {
+    fn begin_entry(&mut self, entry: &SnapshotEntry<'_>) {
         self.commands.end_key();
         if entry.db != self.selected_db {
             self.selected_db = entry.db;
@@ -94,14 +94,14 @@ mod tests {
 
     fn written_commands(entries: &[ExpectedCommand]) -> String {
         let mut writer = CommandWriter::new(Vec::new());
-        writer.function(b"#!lua name=lib").unwrap();
+        writer.write_function(b"#!lua name=lib").unwrap();
         for (db, key, value, expiry) in entries {
             let value = SnapshotValue::Whole(Value::String(StringRef {
                 bytes: value,
                 encoding_hint: EncodingHint::ByContent,
             }));
             let expiry = expiry.map(Millis);
-            writer.entry(&SnapshotEntry { db: *db, key, value, expiry, usage: Usage(0) }).unwrap();
+            writer.write_entry(&SnapshotEntry { db: *db, key, value, expiry, usage: Usage(0) }).unwrap();
         }
         String::from_utf8(writer.finish().unwrap()).unwrap()
     }
@@ -112,6 +112,6 @@ mod tests {
         let words: Vec<&str> = text.lines().filter(|line| !line.starts_with(['*', '$'])).collect();
         let expected = "FUNCTION LOAD #!lua name=lib|SET a 1|SELECT 3|SET b 2 PXAT 5";
         assert_eq!(words.join(" "), expected.replace('|', " "));
-        assert!(crate::aof::check(text.as_bytes(), None).unwrap().is_complete());
+        assert!(crate::aof::check_aof(text.as_bytes(), None).unwrap().is_complete());
     }
 }

@@ -48,16 +48,16 @@ pub enum ManifestError {
     Empty,
     /// The line with this number is malformed.
     #[error("Invalid AOF manifest file format, at line {0}")]
-    Format(usize),
+    MalformedLine(usize),
     /// The line with this number has an unknown type.
     #[error("Unknown AOF file type, at line {0}")]
     UnknownType(usize),
     /// The file name on the line with this number contains a directory.
     #[error("File can't be a path, just a filename, at line {0}")]
-    Path(usize),
+    DirectoryInName(usize),
     /// The line with this number exceeds the maximum length.
     #[error("The AOF manifest file contains too long line, at line {0}")]
-    TooLong(usize),
+    LineTooLong(usize),
     /// The line with this number lists a second base.
     #[error("Found duplicate base file information, at line {0}")]
     TwoBases(usize),
@@ -66,7 +66,7 @@ pub enum ManifestError {
     OutOfOrder(usize),
     /// The manifest lists more files than the maximum.
     #[error("too many files")]
-    TooMany,
+    TooManyFiles,
 }
 
 impl Manifest {
@@ -84,10 +84,10 @@ impl Manifest {
             }
             lines += 1;
             if lines > MAX_FILES {
-                return Err(ManifestError::TooMany);
+                return Err(ManifestError::TooManyFiles);
             }
             if line.len() >= MAX_LINE_LEN {
-                return Err(ManifestError::TooLong(number));
+                return Err(ManifestError::LineTooLong(number));
             }
             let (file, kind) = parse_line(line).map_err(|fault| fault(number))?;
             manifest.parse_file(file, kind, number)?;
@@ -141,19 +141,22 @@ impl Manifest {
     }
 
     /// Reserves a name for a new base. A reserved name is never reused.
-    pub fn reserve_base(&mut self, filename: &str, rdb: bool) -> AofFile {
+    pub fn reserve_base(&mut self, filename: &str, is_rdb: bool) -> AofFile {
         self.base_seq += 1;
         let seq = self.base_seq;
-        AofFile { name: format!("{filename}.{seq}.base.{}", if rdb { "rdb" } else { "aof" }), seq }
+        AofFile { name: format!("{filename}.{seq}.base.{}", if is_rdb { "rdb" } else { "aof" }), seq }
     }
 
     /// Installs a base that contains everything before the increment called `first`; the old base and increments become
     /// history.
-    pub fn replace_base(&mut self, base: AofFile, first: &str) {
+    pub fn replace_base(&mut self, base: AofFile, first_increment: &str) {
         self.base_seq = self.base_seq.max(base.seq);
         self.history.extend(self.base.replace(base));
-        let kept =
-            self.increments.iter().position(|file| file.name == first).unwrap_or(self.increments.len());
+        let kept = self
+            .increments
+            .iter()
+            .position(|file| file.name == first_increment)
+            .unwrap_or(self.increments.len());
         self.history.extend(self.increments.drain(..kept));
     }
 
@@ -166,7 +169,7 @@ impl Manifest {
 /// Parses `file NAME seq NUMBER type LETTER`; the name may be quoted. Redis 8 adds the replication offsets of
 /// increments (`startoffset`, `endoffset`); unknown pairs are ignored.
 fn parse_line(line: &str) -> Result<(AofFile, FileKind), fn(usize) -> ManifestError> {
-    let bad: fn(usize) -> ManifestError = ManifestError::Format;
+    let bad: fn(usize) -> ManifestError = ManifestError::MalformedLine;
     let words = resp::split_words(line).ok_or(bad)?;
     let value = |key: &str| {
         let at = words.chunks_exact(2).position(|pair| pair[0].eq_ignore_ascii_case(key))?;
@@ -177,7 +180,7 @@ fn parse_line(line: &str) -> Result<(AofFile, FileKind), fn(usize) -> ManifestEr
     }
     let name = value("file").filter(|name| !name.is_empty()).ok_or(bad)?.to_owned();
     if name.contains('/') {
-        return Err(ManifestError::Path);
+        return Err(ManifestError::DirectoryInName);
     }
     let seq = value("seq").and_then(|seq| seq.parse().ok()).filter(|seq| *seq > 0).ok_or(bad)?;
     let kind = match value("type").ok_or(bad)? {
@@ -247,7 +250,7 @@ mod tests {
              file appendonly.aof.2.incr.aof seq 2 type i\n"
         );
         let odd = "file a seq 1 type i startoffset\n";
-        assert_eq!(Manifest::parse(odd), Err(ManifestError::Format(1)));
+        assert_eq!(Manifest::parse(odd), Err(ManifestError::MalformedLine(1)));
     }
 
     #[test]
@@ -293,15 +296,15 @@ mod tests {
             ("# only this\n", ManifestError::Empty),
             ("file a seq 1 type b\nfile b seq 2 type b\n", ManifestError::TwoBases(2)),
             ("file a seq 2 type i\nfile b seq 2 type i\n", ManifestError::OutOfOrder(2)),
-            ("file a seq 0 type i\n", ManifestError::Format(1)),
-            ("file ../a seq 1 type i\n", ManifestError::Path(1)),
+            ("file a seq 0 type i\n", ManifestError::MalformedLine(1)),
+            ("file ../a seq 1 type i\n", ManifestError::DirectoryInName(1)),
             ("file a seq 1 type x\n", ManifestError::UnknownType(1)),
-            ("file a seq 1\n", ManifestError::Format(1)),
-            ("\n", ManifestError::Format(1)),
+            ("file a seq 1\n", ManifestError::MalformedLine(1)),
+            ("\n", ManifestError::MalformedLine(1)),
         ] {
             assert_eq!(Manifest::parse(text), Err(error), "{text}");
         }
         let long = format!("file a seq 1 type i {}\n", "x y ".repeat(300));
-        assert_eq!(Manifest::parse(&long), Err(ManifestError::TooLong(1)));
+        assert_eq!(Manifest::parse(&long), Err(ManifestError::LineTooLong(1)));
     }
 }

@@ -6,38 +6,38 @@ use clock::Millis;
 use keyspace::{EncodingLimits, PackedValue};
 
 use super::{
-    AUX, END, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE, MODULE_AUX,
-    RESIZE_DB, SELECT_DB, SLOT_IMPORT, SLOT_INFO,
+    AUX, END_OF_FILE, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE_TIME,
+    MODULE_AUX, RESIZE_DB, SELECT_DB, SLOT_IMPORT, SLOT_INFO,
 };
-use crate::decode::Source;
+use crate::decode::RdbReader;
 use crate::error::{RdbError, RdbErrorReason};
 use crate::value::{self, ValueBuffer};
-use crate::{Checks, VALKEY_WRITTEN_VERSION, Versions};
+use crate::{AcceptedVersions, InputChecks, VALKEY_WRITTEN_VERSION};
 
 /// The first format version with a checksum at the end.
-const FIRST_WITH_CHECKSUM: u16 = 5;
-const WINDOW: usize = 64 * 1024;
+const FIRST_VERSION_WITH_CHECKSUM: u16 = 5;
+const WINDOW_BYTES: usize = 64 * 1024;
 
 /// Limits and checks that a reader applies to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadLimits {
     /// Maximum string length in bytes.
-    pub max_string: u64,
+    pub max_string_len: u64,
     /// Whether a wrong checksum is an error (`rdbchecksum`).
     pub verify_checksum: bool,
     /// How thoroughly the version and the packed encodings are validated.
-    pub checks: Checks,
+    pub checks: InputChecks,
 }
 
 impl Default for ReadLimits {
     fn default() -> Self {
-        Self { max_string: 512 * 1024 * 1024, verify_checksum: true, checks: Checks::default() }
+        Self { max_string_len: 512 * 1024 * 1024, verify_checksum: true, checks: InputChecks::default() }
     }
 }
 
 /// A key whose collection is empty. Some old Redis versions wrote such keys, but no server keeps empty collections.
 #[derive(Debug, Clone, Copy)]
-pub struct EmptyRdbKey<'a> {
+pub struct EmptyCollectionKey<'a> {
     /// Number of the database that contains the key.
     pub db: u16,
     /// The key's name.
@@ -52,7 +52,7 @@ pub struct RdbEntry<'a> {
     /// The key's name.
     pub key: &'a [u8],
     /// The value, or its first part if `is_part`.
-    pub value: PackedValue<'a>,
+    pub value_buffer: PackedValue<'a>,
     /// Whether `value` is only the first part, and further parts follow as [`RdbItem::NextPart`].
     pub is_part: bool,
     /// Time at which the key expires; `None` if it has no expiry.
@@ -81,18 +81,18 @@ pub enum RdbItem<'a> {
         value: &'a [u8],
     },
     /// Key counts of a database. They serve only to preallocate memory, because they may be wrong.
-    Sizes {
+    KeyCounts {
         /// The database number.
         db: u16,
         /// Number of all keys, including those with an expiry.
         keys: u64,
         /// Number of keys with an expiry.
-        volatile: u64,
+        expiring_keys: u64,
     },
     /// A key with its complete value, or with the first part of a large value.
     Entry(RdbEntry<'a>),
     /// A key with an empty collection, which the caller should skip.
-    Empty(EmptyRdbKey<'a>),
+    Empty(EmptyCollectionKey<'a>),
     /// Further elements of the last key's value. The caller must detect duplicates across parts.
     NextPart {
         /// The elements of this part.
@@ -113,13 +113,13 @@ struct KeyAttributes {
 /// Reads an RDB stream sequentially.
 #[derive(Debug)]
 pub struct RdbLoader<R> {
-    source: Source<R>,
+    source: RdbReader<R>,
     version: u16,
     limits: ReadLimits,
     db: u16,
-    name: Vec<u8>,
+    name_buffer: Vec<u8>,
     value: ValueBuffer,
-    text: Vec<u8>,
+    text_buffer: Vec<u8>,
     is_done: bool,
 }
 
@@ -129,11 +129,20 @@ impl<R: Read> RdbLoader<R> {
     /// # Errors
     /// The input is not an RDB, has an unknown version, or cannot be read.
     pub fn new(input: R, limits: ReadLimits) -> Result<Self, RdbError> {
-        let mut source = Source::new(input, WINDOW, limits.max_string, limits.verify_checksum);
-        let version = header(&mut source, limits.checks.versions)?;
+        let mut source = RdbReader::new(input, WINDOW_BYTES, limits.max_string_len, limits.verify_checksum);
+        let version = read_header(&mut source, limits.checks.versions)?;
         let mut value = ValueBuffer::new();
         value.set_depth(limits.checks.depth);
-        Ok(Self { source, version, limits, db: 0, name: Vec::new(), value, text: Vec::new(), is_done: false })
+        Ok(Self {
+            source,
+            version,
+            limits,
+            db: 0,
+            name_buffer: Vec::new(),
+            value,
+            text_buffer: Vec::new(),
+            is_done: false,
+        })
     }
 
     /// Sets the thresholds for the OBJECT ENCODING of collections.
@@ -164,21 +173,21 @@ impl<R: Read> RdbLoader<R> {
         }
         let mut prelude = KeyAttributes::default();
         while !self.is_done {
-            match self.source.byte()? {
-                END => self.end()?,
+            match self.source.read_byte()? {
+                END_OF_FILE => self.read_end()?,
                 AUX => {
-                    self.source.string(&mut self.name)?;
-                    self.source.string(&mut self.text)?;
-                    return Ok(Some(RdbItem::Aux { name: &self.name, value: &self.text }));
+                    self.source.read_string(&mut self.name_buffer)?;
+                    self.source.read_string(&mut self.text_buffer)?;
+                    return Ok(Some(RdbItem::Aux { name: &self.name_buffer, value: &self.text_buffer }));
                 }
-                SELECT_DB => self.db = self.database()?,
+                SELECT_DB => self.db = self.read_database()?,
                 RESIZE_DB => {
-                    let (keys, volatile) = (self.source.len()?, self.source.len()?);
-                    return Ok(Some(RdbItem::Sizes { db: self.db, keys, volatile }));
+                    let (keys, volatile) = (self.source.read_len()?, self.source.read_len()?);
+                    return Ok(Some(RdbItem::KeyCounts { db: self.db, keys, expiring_keys: volatile }));
                 }
                 SLOT_INFO => {
                     for _ in 0..3 {
-                        self.source.len()?;
+                        self.source.read_len()?;
                     }
                 }
                 SLOT_IMPORT if self.version < VALKEY_WRITTEN_VERSION => {
@@ -186,24 +195,24 @@ impl<R: Read> RdbLoader<R> {
                 }
                 // Skip the import: this node takes no part in it, and the imported keys follow as ordinary keys.
                 SLOT_IMPORT => {
-                    self.source.string(&mut self.text)?;
-                    for _ in 0..self.source.len()? {
-                        self.source.len()?;
-                        self.source.len()?;
+                    self.source.read_string(&mut self.text_buffer)?;
+                    for _ in 0..self.source.read_len()? {
+                        self.source.read_len()?;
+                        self.source.read_len()?;
                     }
                 }
                 EXPIRE_MILLIS => {
-                    prelude.expiry = Some(Millis(i64::from_le_bytes(self.source.array()?)));
+                    prelude.expiry = Some(Millis(i64::from_le_bytes(self.source.read_array()?)));
                 }
                 EXPIRE_SECONDS => {
-                    let seconds = i32::from_le_bytes(self.source.array()?);
+                    let seconds = i32::from_le_bytes(self.source.read_array()?);
                     prelude.expiry = Some(Millis(i64::from(seconds) * 1000));
                 }
-                IDLE => prelude.usage.idle_seconds = Some(self.source.len()?),
-                FREQUENCY => prelude.usage.frequency = Some(self.source.byte()?),
+                IDLE_TIME => prelude.usage.idle_seconds = Some(self.source.read_len()?),
+                FREQUENCY => prelude.usage.frequency = Some(self.source.read_byte()?),
                 FUNCTION => {
-                    self.source.string(&mut self.text)?;
-                    return Ok(Some(RdbItem::Function(&self.text)));
+                    self.source.read_string(&mut self.text_buffer)?;
+                    return Ok(Some(RdbItem::Function(&self.text_buffer)));
                 }
                 FUNCTION_BEFORE_7 => {
                     let reason =
@@ -211,46 +220,46 @@ impl<R: Read> RdbLoader<R> {
                     return Err(self.source.error(reason));
                 }
                 MODULE_AUX => return Err(self.source.error(RdbErrorReason::ModuleData)),
-                code => return self.entry(code, &prelude).map(Some),
+                code => return self.read_entry(code, &prelude).map(Some),
             }
         }
         Ok(None)
     }
 
-    fn entry(&mut self, code: u8, prelude: &KeyAttributes) -> Result<RdbItem<'_>, RdbError> {
+    fn read_entry(&mut self, code: u8, attributes: &KeyAttributes) -> Result<RdbItem<'_>, RdbError> {
         if !value::is_module_type(code) {
             value::kind_of_type(code).map_err(|reason| self.source.error(reason))?;
         }
-        self.source.string(&mut self.name)?;
+        self.source.read_string(&mut self.name_buffer)?;
         match value::read(code, &mut self.source, &mut self.value) {
             Ok(()) => {}
             Err(RdbError { reason: RdbErrorReason::Empty(_), .. }) => {
-                return Ok(RdbItem::Empty(EmptyRdbKey { db: self.db, key: &self.name }));
+                return Ok(RdbItem::Empty(EmptyCollectionKey { db: self.db, key: &self.name_buffer }));
             }
             Err(error) => return Err(error),
         }
         Ok(RdbItem::Entry(RdbEntry {
             db: self.db,
-            key: &self.name,
-            value: self.value.value(),
+            key: &self.name_buffer,
+            value_buffer: self.value.value(),
             is_part: self.value.is_part(),
-            expiry: prelude.expiry,
-            usage: prelude.usage,
+            expiry: attributes.expiry,
+            usage: attributes.usage,
         }))
     }
 
-    fn database(&mut self) -> Result<u16, RdbError> {
-        let db = self.source.len()?;
+    fn read_database(&mut self) -> Result<u16, RdbError> {
+        let db = self.source.read_len()?;
         u16::try_from(db).map_err(|_| self.source.error(RdbErrorReason::DatabaseOutOfRange(db)))
     }
 
-    fn end(&mut self) -> Result<(), RdbError> {
+    fn read_end(&mut self) -> Result<(), RdbError> {
         self.is_done = true;
-        if self.version < FIRST_WITH_CHECKSUM {
+        if self.version < FIRST_VERSION_WITH_CHECKSUM {
             return Ok(());
         }
         let actual = self.source.checksum();
-        let expected = u64::from_le_bytes(self.source.array()?);
+        let expected = u64::from_le_bytes(self.source.read_array()?);
         match actual {
             // A stored checksum of zero means that the writer did not compute one.
             Some(actual) if expected != 0 && self.limits.verify_checksum && actual != expected => {
@@ -262,8 +271,8 @@ impl<R: Read> RdbLoader<R> {
 }
 
 /// Reads `REDIS` and four digits, or `VALKEY` and three.
-fn header<R: Read>(source: &mut Source<R>, versions: Versions) -> Result<u16, RdbError> {
-    let bytes: [u8; 9] = source.array()?;
+fn read_header<R: Read>(source: &mut RdbReader<R>, versions: AcceptedVersions) -> Result<u16, RdbError> {
+    let bytes: [u8; 9] = source.read_array()?;
     let (digits, is_valkey) = match (bytes.strip_prefix(b"REDIS"), bytes.strip_prefix(b"VALKEY")) {
         (Some(digits), _) => (digits, false),
         (_, Some(digits)) => (digits, true),

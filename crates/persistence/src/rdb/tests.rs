@@ -16,7 +16,7 @@ use crate::checksum::Checksum;
 use crate::error::{RdbError, RdbErrorReason};
 
 /// Columns: database, key, value, expiry.
-type Row = (u16, Vec<u8>, Vec<u8>, Option<Millis>);
+type LoadedKey = (u16, Vec<u8>, Vec<u8>, Option<Millis>);
 
 const REDIS_FILE: &[u8] = include_bytes!("../../testdata/redis-7.0-string.rdb");
 
@@ -24,43 +24,43 @@ fn rdb_info() -> RdbInfo<'static> {
     let replication = Some((&b"8371445ee3ad8a2ea4f4b3f8d9ee4dd9f0b1d5ab"[..], 1234, 0));
     RdbInfo {
         version: "7.2.4",
-        created: Millis(1_700_000_000_000),
+        created_at: Millis(1_700_000_000_000),
         used_memory: 1,
-        replication,
-        aof_base: false,
+        replication_position: replication,
+        is_aof_base: false,
         slot_states: "",
     }
 }
 
-fn write_rdb(rows: &[Row], options: WriteOptions) -> Vec<u8> {
+fn write_rdb(keys: &[LoadedKey], options: WriteOptions) -> Vec<u8> {
     let mut writer = RdbWriter::new(Vec::new(), options, &rdb_info()).unwrap();
-    for (db, key, value, expiry) in rows {
+    for (db, key, value, expiry) in keys {
         let value = SnapshotValue::Whole(Value::String(StringRef {
             bytes: value,
             encoding_hint: EncodingHint::ByContent,
         }));
         let entry = SnapshotEntry { db: *db, key, value, expiry: *expiry, usage: Usage(0) };
-        writer.entry(&entry, |db| (rows.iter().filter(|row| row.0 == db).count(), 0)).unwrap();
+        writer.write_entry(&entry, |db| (keys.iter().filter(|row| row.0 == db).count(), 0)).unwrap();
     }
     writer.finish().unwrap()
 }
 
-fn load_from(input: impl Read, limits: ReadLimits) -> Result<Vec<Row>, RdbError> {
+fn load_from(input: impl Read, limits: ReadLimits) -> Result<Vec<LoadedKey>, RdbError> {
     let mut loader = RdbLoader::new(input, limits)?;
     let mut rows = Vec::new();
     while let Some(item) = loader.next_item()? {
-        if let RdbItem::Entry(RdbEntry { db, key, value, expiry, .. }) = item {
+        if let RdbItem::Entry(RdbEntry { db, key, value_buffer: value, expiry, .. }) = item {
             rows.push((db, key.to_vec(), value.bytes().to_vec(), expiry));
         }
     }
     Ok(rows)
 }
 
-fn load(bytes: &[u8]) -> Result<Vec<Row>, RdbError> {
+fn load(bytes: &[u8]) -> Result<Vec<LoadedKey>, RdbError> {
     load_from(bytes, ReadLimits::default())
 }
 
-fn load_row(db: u16, key: &str, value: &str, expiry: Option<i64>) -> Row {
+fn loaded_key(db: u16, key: &str, value: &str, expiry: Option<i64>) -> LoadedKey {
     (db, key.into(), value.into(), expiry.map(Millis))
 }
 
@@ -89,12 +89,12 @@ fn metadata_fields_are_read() {
 
 #[test]
 fn database_sizes_are_written_once() {
-    let rows = [load_row(0, "a", "1", None), load_row(2, "b", "2", None), load_row(0, "c", "3", None)];
+    let rows = [loaded_key(0, "a", "1", None), loaded_key(2, "b", "2", None), loaded_key(0, "c", "3", None)];
     let bytes = write_rdb(&rows, WriteOptions::default());
     let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
     let mut sizes = Vec::new();
     while let Some(item) = loader.next_item().unwrap() {
-        if let RdbItem::Sizes { db, keys, volatile } = item {
+        if let RdbItem::KeyCounts { db, keys, expiring_keys: volatile } = item {
             sizes.push((db, keys, volatile));
         }
     }
@@ -107,7 +107,7 @@ fn database_sizes_are_written_once() {
 #[test]
 fn corruption_anywhere_is_an_error() {
     let bytes = write_rdb(
-        &[load_row(0, "key", "some longer value", Some(5)), load_row(1, "n", "12", None)],
+        &[loaded_key(0, "key", "some longer value", Some(5)), loaded_key(1, "n", "12", None)],
         WriteOptions::default(),
     );
     for at in 0..bytes.len() {
@@ -145,18 +145,18 @@ fn every_item_type_is_read_or_rejected() {
     let file = |version: &str, body: &[u8]| {
         let mut bytes = version.as_bytes().to_vec();
         bytes.extend_from_slice(body);
-        bytes.push(END);
+        bytes.push(END_OF_FILE);
         bytes.extend_from_slice(&[0; 8]);
         load(&bytes).map_err(|error| error.reason)
     };
     let unread = RdbErrorReason::UnsupportedType { code: 23, name: "hash with expiring fields" };
-    type Case = (&'static str, &'static [u8], Result<Vec<Row>, RdbErrorReason>);
+    type Case = (&'static str, &'static [u8], Result<Vec<LoadedKey>, RdbErrorReason>);
     let table: &[Case] = &[
-        ("REDIS0012", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
-        ("VALKEY080", b"\xf8\x05\xf9\x07\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
-        ("VALKEY080", b"\xf3\x03job\x01\x05\x07\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
-        ("VALKEY081", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
-        ("REDIS0006", b"\xfd\x02\x00\x00\x00\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", Some(2000))])),
+        ("REDIS0012", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![loaded_key(0, "k", "v", None)])),
+        ("VALKEY080", b"\xf8\x05\xf9\x07\x00\x01k\x01v", Ok(vec![loaded_key(0, "k", "v", None)])),
+        ("VALKEY080", b"\xf3\x03job\x01\x05\x07\x00\x01k\x01v", Ok(vec![loaded_key(0, "k", "v", None)])),
+        ("VALKEY081", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![loaded_key(0, "k", "v", None)])),
+        ("REDIS0006", b"\xfd\x02\x00\x00\x00\x00\x01k\x01v", Ok(vec![loaded_key(0, "k", "v", Some(2000))])),
         ("REDIS0010", b"\xf5\x03lib", Ok(vec![])),
         (
             "REDIS0010",
@@ -175,11 +175,11 @@ fn every_item_type_is_read_or_rejected() {
         (
             "REDIS0013",
             b"\xf3\x02abcd\x01\x05\x02\x07\x05\x02xy\x00efgh\x03\0\0\0\0\x04\0\0\0\0\0\0\0\0\x00\x00\x01k\x01v",
-            Ok(vec![load_row(0, "k", "v", None)]),
+            Ok(vec![loaded_key(0, "k", "v", None)]),
         ),
-        ("REDIS0013", b"\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
+        ("REDIS0013", b"\x00\x01k\x01v", Ok(vec![loaded_key(0, "k", "v", None)])),
         // A file with collections without elements.
-        ("REDIS0010", b"\x04\x01h\x00\x00\x01k\x01v\x02\x01s\x00", Ok(vec![load_row(0, "k", "v", None)])),
+        ("REDIS0010", b"\x04\x01h\x00\x00\x01k\x01v\x02\x01s\x00", Ok(vec![loaded_key(0, "k", "v", None)])),
         ("REDIS0010", b"\x17\x01k", Err(unread)),
         ("REDIS0010", b"\x63\x01k", Err(RdbErrorReason::UnknownType(0x63))),
         ("REDIS0010", b"\xfe\x80\x00\x01\x00\x00", Err(RdbErrorReason::DatabaseOutOfRange(65536))),
@@ -191,7 +191,7 @@ fn every_item_type_is_read_or_rejected() {
 
 #[test]
 fn checksum_can_be_omitted_or_ignored() {
-    let rows = [load_row(0, "k", "v", None)];
+    let rows = [loaded_key(0, "k", "v", None)];
     let without = write_rdb(&rows, WriteOptions { checksum: false, ..WriteOptions::default() });
     assert_eq!(without[without.len() - 8..], [0; 8]);
     assert_eq!(load(&without).as_deref(), Ok(&rows[..]));
@@ -298,8 +298,8 @@ fn large_hash_in_parts(dialect: Dialect) {
         let _ = slot.table(0).insert(&key, value, Some(Millis(9)));
     }
     let (mut snapshot, ()) = keyspace
-        .prepare_cut()
-        .cut(&keyspace.acquire_global_lock(), || ())
+        .prepare_snapshot()
+        .take(&keyspace.acquire_global_lock(), || ())
         .expect("no other snapshot is under way");
     let mut writer =
         RdbWriter::new(Vec::new(), WriteOptions { dialect, ..WriteOptions::default() }, &rdb_info()).unwrap();
@@ -307,7 +307,7 @@ fn large_hash_in_parts(dialect: Dialect) {
     for slot in slot_routing::Slot::all() {
         snapshot.walk(slot, &mut |entry| {
             parts += 1;
-            writer.entry(&entry, |_| (2, 2)).unwrap();
+            writer.write_entry(&entry, |_| (2, 2)).unwrap();
         });
     }
     assert!(parts > 3, "the hash came in parts");
@@ -319,11 +319,11 @@ fn large_hash_in_parts(dialect: Dialect) {
             RdbItem::Entry(entry) => {
                 assert_eq!(entry.expiry, Some(Millis(9)));
                 keys.push(entry.key.to_vec());
-                if entry.value.kind() == Kind::String {
+                if entry.value_buffer.kind() == Kind::String {
                     continue;
                 }
                 assert!(entry.is_part);
-                entry.value
+                entry.value_buffer
             }
             RdbItem::NextPart { part, is_last } => {
                 assert_eq!(is_last, fields + part.len() == 5000);
@@ -342,7 +342,7 @@ fn large_hash_in_parts(dialect: Dialect) {
 /// Regression test: one field of a large hash loses its expiry after the snapshot is taken, but before the hash is
 /// written. The file must contain the state at the time of the snapshot, in which the field still expires.
 #[test]
-fn expiry_removed_after_the_cut_is_still_saved() {
+fn expiry_removed_after_the_snapshot_is_still_saved() {
     for dialect in [Dialect::Redis, Dialect::Valkey] {
         let keyspace = std::sync::Arc::new(keyspace::Keyspace::new(7, 1));
         let mut builder = PackedBuilder::new(Kind::Hash);
@@ -357,20 +357,21 @@ fn expiry_removed_after_the_cut_is_still_saved() {
         let key = keyspace.key(b"large");
         let place = keyspace.lock(key.slot()).table(0).insert(&key, builder.packed(), None);
         let (mut snapshot, ()) = keyspace
-            .prepare_cut()
-            .cut(&keyspace.acquire_global_lock(), || ())
+            .prepare_snapshot()
+            .take(&keyspace.acquire_global_lock(), || ())
             .expect("no other snapshot is under way");
         let mut slot = keyspace.lock(key.slot());
         assert!(slot.table(0).hash_set_expiry(place, &key, b"field:4321", None).1);
         drop(slot);
         let options = WriteOptions { dialect, ..WriteOptions::default() };
         let mut writer = RdbWriter::new(Vec::new(), options, &rdb_info()).unwrap();
-        snapshot.walk(key.slot(), &mut |entry| writer.entry(&entry, |_| (1, 0)).unwrap());
+        snapshot.walk(key.slot(), &mut |entry| writer.write_entry(&entry, |_| (1, 0)).unwrap());
         let bytes = writer.finish().unwrap();
         let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
         let mut timed = 0;
         while let Some(item) = loader.next_item().unwrap() {
-            let (RdbItem::Entry(RdbEntry { value: part, .. }) | RdbItem::NextPart { part, .. }) = item else {
+            let (RdbItem::Entry(RdbEntry { value_buffer: part, .. }) | RdbItem::NextPart { part, .. }) = item
+            else {
                 continue;
             };
             timed += usize::from(part.any_expires());
@@ -409,7 +410,7 @@ fn file_with_every_encoding() -> Vec<u8> {
         bytes.extend_from_slice(&[*code, 1, b'0' + number as u8]);
         bytes.extend_from_slice(body);
     }
-    bytes.push(END);
+    bytes.push(END_OF_FILE);
     let mut checksum = Checksum::new();
     checksum.update(&bytes);
     bytes.extend_from_slice(&checksum.value().to_le_bytes());
@@ -432,7 +433,7 @@ fn stored_fields(
         let RdbItem::Entry(entry) = item else { continue };
         let key = keyspace.key(entry.key);
         let mut slot = keyspace.lock(key.slot());
-        let place = slot.table(0).insert(&key, entry.value, entry.expiry);
+        let place = slot.table(0).insert(&key, entry.value_buffer, entry.expiry);
         let mut fields = Fields::new();
         if let Value::Hash(hash) = slot.table(0).value(place) {
             hash.for_each(&mut |field| {
@@ -456,7 +457,9 @@ fn key_usage_round_trips() {
             bytes: b"v",
             encoding_hint: EncodingHint::ByContent,
         }));
-        writer.entry(&SnapshotEntry { db: 0, key: b"k", value, expiry: None, usage }, |_| (1, 0)).unwrap();
+        writer
+            .write_entry(&SnapshotEntry { db: 0, key: b"k", value, expiry: None, usage }, |_| (1, 0))
+            .unwrap();
         let bytes = writer.finish().unwrap();
         stored_fields(&keyspace::Keyspace::new(1, 1), &bytes, ReadLimits::default()).unwrap()[0].1
     };

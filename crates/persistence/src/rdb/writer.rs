@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clock::Millis;
 use keyspace::{LfuSettings, SnapshotEntry, SnapshotValue};
 
-use super::{AUX, END, EXPIRE_MILLIS, FREQUENCY, FUNCTION, IDLE, RESIZE_DB, SELECT_DB};
+use super::{AUX, END_OF_FILE, EXPIRE_MILLIS, FREQUENCY, FUNCTION, IDLE_TIME, RESIZE_DB, SELECT_DB};
 use crate::Dialect;
 use crate::encode::Encoder;
 use crate::value;
@@ -46,14 +46,14 @@ pub struct RdbInfo<'a> {
     /// The Redis version that the server reports.
     pub version: &'a str,
     /// Wall-clock time at which the file is written.
-    pub created: Millis,
+    pub created_at: Millis,
     /// Used memory in bytes when the file is written.
     pub used_memory: u64,
     /// Position in the replication stream: replication id, offset and selected database. A replica can resume
     /// from it.
-    pub replication: Option<(&'a [u8], u64, u32)>,
+    pub replication_position: Option<(&'a [u8], u64, u32)>,
     /// Whether the file is the base of an AOF.
-    pub aof_base: bool,
+    pub is_aof_base: bool,
     /// The migrating slots, for a replica, in the format of Valkey since version 8: `slot>node,` for each outgoing and
     /// `slot<node,` for each incoming slot.
     pub slot_states: &'a str,
@@ -69,7 +69,7 @@ pub struct RdbWriter<W> {
     /// Type code of the current key's value, which determines how its further parts are written.
     current_type: u8,
     /// Numbers of the databases whose key counts have been written.
-    sizes_written: Vec<u16>,
+    dbs_with_sizes: Vec<u16>,
 }
 
 impl<W: Write> RdbWriter<W> {
@@ -86,26 +86,26 @@ impl<W: Write> RdbWriter<W> {
             dialect,
             selected_db: None,
             current_type: 0,
-            sizes_written: Vec::new(),
+            dbs_with_sizes: Vec::new(),
         };
         let version = dialect.written_version();
         let signature = match dialect {
             Dialect::Redis | Dialect::Redoubt => format!("REDIS{version:04}"),
             Dialect::Valkey => format!("VALKEY{version:03}"),
         };
-        writer.encoder.bytes(signature.as_bytes())?;
-        writer.aux("redis-ver", info.version.as_bytes())?;
-        writer.aux_number("redis-bits", 64)?;
-        writer.aux_number("ctime", info.created.secs())?;
-        writer.aux_number("used-mem", info.used_memory as i64)?;
-        if let Some((id, offset, db)) = info.replication {
-            writer.aux_number("repl-stream-db", i64::from(db))?;
-            writer.aux("repl-id", id)?;
-            writer.aux_number("repl-offset", offset as i64)?;
+        writer.encoder.write_bytes(signature.as_bytes())?;
+        writer.write_aux("redis-ver", info.version.as_bytes())?;
+        writer.write_aux_number("redis-bits", 64)?;
+        writer.write_aux_number("ctime", info.created_at.secs())?;
+        writer.write_aux_number("used-mem", info.used_memory as i64)?;
+        if let Some((id, offset, db)) = info.replication_position {
+            writer.write_aux_number("repl-stream-db", i64::from(db))?;
+            writer.write_aux("repl-id", id)?;
+            writer.write_aux_number("repl-offset", offset as i64)?;
         }
-        writer.aux_number("aof-base", i64::from(info.aof_base))?;
+        writer.write_aux_number("aof-base", i64::from(info.is_aof_base))?;
         if !info.slot_states.is_empty() {
-            writer.aux("cluster-slot-states", info.slot_states.as_bytes())?;
+            writer.write_aux("cluster-slot-states", info.slot_states.as_bytes())?;
         }
         Ok(writer)
     }
@@ -114,19 +114,19 @@ impl<W: Write> RdbWriter<W> {
     ///
     /// # Errors
     /// Writing to the output failed.
-    pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
-        self.encoder.byte(FUNCTION)?;
-        self.encoder.string(code)
+    pub fn write_function(&mut self, code: &[u8]) -> io::Result<()> {
+        self.encoder.write_byte(FUNCTION)?;
+        self.encoder.write_string(code)
     }
 
-    fn aux_number(&mut self, name: &str, value: i64) -> io::Result<()> {
-        self.aux(name, itoa::Buffer::new().format(value).as_bytes())
+    fn write_aux_number(&mut self, name: &str, value: i64) -> io::Result<()> {
+        self.write_aux(name, itoa::Buffer::new().format(value).as_bytes())
     }
 
-    fn aux(&mut self, name: &str, value: &[u8]) -> io::Result<()> {
-        self.encoder.byte(AUX)?;
-        self.encoder.string(name.as_bytes())?;
-        self.encoder.string(value)
+    fn write_aux(&mut self, name: &str, value: &[u8]) -> io::Result<()> {
+        self.encoder.write_byte(AUX)?;
+        self.encoder.write_string(name.as_bytes())?;
+        self.encoder.write_string(value)
     }
 
     /// Writes a key, or a further part of its value. Selects the key's database first if it is not the current one.
@@ -135,60 +135,60 @@ impl<W: Write> RdbWriter<W> {
     ///
     /// # Errors
     /// Writing to the output failed.
-    pub fn entry(
+    pub fn write_entry(
         &mut self,
         entry: &SnapshotEntry<'_>,
         sizes: impl FnOnce(u16) -> (usize, usize),
     ) -> io::Result<()> {
         if let SnapshotValue::Part(part) = &entry.value
-            && !part.first
+            && !part.is_first
         {
             return value::write_part(self.current_type, part, &mut self.encoder);
         }
         if self.selected_db != Some(entry.db) {
-            self.select(entry.db, sizes)?;
+            self.select_db(entry.db, sizes)?;
         }
         if let Some(Millis(expiry)) = entry.expiry {
-            self.encoder.byte(EXPIRE_MILLIS)?;
-            self.encoder.bytes(&expiry.to_le_bytes())?;
+            self.encoder.write_byte(EXPIRE_MILLIS)?;
+            self.encoder.write_bytes(&expiry.to_le_bytes())?;
         }
         match self.usage_format {
             UsageFormat::None => {}
             UsageFormat::Idle(now) => {
-                self.encoder.byte(IDLE)?;
-                self.encoder.len(entry.usage.idle_seconds(now))?;
+                self.encoder.write_byte(IDLE_TIME)?;
+                self.encoder.write_len(entry.usage.idle_seconds(now))?;
             }
             UsageFormat::Frequency(now, settings) => {
-                self.encoder.bytes(&[FREQUENCY, entry.usage.frequency(now, settings)])?;
+                self.encoder.write_bytes(&[FREQUENCY, entry.usage.frequency(now, settings)])?;
             }
         }
         self.current_type = value::snapshot_type_code(&entry.value, self.dialect);
-        self.encoder.byte(self.current_type)?;
-        self.encoder.string(entry.key)?;
+        self.encoder.write_byte(self.current_type)?;
+        self.encoder.write_string(entry.key)?;
         match &entry.value {
             SnapshotValue::Whole(value) => value::write(self.current_type, value, &mut self.encoder),
             SnapshotValue::Part(part) => value::write_part(self.current_type, part, &mut self.encoder),
         }
     }
 
-    fn select(&mut self, db: u16, sizes: impl FnOnce(u16) -> (usize, usize)) -> io::Result<()> {
-        self.encoder.byte(SELECT_DB)?;
-        self.encoder.len(u64::from(db))?;
+    fn select_db(&mut self, db: u16, sizes: impl FnOnce(u16) -> (usize, usize)) -> io::Result<()> {
+        self.encoder.write_byte(SELECT_DB)?;
+        self.encoder.write_len(u64::from(db))?;
         self.selected_db = Some(db);
-        if !self.sizes_written.contains(&db) {
+        if !self.dbs_with_sizes.contains(&db) {
             let (keys, volatile) = sizes(db);
-            self.sizes_written.push(db);
-            self.encoder.byte(RESIZE_DB)?;
-            self.encoder.len(keys as u64)?;
-            self.encoder.len(volatile as u64)?;
+            self.dbs_with_sizes.push(db);
+            self.encoder.write_byte(RESIZE_DB)?;
+            self.encoder.write_len(keys as u64)?;
+            self.encoder.write_len(volatile as u64)?;
         }
         Ok(())
     }
 
     /// Returns the number of bytes written so far.
     #[must_use]
-    pub fn written(&self) -> u64 {
-        self.encoder.written()
+    pub fn bytes_written(&self) -> u64 {
+        self.encoder.bytes_written()
     }
 
     /// Writes the end marker and the checksum. The caller must sync the output to make the file durable.
@@ -196,9 +196,9 @@ impl<W: Write> RdbWriter<W> {
     /// # Errors
     /// Writing to the output failed.
     pub fn finish(mut self) -> io::Result<W> {
-        self.encoder.byte(END)?;
+        self.encoder.write_byte(END_OF_FILE)?;
         let checksum = self.encoder.checksum()?;
-        self.encoder.bytes(&checksum.to_le_bytes())?;
-        self.encoder.into_out()
+        self.encoder.write_bytes(&checksum.to_le_bytes())?;
+        self.encoder.finish()
     }
 }

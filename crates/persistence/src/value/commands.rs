@@ -6,7 +6,7 @@ use resp::encode_request;
 use super::stream::StreamCommands;
 
 /// Maximum number of elements per command, as in Redis.
-const MAX_ELEMENTS: usize = 64;
+const MAX_ELEMENTS_PER_COMMAND: usize = 64;
 
 /// A buffer of commands that recreate keys with their values, one key after another.
 #[derive(Debug, Default)]
@@ -92,8 +92,8 @@ impl Commands {
     }
 
     /// Adds an element to the command under construction, or starts a new one.
-    pub(super) fn element(&mut self, name: &'static str, words: &[&[u8]]) {
-        if self.elements.elements == MAX_ELEMENTS {
+    pub(super) fn add_element(&mut self, name: &'static str, words: &[&[u8]]) {
+        if self.elements.elements == MAX_ELEMENTS_PER_COMMAND {
             self.flush_elements();
         }
         let elements = &mut self.elements;

@@ -21,9 +21,11 @@ use clock::Millis;
 use keyspace::{Field, FieldsPart, HashRef};
 
 use super::commands::Commands;
-use super::{Codec, MultipartCodec, PART_BYTES, Remaining, ValueBuffer, duplicates, packed_encodings};
+use super::{
+    Codec, MultipartCodec, PART_BYTES, RemainingElements, ValueBuffer, duplicates, packed_encodings,
+};
 use crate::Dialect;
-use crate::decode::Source;
+use crate::decode::RdbReader;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
 
@@ -36,17 +38,17 @@ const TYPE_EXPIRY: u8 = 24;
 const TYPE_EXPIRY_LISTPACK: u8 = 25;
 
 /// The base time that is written if the earliest field expiry is not known in advance.
-const FIRST_MILLISECOND: i64 = 1;
+const DEFAULT_BASE_TIME: i64 = 1;
 /// What Valkey writes for a field without expiry.
 const NO_EXPIRY: i64 = -1;
-const IMPOSSIBLE_TIME: RdbErrorReason =
+const IMPOSSIBLE_TIME_ERROR: RdbErrorReason =
     RdbErrorReason::BadValue("a field that expires at an impossible time");
-const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a hash with the same field twice");
+const DUPLICATE_FIELD_ERROR: RdbErrorReason = RdbErrorReason::BadValue("a hash with the same field twice");
 
 pub(super) struct HashCodec;
 
 impl Codec for HashCodec {
-    const CODES: &'static [u8] = &[
+    const TYPE_CODES: &'static [u8] = &[
         TYPE_PAIRS,
         TYPE_ZIPMAP,
         TYPE_ZIPLIST,
@@ -58,18 +60,18 @@ impl Codec for HashCodec {
     type Value<'a> = HashRef<'a>;
 
     fn code(hash: &HashRef<'_>, dialect: Dialect) -> u8 {
-        code(hash.next_due().is_some(), dialect)
+        select_type_code(hash.next_due().is_some(), dialect)
     }
 
     fn write<W: Write>(code: u8, hash: &HashRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-        let mut base = FIRST_MILLISECOND;
+        let mut base = DEFAULT_BASE_TIME;
         if code == TYPE_EXPIRY {
             let mut first = None;
             hash.for_each(&mut |field| first = first.into_iter().chain(field.expiry).min());
             base = first.map_or(base, |Millis(first)| first.max(base));
             write_base(base, out)?;
         }
-        out.len(hash.len() as u64)?;
+        out.write_len(hash.len() as u64)?;
         let mut outcome = Ok(());
         hash.for_each(&mut |field| {
             if outcome.is_ok() {
@@ -80,18 +82,19 @@ impl Codec for HashCodec {
     }
 
     fn add_commands(hash: &HashRef<'_>, out: &mut Commands) {
-        hash.for_each(&mut |field| out.element("HSET", &[field.name, field.value]));
+        hash.for_each(&mut |field| out.add_element("HSET", &[field.name, field.value]));
         hash.for_each(&mut |field| add_expiry(&field, out));
     }
 
-    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+    fn read<R: Read>(code: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         match code {
             TYPE_PAIRS | TYPE_VALKEY_EXPIRY | TYPE_EXPIRY => {
-                let base = if code == TYPE_EXPIRY { i64::from_le_bytes(source.array()?) } else { 0 };
-                buffer.remaining = Remaining { code, base, elements: source.len()? };
+                let base = if code == TYPE_EXPIRY { i64::from_le_bytes(source.read_array()?) } else { 0 };
+                buffer.remaining_part =
+                    RemainingElements { code, base_time: base, elements: source.read_len()? };
                 Self::read_more(source, buffer)?;
             }
-            _ => read_flat(code, source, buffer)?,
+            _ => read_packed(code, source, buffer)?,
         }
         let fields = buffer.value();
         if fields.is_empty() {
@@ -100,7 +103,7 @@ impl Codec for HashCodec {
         // For a value in several parts, the caller detects duplicate names across the parts.
         let names = fields.fields().map(|field| field.name);
         if !buffer.is_part() && duplicates::has_duplicate(names, fields.len()) {
-            return Err(source.error(DUPLICATE));
+            return Err(source.error(DUPLICATE_FIELD_ERROR));
         }
         Ok(())
     }
@@ -110,7 +113,7 @@ impl MultipartCodec for HashCodec {
     type Part<'a> = FieldsPart<'a>;
 
     fn part_code(part: &FieldsPart<'_>, dialect: Dialect) -> u8 {
-        code(part.any_expires, dialect)
+        select_type_code(part.has_expiring_fields, dialect)
     }
 
     fn write_head<W: Write>(
@@ -120,44 +123,46 @@ impl MultipartCodec for HashCodec {
         out: &mut Encoder<W>,
     ) -> io::Result<()> {
         if code == TYPE_EXPIRY {
-            write_base(FIRST_MILLISECOND, out)?;
+            write_base(DEFAULT_BASE_TIME, out)?;
         }
-        out.len(total as u64)
+        out.write_len(total as u64)
     }
 
     fn write_part<W: Write>(code: u8, part: &FieldsPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         let mut outcome = Ok(());
         part.for_each(&mut |field| {
             if outcome.is_ok() {
-                outcome = write_field(code, FIRST_MILLISECOND, &field, out);
+                outcome = write_field(code, DEFAULT_BASE_TIME, &field, out);
             }
         });
         outcome
     }
 
     fn add_part_commands(part: &FieldsPart<'_>, out: &mut Commands) {
-        part.for_each(&mut |field| out.element("HSET", &[field.name, field.value]));
-        if part.any_expires {
+        part.for_each(&mut |field| out.add_element("HSET", &[field.name, field.value]));
+        if part.has_expiring_fields {
             part.for_each(&mut |field| add_expiry(&field, out));
         }
     }
 
     /// Reads fields until a part is full or the value ends.
-    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first_buffer: name, second_buffer: value, remaining, .. } = buffer;
+    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer {
+            packed, first_buffer: name, second_buffer: value, remaining_part: remaining, ..
+        } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
             let mut expiry = None;
             if remaining.code == TYPE_EXPIRY {
-                let since = source.len()?;
-                expiry = read_time(remaining.base, since).map_err(|reason| source.error(reason))?;
+                let since = source.read_len()?;
+                expiry = read_time(remaining.base_time, since).map_err(|reason| source.error(reason))?;
             }
-            source.string(name)?;
-            source.string(value)?;
+            source.read_string(name)?;
+            source.read_string(value)?;
             if remaining.code == TYPE_VALKEY_EXPIRY {
-                let at = i64::from_le_bytes(source.array()?);
+                let at = i64::from_le_bytes(source.read_array()?);
                 if at < NO_EXPIRY {
-                    return Err(source.error(IMPOSSIBLE_TIME));
+                    return Err(source.error(IMPOSSIBLE_TIME_ERROR));
                 }
                 expiry = (at != NO_EXPIRY).then_some(Millis(at));
             }
@@ -177,8 +182,8 @@ fn add_expiry(field: &Field<'_>, out: &mut Commands) {
     }
 }
 
-fn code(is_timed: bool, dialect: Dialect) -> u8 {
-    match (is_timed, dialect) {
+fn select_type_code(has_field_expiry: bool, dialect: Dialect) -> u8 {
+    match (has_field_expiry, dialect) {
         (false, _) => TYPE_PAIRS,
         (true, Dialect::Redis | Dialect::Redoubt) => TYPE_EXPIRY,
         (true, Dialect::Valkey) => TYPE_VALKEY_EXPIRY,
@@ -186,42 +191,48 @@ fn code(is_timed: bool, dialect: Dialect) -> u8 {
 }
 
 fn write_base<W: Write>(base: i64, out: &mut Encoder<W>) -> io::Result<()> {
-    out.bytes(&base.to_le_bytes())
+    out.write_bytes(&base.to_le_bytes())
 }
 
 fn write_field<W: Write>(code: u8, base: i64, field: &Field<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     if code == TYPE_EXPIRY {
         // A time before the base cannot be encoded, so it is written as the base; both are in the past.
-        out.len(field.expiry.map_or(0, |Millis(expiry)| (expiry.max(base) - base + 1) as u64))?;
+        out.write_len(field.expiry.map_or(0, |Millis(expiry)| (expiry.max(base) - base + 1) as u64))?;
     }
-    out.string(field.name)?;
-    out.string(field.value)?;
+    out.write_string(field.name)?;
+    out.write_string(field.value)?;
     if code == TYPE_VALKEY_EXPIRY {
-        out.bytes(&field.expiry.map_or(NO_EXPIRY, |Millis(expiry)| expiry).to_le_bytes())?;
+        out.write_bytes(&field.expiry.map_or(NO_EXPIRY, |Millis(expiry)| expiry).to_le_bytes())?;
     }
     Ok(())
 }
 
 /// Decodes a time that is stored as its distance from `base` plus one.
-fn read_time(base: i64, since: u64) -> Result<Option<Millis>, RdbErrorReason> {
-    let Some(distance) = since.checked_sub(1) else { return Ok(None) };
+fn read_time(base: i64, distance_plus_one: u64) -> Result<Option<Millis>, RdbErrorReason> {
+    let Some(distance) = distance_plus_one.checked_sub(1) else { return Ok(None) };
     match base.checked_add_unsigned(distance) {
         Some(at) if base >= 0 => Ok(Some(Millis(at))),
-        _ => Err(IMPOSSIBLE_TIME),
+        _ => Err(IMPOSSIBLE_TIME_ERROR),
     }
 }
 
-fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+fn read_packed<R: Read>(
+    code: u8,
+    source: &mut RdbReader<R>,
+    buffer: &mut ValueBuffer,
+) -> Result<(), RdbError> {
     if code == TYPE_EXPIRY_LISTPACK {
         // Skip the minimum time, since each field has its own time.
-        let _: [u8; 8] = source.array()?;
+        let _: [u8; 8] = source.read_array()?;
     }
     let ValueBuffer { packed, first_buffer: blob, depth, .. } = buffer;
-    source.string(blob)?;
+    source.read_string(blob)?;
     let (items, broken) = match code {
-        TYPE_ZIPMAP => (packed_encodings::zipmap(blob, *depth), "Zipmap integrity check failed."),
-        TYPE_ZIPLIST => (packed_encodings::ziplist(blob, *depth), "Hash ziplist integrity check failed."),
-        _ => (packed_encodings::listpack(blob, *depth), "Hash listpack integrity check failed."),
+        TYPE_ZIPMAP => (packed_encodings::decode_zipmap(blob, *depth), "Zipmap integrity check failed."),
+        TYPE_ZIPLIST => {
+            (packed_encodings::decode_ziplist(blob, *depth), "Hash ziplist integrity check failed.")
+        }
+        _ => (packed_encodings::decode_listpack(blob, *depth), "Hash listpack integrity check failed."),
     };
     let outcome = items.ok_or(RdbErrorReason::BadValue(broken)).and_then(|items| {
         let width = if code == TYPE_EXPIRY_LISTPACK { 3 } else { 2 };

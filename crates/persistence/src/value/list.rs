@@ -16,51 +16,51 @@ use std::io::{self, Read, Write};
 use keyspace::{ItemDigits, ListPart, ListRef, ListRun};
 
 use super::commands::Commands;
-use super::{Codec, MultipartCodec, PART_BYTES, Remaining, ValueBuffer, packed_encodings};
+use super::{Codec, MultipartCodec, PART_BYTES, RemainingElements, ValueBuffer, packed_encodings};
 use crate::Dialect;
-use crate::decode::Source;
+use crate::decode::RdbReader;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
 
 const TYPE_STRINGS: u8 = 1;
 const TYPE_ZIPLIST: u8 = 10;
 const TYPE_ZIPLISTS: u8 = 14;
-const RDB_TYPE_LIST_NODES: u8 = 18;
+const TYPE_NODES: u8 = 18;
 
 /// Node types of [`TYPE_NODES`]: one plain element, or a listpack of several.
 const NODE_PLAIN: u64 = 1;
 const NODE_PACKED: u64 = 2;
 
 /// Listpack size above which an element gets its own node, as in Redis since 7.2.
-const MAX_PACKED_BYTES: usize = 8192;
-const EMPTY_LIST: RdbErrorReason = RdbErrorReason::Empty("a list without elements");
+const MAX_PACKED_NODE_BYTES: usize = 8192;
+const EMPTY_LIST_ERROR: RdbErrorReason = RdbErrorReason::Empty("a list without elements");
 
 pub(super) struct ListCodec;
 
 impl Codec for ListCodec {
-    const CODES: &'static [u8] = &[TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, RDB_TYPE_LIST_NODES];
+    const TYPE_CODES: &'static [u8] = &[TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, TYPE_NODES];
     type Value<'a> = ListRef<'a>;
 
     fn code(_: &ListRef<'_>, _: Dialect) -> u8 {
-        RDB_TYPE_LIST_NODES
+        TYPE_NODES
     }
 
     fn write<W: Write>(_: u8, list: &ListRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-        out.len(list.runs() as u64)?;
+        out.write_len(list.run_count() as u64)?;
         write_runs(out, |visit| list.for_each_run(visit))
     }
 
     fn add_commands(list: &ListRef<'_>, out: &mut Commands) {
         let mut digits = ItemDigits::default();
-        list.for_each(&mut |item| out.element("RPUSH", &[item.bytes(&mut digits)]));
+        list.for_each(&mut |item| out.add_element("RPUSH", &[item.bytes(&mut digits)]));
     }
 
-    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let elements = if code == TYPE_ZIPLIST { 1 } else { source.len()? };
-        buffer.remaining = Remaining { code, elements, ..Remaining::default() };
+    fn read<R: Read>(code: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let elements = if code == TYPE_ZIPLIST { 1 } else { source.read_len()? };
+        buffer.remaining_part = RemainingElements { code, elements, ..RemainingElements::default() };
         Self::read_more(source, buffer)?;
         if buffer.value().is_empty() {
-            return Err(source.error(EMPTY_LIST));
+            return Err(source.error(EMPTY_LIST_ERROR));
         }
         Ok(())
     }
@@ -70,11 +70,11 @@ impl MultipartCodec for ListCodec {
     type Part<'a> = ListPart<'a>;
 
     fn part_code(_: &ListPart<'_>, _: Dialect) -> u8 {
-        RDB_TYPE_LIST_NODES
+        TYPE_NODES
     }
 
     fn write_head<W: Write>(_: u8, _: usize, first: &ListPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-        out.len(first.total_runs() as u64)
+        out.write_len(first.total_runs() as u64)
     }
 
     fn write_part<W: Write>(_: u8, part: &ListPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -84,32 +84,32 @@ impl MultipartCodec for ListCodec {
     fn add_part_commands(part: &ListPart<'_>, out: &mut Commands) {
         let mut digits = ItemDigits::default();
         part.for_each_run(&mut |run| {
-            run.items().for_each(|item| out.element("RPUSH", &[item.bytes(&mut digits)]));
+            run.items().for_each(|item| out.add_element("RPUSH", &[item.bytes(&mut digits)]));
         });
     }
 
     /// Reads nodes until a part is full or the value ends.
-    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first_buffer: string, remaining, depth, .. } = buffer;
+    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first_buffer: string, remaining_part: remaining, depth, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
-            let container = if remaining.code == RDB_TYPE_LIST_NODES { source.len()? } else { NODE_PACKED };
-            source.string(string)?;
+            let container = if remaining.code == TYPE_NODES { source.read_len()? } else { NODE_PACKED };
+            source.read_string(string)?;
             let (items, broken) = match (remaining.code, container) {
                 (TYPE_STRINGS, _) | (_, NODE_PLAIN) => {
                     packed.push_item(string);
                     continue;
                 }
-                (RDB_TYPE_LIST_NODES, NODE_PACKED) => {
-                    (packed_encodings::listpack(string, *depth), "Listpack integrity check failed.")
+                (TYPE_NODES, NODE_PACKED) => {
+                    (packed_encodings::decode_listpack(string, *depth), "Listpack integrity check failed.")
                 }
-                (RDB_TYPE_LIST_NODES, _) => {
+                (TYPE_NODES, _) => {
                     return Err(source.error(RdbErrorReason::BadValue("Quicklist integrity check failed.")));
                 }
                 (TYPE_ZIPLIST, _) => {
-                    (packed_encodings::ziplist(string, *depth), "List ziplist integrity check failed.")
+                    (packed_encodings::decode_ziplist(string, *depth), "List ziplist integrity check failed.")
                 }
-                _ => (packed_encodings::ziplist(string, *depth), "Ziplist integrity check failed."),
+                _ => (packed_encodings::decode_ziplist(string, *depth), "Ziplist integrity check failed."),
             };
             let mut digits = itoa::Buffer::new();
             for item in &items.ok_or_else(|| source.error(RdbErrorReason::BadValue(broken)))? {
@@ -123,22 +123,22 @@ impl MultipartCodec for ListCodec {
 /// Writes each run of elements that `visit_all` visits as a node.
 fn write_runs<'a, W: Write>(
     out: &mut Encoder<W>,
-    visit_all: impl FnOnce(&mut dyn FnMut(ListRun<'a>)),
+    visit_runs: impl FnOnce(&mut dyn FnMut(ListRun<'a>)),
 ) -> io::Result<()> {
     let (mut outcome, mut listpack, mut digits) = (Ok(()), Vec::new(), ItemDigits::default());
     let mut write = |run: ListRun<'_>| {
         if run.len == 1
-            && run.entries.len() > MAX_PACKED_BYTES
+            && run.entries.len() > MAX_PACKED_NODE_BYTES
             && let Some(item) = run.items().next()
         {
-            out.len(NODE_PLAIN)?;
-            return out.string(item.bytes(&mut digits));
+            out.write_len(NODE_PLAIN)?;
+            return out.write_string(item.bytes(&mut digits));
         }
         packed_encodings::wrap_listpack(&mut listpack, run.len, run.entries);
-        out.len(NODE_PACKED)?;
-        out.string(&listpack)
+        out.write_len(NODE_PACKED)?;
+        out.write_string(&listpack)
     };
-    visit_all(&mut |run| {
+    visit_runs(&mut |run| {
         if outcome.is_ok() {
             outcome = write(run);
         }

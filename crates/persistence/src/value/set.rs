@@ -14,22 +14,24 @@ use std::io::{self, Read, Write};
 use keyspace::{FieldsPart, SetMember, SetRef};
 
 use super::commands::Commands;
-use super::{Codec, MultipartCodec, PART_BYTES, Remaining, ValueBuffer, duplicates, packed_encodings};
-use crate::decode::Source;
+use super::{
+    Codec, MultipartCodec, PART_BYTES, RemainingElements, ValueBuffer, duplicates, packed_encodings,
+};
+use crate::decode::RdbReader;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
-use crate::{Depth, Dialect};
+use crate::{Dialect, ValidationDepth};
 
 const TYPE_MEMBERS: u8 = 2;
 const TYPE_INTSET: u8 = 11;
 const TYPE_LISTPACK: u8 = 20;
 
-const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a set with the same member twice");
+const DUPLICATE_MEMBER_ERROR: RdbErrorReason = RdbErrorReason::BadValue("a set with the same member twice");
 
 pub(super) struct SetCodec;
 
 impl Codec for SetCodec {
-    const CODES: &'static [u8] = &[TYPE_MEMBERS, TYPE_INTSET, TYPE_LISTPACK];
+    const TYPE_CODES: &'static [u8] = &[TYPE_MEMBERS, TYPE_INTSET, TYPE_LISTPACK];
     type Value<'a> = SetRef<'a>;
 
     fn code(_: &SetRef<'_>, _: Dialect) -> u8 {
@@ -37,28 +39,30 @@ impl Codec for SetCodec {
     }
 
     fn write<W: Write>(_: u8, set: &SetRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-        out.len(set.len() as u64)?;
+        out.write_len(set.len() as u64)?;
         let mut outcome = Ok(());
         set.for_each(&mut |member| {
             if outcome.is_ok() {
-                outcome = out.string(&member);
+                outcome = out.write_string(&member);
             }
         });
         outcome
     }
 
     fn add_commands(set: &SetRef<'_>, out: &mut Commands) {
-        set.for_each(&mut |member| out.element("SADD", &[&member]));
+        set.for_each(&mut |member| out.add_element("SADD", &[&member]));
     }
 
-    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+    fn read<R: Read>(code: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         if code == TYPE_MEMBERS {
-            buffer.remaining = Remaining { code, elements: source.len()?, ..Remaining::default() };
+            buffer.remaining_part =
+                RemainingElements { code, elements: source.read_len()?, ..RemainingElements::default() };
             Self::read_more(source, buffer)?;
         } else {
             let ValueBuffer { packed, first_buffer: blob, depth, .. } = buffer;
-            source.string(blob)?;
-            let mut push = |member: &[u8]| if packed.push_member(member) { Ok(()) } else { Err(DUPLICATE) };
+            source.read_string(blob)?;
+            let mut push =
+                |member: &[u8]| if packed.push_member(member) { Ok(()) } else { Err(DUPLICATE_MEMBER_ERROR) };
             let outcome = if code == TYPE_INTSET {
                 read_intset(blob, &mut push)
             } else {
@@ -72,7 +76,7 @@ impl Codec for SetCodec {
         }
         // For a value in several parts, the caller detects duplicate members across the parts.
         if !buffer.is_part() && duplicates::has_duplicate(set.unordered_members(), set.len()) {
-            return Err(source.error(DUPLICATE));
+            return Err(source.error(DUPLICATE_MEMBER_ERROR));
         }
         Ok(())
     }
@@ -86,31 +90,31 @@ impl MultipartCodec for SetCodec {
     }
 
     fn write_head<W: Write>(_: u8, total: usize, _: &FieldsPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-        out.len(total as u64)
+        out.write_len(total as u64)
     }
 
     fn write_part<W: Write>(_: u8, part: &FieldsPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         let mut outcome = Ok(());
         part.for_each(&mut |member| {
             if outcome.is_ok() {
-                outcome = out.string(member.name);
+                outcome = out.write_string(member.name);
             }
         });
         outcome
     }
 
     fn add_part_commands(part: &FieldsPart<'_>, out: &mut Commands) {
-        part.for_each(&mut |member| out.element("SADD", &[member.name]));
+        part.for_each(&mut |member| out.add_element("SADD", &[member.name]));
     }
 
     /// Reads members until a part is full or the value ends.
-    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first_buffer: member, remaining, .. } = buffer;
+    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first_buffer: member, remaining_part: remaining, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
-            source.string(member)?;
+            source.read_string(member)?;
             if !packed.push_member(member) {
-                return Err(source.error(DUPLICATE));
+                return Err(source.error(DUPLICATE_MEMBER_ERROR));
             }
         }
         Ok(())
@@ -120,12 +124,12 @@ impl MultipartCodec for SetCodec {
 type PushMember<'p> = &'p mut dyn FnMut(&[u8]) -> Result<(), RdbErrorReason>;
 
 fn read_intset(blob: &[u8], push: PushMember<'_>) -> Result<(), RdbErrorReason> {
-    const INVALID_INTSET: RdbErrorReason = RdbErrorReason::BadValue("Intset integrity check failed.");
-    let (head, integers) = blob.split_first_chunk::<8>().ok_or(INVALID_INTSET)?;
+    const INVALID_INTSET_ERROR: RdbErrorReason = RdbErrorReason::BadValue("Intset integrity check failed.");
+    let (head, integers) = blob.split_first_chunk::<8>().ok_or(INVALID_INTSET_ERROR)?;
     let number = |at: usize| u32::from_le_bytes(*head[at..].first_chunk().expect("four bytes")) as usize;
     let (width, count) = (number(0), number(4));
     if !matches!(width, 2 | 4 | 8) || count.checked_mul(width) != Some(integers.len()) {
-        return Err(INVALID_INTSET);
+        return Err(INVALID_INTSET_ERROR);
     }
     let mut last = None;
     for bytes in integers.chunks_exact(width) {
@@ -141,9 +145,9 @@ fn read_intset(blob: &[u8], push: PushMember<'_>) -> Result<(), RdbErrorReason> 
     Ok(())
 }
 
-fn read_listpack(blob: &[u8], depth: Depth, push: PushMember<'_>) -> Result<(), RdbErrorReason> {
+fn read_listpack(blob: &[u8], depth: ValidationDepth, push: PushMember<'_>) -> Result<(), RdbErrorReason> {
     let broken = RdbErrorReason::BadValue("Set listpack integrity check failed.");
-    let items = packed_encodings::listpack(blob, depth).ok_or(broken)?;
+    let items = packed_encodings::decode_listpack(blob, depth).ok_or(broken)?;
     items.iter().try_for_each(|item| push(item.as_bytes(&mut Default::default())))
 }
 

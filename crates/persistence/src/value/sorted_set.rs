@@ -14,9 +14,9 @@ use std::io::{self, Read, Write};
 use keyspace::{ScoredMember, ScoredPart, SortedSetRef};
 
 use super::commands::Commands;
-use super::{Codec, MultipartCodec, Remaining, ValueBuffer, duplicates, packed_encodings};
+use super::{Codec, MultipartCodec, RemainingElements, ValueBuffer, duplicates, packed_encodings};
 use crate::Dialect;
-use crate::decode::Source;
+use crate::decode::RdbReader;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
 
@@ -26,19 +26,20 @@ const TYPE_ZIPLIST: u8 = 12;
 const TYPE_LISTPACK: u8 = 17;
 
 /// Special values in place of the length of a text score.
-const SCORE_NAN: u8 = 253;
-const SCORE_INFINITY: u8 = 254;
-const SCORE_NEGATIVE_INFINITY: u8 = 255;
+const SCORE_LEN_NAN: u8 = 253;
+const SCORE_LEN_INFINITY: u8 = 254;
+const SCORE_LEN_NEGATIVE_INFINITY: u8 = 255;
 
 /// Size in bytes above which a sorted set is read in parts, so that it is never in memory twice, decoded and stored.
 const PART_BYTES: usize = 128 << 10;
-const MISSING_SCORE: RdbErrorReason = RdbErrorReason::BadValue("a member whose score is no number");
-const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a sorted set with the same member twice");
+const INVALID_SCORE_ERROR: RdbErrorReason = RdbErrorReason::BadValue("a member whose score is no number");
+const DUPLICATE_MEMBER_ERROR: RdbErrorReason =
+    RdbErrorReason::BadValue("a sorted set with the same member twice");
 
 pub(super) struct SortedSetCodec;
 
 impl Codec for SortedSetCodec {
-    const CODES: &'static [u8] = &[TYPE_TEXT_SCORES, TYPE_BINARY_SCORES, TYPE_ZIPLIST, TYPE_LISTPACK];
+    const TYPE_CODES: &'static [u8] = &[TYPE_TEXT_SCORES, TYPE_BINARY_SCORES, TYPE_ZIPLIST, TYPE_LISTPACK];
     type Value<'a> = SortedSetRef<'a>;
 
     fn code(_: &SortedSetRef<'_>, _: Dialect) -> u8 {
@@ -46,7 +47,7 @@ impl Codec for SortedSetCodec {
     }
 
     fn write<W: Write>(_: u8, set: &SortedSetRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-        out.len(set.len() as u64)?;
+        out.write_len(set.len() as u64)?;
         let mut outcome = Ok(());
         set.visit(0..set.len(), false, &mut |member| {
             outcome = write_member(&member, out);
@@ -62,13 +63,14 @@ impl Codec for SortedSetCodec {
         });
     }
 
-    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+    fn read<R: Read>(code: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         match code {
             TYPE_TEXT_SCORES | TYPE_BINARY_SCORES => {
-                buffer.remaining = Remaining { code, elements: source.len()?, ..Remaining::default() };
+                buffer.remaining_part =
+                    RemainingElements { code, elements: source.read_len()?, ..RemainingElements::default() };
                 Self::read_more(source, buffer)?;
             }
-            _ => read_flat(code, source, buffer)?,
+            _ => read_packed(code, source, buffer)?,
         }
         let members = buffer.value();
         if members.is_empty() {
@@ -78,7 +80,7 @@ impl Codec for SortedSetCodec {
             // For a value in several parts, the caller sorts the members and detects duplicates across the parts.
             let names = members.scored_members().map(|member| member.name);
             if duplicates::has_duplicate(names, members.len()) {
-                return Err(source.error(DUPLICATE));
+                return Err(source.error(DUPLICATE_MEMBER_ERROR));
             }
             buffer.packed.sort_scored();
         }
@@ -94,7 +96,7 @@ impl MultipartCodec for SortedSetCodec {
     }
 
     fn write_head<W: Write>(_: u8, total: usize, _: &ScoredPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-        out.len(total as u64)
+        out.write_len(total as u64)
     }
 
     fn write_part<W: Write>(_: u8, part: &ScoredPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -112,18 +114,18 @@ impl MultipartCodec for SortedSetCodec {
     }
 
     /// Reads members until a part is full or the value ends.
-    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first_buffer: name, remaining, .. } = buffer;
+    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first_buffer: name, remaining_part: remaining, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
-            source.string(name)?;
+            source.read_string(name)?;
             let score = if remaining.code == TYPE_TEXT_SCORES {
-                read_text(source)?
+                read_text_score(source)?
             } else {
-                f64::from_le_bytes(source.array()?)
+                f64::from_le_bytes(source.read_array()?)
             };
             if score.is_nan() {
-                return Err(source.error(MISSING_SCORE));
+                return Err(source.error(INVALID_SCORE_ERROR));
             }
             packed.push_scored(name, score);
         }
@@ -133,37 +135,41 @@ impl MultipartCodec for SortedSetCodec {
 
 fn add_member(member: &ScoredMember<'_>, out: &mut Commands) {
     // Debug formatting gives the shortest decimal text that parses to this score.
-    out.element("ZADD", &[format!("{:?}", member.score).as_bytes(), member.name]);
+    out.add_element("ZADD", &[format!("{:?}", member.score).as_bytes(), member.name]);
 }
 
 fn write_member<W: Write>(member: &ScoredMember<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-    out.string(member.name)?;
-    out.bytes(&member.score.to_le_bytes())
+    out.write_string(member.name)?;
+    out.write_bytes(&member.score.to_le_bytes())
 }
 
 /// Reads a score in text form, as written before Redis 4.0.
-fn read_text<R: Read>(source: &mut Source<R>) -> Result<f64, RdbError> {
-    match source.byte()? {
-        SCORE_NAN => Ok(f64::NAN),
-        SCORE_INFINITY => Ok(f64::INFINITY),
-        SCORE_NEGATIVE_INFINITY => Ok(f64::NEG_INFINITY),
+fn read_text_score<R: Read>(source: &mut RdbReader<R>) -> Result<f64, RdbError> {
+    match source.read_byte()? {
+        SCORE_LEN_NAN => Ok(f64::NAN),
+        SCORE_LEN_INFINITY => Ok(f64::INFINITY),
+        SCORE_LEN_NEGATIVE_INFINITY => Ok(f64::NEG_INFINITY),
         len => {
-            let mut text = [0; SCORE_NAN as usize];
+            let mut text = [0; SCORE_LEN_NAN as usize];
             for byte in &mut text[..usize::from(len)] {
-                *byte = source.byte()?;
+                *byte = source.read_byte()?;
             }
-            resp::parse_double(&text[..usize::from(len)]).ok_or_else(|| source.error(MISSING_SCORE))
+            resp::parse_double(&text[..usize::from(len)]).ok_or_else(|| source.error(INVALID_SCORE_ERROR))
         }
     }
 }
 
-fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+fn read_packed<R: Read>(
+    code: u8,
+    source: &mut RdbReader<R>,
+    buffer: &mut ValueBuffer,
+) -> Result<(), RdbError> {
     let ValueBuffer { packed, first_buffer: blob, depth, .. } = buffer;
-    source.string(blob)?;
+    source.read_string(blob)?;
     let (items, broken) = if code == TYPE_ZIPLIST {
-        (packed_encodings::ziplist(blob, *depth), "Zset ziplist integrity check failed.")
+        (packed_encodings::decode_ziplist(blob, *depth), "Zset ziplist integrity check failed.")
     } else {
-        (packed_encodings::listpack(blob, *depth), "Zset listpack integrity check failed.")
+        (packed_encodings::decode_listpack(blob, *depth), "Zset listpack integrity check failed.")
     };
     let outcome = items.ok_or(RdbErrorReason::BadValue(broken)).and_then(|items| {
         if items.len() % 2 != 0 {
@@ -172,7 +178,9 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer
         items.chunks(2).try_for_each(|member| {
             let score = match member[1] {
                 packed_encodings::PackedItem::Integer(score) => score as f64,
-                packed_encodings::PackedItem::Bytes(text) => resp::parse_double(text).ok_or(MISSING_SCORE)?,
+                packed_encodings::PackedItem::Bytes(text) => {
+                    resp::parse_double(text).ok_or(INVALID_SCORE_ERROR)?
+                }
             };
             packed.push_scored(member[0].as_bytes(&mut Default::default()), score);
             Ok(())

@@ -35,7 +35,7 @@ pub(super) use commands::StreamCommands;
 use super::commands::Commands;
 use super::{Codec, MultipartCodec, ValueBuffer};
 use crate::Dialect;
-use crate::decode::Source;
+use crate::decode::RdbReader;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
 
@@ -47,7 +47,7 @@ const TYPE_WITH_PRODUCERS: u8 = 26;
 /// Approximate size of a part in bytes.
 const PART_BYTES: usize = 128 << 10;
 /// The time written for a consumer that was never active.
-const NEVER_ACTIVE: i64 = -1;
+const NEVER_ACTIVE_TIME: i64 = -1;
 /// The length written in place of an unknown number.
 const UNKNOWN_COUNT: u64 = u64::MAX;
 const ID_BYTES: usize = 16;
@@ -55,16 +55,16 @@ const ID_BYTES: usize = 16;
 pub(super) struct StreamCodec;
 
 impl Codec for StreamCodec {
-    const CODES: &'static [u8] =
+    const TYPE_CODES: &'static [u8] =
         &[TYPE_ORIGINAL, TYPE_WITH_COUNTS, TYPE_WITH_ACTIVE_TIMES, TYPE_WITH_PRODUCERS];
     type Value<'a> = StreamRef<'a>;
 
     fn code(stream: &StreamRef<'_>, dialect: Dialect) -> u8 {
-        code(dialect, stream.has_producers(), || stream.read().has_active_times())
+        select_type_code(dialect, stream.has_producers(), || stream.to_stream().has_active_times())
     }
 
     fn write<W: Write>(code: u8, stream: &StreamRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-        let (stream, mut cursor) = (stream.read(), StreamCursor::default());
+        let (stream, mut cursor) = (stream.to_stream(), StreamCursor::default());
         while let Some(piece) = cursor.next(&stream) {
             write_piece(code, &piece, out)?;
         }
@@ -72,7 +72,7 @@ impl Codec for StreamCodec {
     }
 
     fn add_commands(stream: &StreamRef<'_>, out: &mut Commands) {
-        let (stream, mut cursor) = (stream.read(), StreamCursor::default());
+        let (stream, mut cursor) = (stream.to_stream(), StreamCursor::default());
         while let Some(piece) = cursor.next(&stream) {
             commands::add_piece(&piece, out);
         }
@@ -80,13 +80,14 @@ impl Codec for StreamCodec {
 
     /// Reads the first part. A stream too large to stay serialized always gets a second part, maybe empty; the caller
     /// that joins them checks that they are consistent.
-    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let nodes = source.len()?;
-        buffer.remaining.code = code;
-        buffer.stream_remaining = Remaining { stage: ReadStage::Nodes(nodes), ..Remaining::default() };
+    fn read<R: Read>(code: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let nodes = source.read_len()?;
+        buffer.remaining_part.code = code;
+        buffer.stream_remaining =
+            StreamProgress { stage: ReadStage::Nodes(nodes), ..StreamProgress::default() };
         Self::read_more(source, buffer)?;
         if !buffer.is_part() && !buffer.value().stays_packed() {
-            buffer.remaining.elements = 1;
+            buffer.remaining_part.elements = 1;
         }
         Ok(())
     }
@@ -96,7 +97,7 @@ impl MultipartCodec for StreamCodec {
     type Part<'a> = StreamPart<'a>;
 
     fn part_code(part: &StreamPart<'_>, dialect: Dialect) -> u8 {
-        code(dialect, part.has_producers(), || part.has_active_times())
+        select_type_code(dialect, part.has_producers(), || part.has_active_times())
     }
 
     fn write_head<W: Write>(_: u8, _: usize, _: &StreamPart<'_>, _: &mut Encoder<W>) -> io::Result<()> {
@@ -118,12 +119,22 @@ impl MultipartCodec for StreamCodec {
     }
 
     /// Reads pieces until a part is full or the value ends.
-    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer {
-            packed, first_buffer: id, second_buffer: bytes, remaining, stream_remaining, ..
+            packed,
+            first_buffer: id,
+            second_buffer: bytes,
+            remaining_part: remaining,
+            stream_remaining,
+            ..
         } = buffer;
-        let mut reading =
-            StreamReader { code: remaining.code, source, remaining: stream_remaining, id, bytes };
+        let mut reading = StreamReader {
+            code: remaining.code,
+            source,
+            remaining: stream_remaining,
+            id_buffer: id,
+            value_buffer: bytes,
+        };
         while reading.remaining.stage != ReadStage::Done && packed.packed().bytes().len() < PART_BYTES {
             reading.read_step(packed)?;
         }
@@ -133,8 +144,8 @@ impl MultipartCodec for StreamCodec {
 }
 
 fn write_id<W: Write>(id: StreamId, out: &mut Encoder<W>) -> io::Result<()> {
-    out.len(id.millis)?;
-    out.len(id.sequence)
+    out.write_len(id.millis)?;
+    out.write_len(id.sequence)
 }
 
 fn raw_id_bytes(id: StreamId) -> [u8; ID_BYTES] {
@@ -145,12 +156,12 @@ fn raw_id_bytes(id: StreamId) -> [u8; ID_BYTES] {
 }
 
 /// Selects the type code. `are_timed` returns whether omitting the active times of consumers would lose information.
-fn code(dialect: Dialect, has_producers: bool, are_timed: impl FnOnce() -> bool) -> u8 {
+fn select_type_code(dialect: Dialect, has_producers: bool, has_active_times: impl FnOnce() -> bool) -> u8 {
     match dialect {
         Dialect::Redis | Dialect::Redoubt if has_producers => TYPE_WITH_PRODUCERS,
         Dialect::Redis => TYPE_WITH_COUNTS,
         Dialect::Redoubt | Dialect::Valkey => {
-            if are_timed() {
+            if has_active_times() {
                 TYPE_WITH_ACTIVE_TIMES
             } else {
                 TYPE_WITH_COUNTS
@@ -161,39 +172,39 @@ fn code(dialect: Dialect, has_producers: bool, are_timed: impl FnOnce() -> bool)
 
 fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     match *piece {
-        StreamPiece::Nodes(count) | StreamPiece::Consumers(count) => out.len(count as u64),
+        StreamPiece::Nodes(count) | StreamPiece::Consumers(count) => out.write_len(count as u64),
         StreamPiece::Node { id, bytes } => {
-            out.string(&raw_id_bytes(id))?;
-            out.string(bytes)
+            out.write_string(&raw_id_bytes(id))?;
+            out.write_string(bytes)
         }
-        StreamPiece::Head { head, first, groups } => {
-            out.len(head.len)?;
-            write_id(head.last, out)?;
+        StreamPiece::Head { head, first_id: first, group_count: groups } => {
+            out.write_len(head.len)?;
+            write_id(head.last_id, out)?;
             write_id(first, out)?;
-            write_id(head.max_deleted, out)?;
-            out.len(head.added)?;
-            out.len(groups as u64)
+            write_id(head.max_deleted_id, out)?;
+            out.write_len(head.entries_added)?;
+            out.write_len(groups as u64)
         }
-        StreamPiece::Group { name, last, read, pending } => {
-            out.string(name)?;
+        StreamPiece::Group { name, last_delivered: last, entries_read: read, pending_count: pending } => {
+            out.write_string(name)?;
             write_id(last, out)?;
-            out.len(read.unwrap_or(UNKNOWN_COUNT))?;
-            out.len(pending as u64)
+            out.write_len(read.unwrap_or(UNKNOWN_COUNT))?;
+            out.write_len(pending as u64)
         }
-        StreamPiece::Pending { id, delivered, count } => {
-            out.bytes(&raw_id_bytes(id))?;
-            out.bytes(&delivered.0.to_le_bytes())?;
-            out.len(count)
+        StreamPiece::Pending { id, delivery_time: delivered, delivery_count: count } => {
+            out.write_bytes(&raw_id_bytes(id))?;
+            out.write_bytes(&delivered.0.to_le_bytes())?;
+            out.write_len(count)
         }
-        StreamPiece::Consumer { name, seen, active, pending } => {
-            out.string(name)?;
-            out.bytes(&seen.0.to_le_bytes())?;
+        StreamPiece::Consumer { name, last_seen: seen, last_active: active, pending_count: pending } => {
+            out.write_string(name)?;
+            out.write_bytes(&seen.0.to_le_bytes())?;
             if matches!(code, TYPE_WITH_ACTIVE_TIMES | TYPE_WITH_PRODUCERS) {
-                out.bytes(&active.map_or(NEVER_ACTIVE, |Millis(active)| active).to_le_bytes())?;
+                out.write_bytes(&active.map_or(NEVER_ACTIVE_TIME, |Millis(active)| active).to_le_bytes())?;
             }
-            out.len(pending as u64)
+            out.write_len(pending as u64)
         }
-        StreamPiece::Owned(id) => out.bytes(&raw_id_bytes(id)),
+        StreamPiece::Owned(id) => out.write_bytes(&raw_id_bytes(id)),
         StreamPiece::Producers { .. }
         | StreamPiece::Producer { .. }
         | StreamPiece::Iid { .. }
@@ -202,29 +213,29 @@ fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>
         {
             Ok(())
         }
-        StreamPiece::Producers { bounds, count } => {
-            out.len(bounds.duration)?;
-            out.len(bounds.max_iids)?;
-            out.len(count as u64)
+        StreamPiece::Producers { bounds, producer_count: count } => {
+            out.write_len(bounds.duration_secs)?;
+            out.write_len(bounds.max_iids)?;
+            out.write_len(count as u64)
         }
-        StreamPiece::Producer { name, iids } => {
-            out.string(name)?;
-            out.len(iids as u64)
+        StreamPiece::Producer { name, iid_count: iids } => {
+            out.write_string(name)?;
+            out.write_len(iids as u64)
         }
         StreamPiece::Iid { iid, id } => {
-            out.string(iid)?;
+            out.write_string(iid)?;
             write_id(id, out)
         }
         StreamPiece::Totals(totals) => {
-            out.len(totals.added)?;
-            out.len(totals.duplicates)
+            out.write_len(totals.added)?;
+            out.write_len(totals.duplicates)
         }
     }
 }
 
 /// What is still to be read of a stream.
 #[derive(Debug, Default)]
-pub(super) struct Remaining {
+pub(super) struct StreamProgress {
     stage: ReadStage,
     /// Number of live entries in the nodes read so far.
     live_entries: u64,
@@ -234,11 +245,11 @@ pub(super) struct Remaining {
     /// Number of entries ever added, and the last generated id.
     entries_added: u64,
     last_id: StreamId,
-    groups: u64,
+    remaining_groups: u64,
     /// Number of the current group's pending entries whose consumer has not been read yet.
     unowned_entries: u64,
-    consumers: u64,
-    producers: u64,
+    remaining_consumers: u64,
+    remaining_producers: u64,
 }
 
 /// Which items come next in the input, with their remaining number where it is counted.
@@ -257,27 +268,27 @@ enum ReadStage {
 
 struct StreamReader<'a, R> {
     code: u8,
-    source: &'a mut Source<R>,
-    remaining: &'a mut Remaining,
-    id: &'a mut Vec<u8>,
-    bytes: &'a mut Vec<u8>,
+    source: &'a mut RdbReader<R>,
+    remaining: &'a mut StreamProgress,
+    id_buffer: &'a mut Vec<u8>,
+    value_buffer: &'a mut Vec<u8>,
 }
 
 impl<R: Read> StreamReader<'_, R> {
-    fn bad_value<T>(&self, what: &'static str) -> Result<T, RdbError> {
-        Err(self.source.error(RdbErrorReason::BadValue(what)))
+    fn bad_value<T>(&self, message: &'static str) -> Result<T, RdbError> {
+        Err(self.source.error(RdbErrorReason::BadValue(message)))
     }
 
-    fn id(&mut self) -> Result<StreamId, RdbError> {
-        Ok(StreamId { millis: self.source.len()?, sequence: self.source.len()? })
+    fn read_id(&mut self) -> Result<StreamId, RdbError> {
+        Ok(StreamId { millis: self.source.read_len()?, sequence: self.source.read_len()? })
     }
 
-    fn raw_id(&mut self) -> Result<StreamId, RdbError> {
-        Ok(decode_raw_id(self.source.array()?))
+    fn read_raw_id(&mut self) -> Result<StreamId, RdbError> {
+        Ok(decode_raw_id(self.source.read_array()?))
     }
 
     fn read_time(&mut self) -> Result<Millis, RdbError> {
-        Ok(Millis(i64::from_le_bytes(self.source.array()?)))
+        Ok(Millis(i64::from_le_bytes(self.source.read_array()?)))
     }
 
     /// Reads the next item, or the header of the next group of items.
@@ -291,26 +302,30 @@ impl<R: Read> StreamReader<'_, R> {
             }
             ReadStage::Groups => self.read_group(packed)?,
             ReadStage::Pending(0) => {
-                self.remaining.consumers = self.source.len()?;
+                self.remaining.remaining_consumers = self.source.read_len()?;
                 ReadStage::Consumers
             }
             ReadStage::Pending(left) => {
-                let (id, delivered) = (self.raw_id()?, self.read_time()?);
-                packed.push_piece(StreamPiece::Pending { id, delivered, count: self.source.len()? });
+                let (id, delivered) = (self.read_raw_id()?, self.read_time()?);
+                packed.push_piece(StreamPiece::Pending {
+                    id,
+                    delivery_time: delivered,
+                    delivery_count: self.source.read_len()?,
+                });
                 ReadStage::Pending(left - 1)
             }
             ReadStage::Consumers => self.read_consumer(packed)?,
             ReadStage::Owned(0) => ReadStage::Consumers,
             ReadStage::Owned(left) => {
-                packed.push_piece(StreamPiece::Owned(self.raw_id()?));
+                packed.push_piece(StreamPiece::Owned(self.read_raw_id()?));
                 ReadStage::Owned(left - 1)
             }
             ReadStage::Producers => self.read_producer(packed)?,
             ReadStage::Iids(0) => ReadStage::Producers,
             ReadStage::Iids(left) => {
-                self.source.string(self.bytes)?;
-                let id = self.id()?;
-                packed.push_piece(StreamPiece::Iid { iid: self.bytes, id });
+                self.source.read_string(self.value_buffer)?;
+                let id = self.read_id()?;
+                packed.push_piece(StreamPiece::Iid { iid: self.value_buffer, id });
                 ReadStage::Iids(left - 1)
             }
         };
@@ -318,43 +333,43 @@ impl<R: Read> StreamReader<'_, R> {
     }
 
     fn read_node(&mut self, packed: &mut PackedBuilder) -> Result<(), RdbError> {
-        self.source.string(self.id)?;
-        let Ok(id) = <[u8; ID_BYTES]>::try_from(&self.id[..]) else {
+        self.source.read_string(self.id_buffer)?;
+        let Ok(id) = <[u8; ID_BYTES]>::try_from(&self.id_buffer[..]) else {
             return self.bad_value("a node of a stream without an id");
         };
-        self.source.string(self.bytes)?;
+        self.source.read_string(self.value_buffer)?;
         let id = decode_raw_id(id);
-        let Some((live, last)) = check_node(id, self.bytes) else {
+        let Some((live, last)) = check_node(id, self.value_buffer) else {
             return self.bad_value("Stream listpack integrity check failed.");
         };
         if self.code == TYPE_ORIGINAL && self.remaining.first_id.is_none() {
-            node_entries(id, self.bytes, &mut |entry| {
+            node_entries(id, self.value_buffer, &mut |entry| {
                 self.remaining.first_id.get_or_insert(entry.id);
             });
         }
         self.remaining.last_read_id = last;
         self.remaining.live_entries = self.remaining.live_entries.saturating_add(live);
-        packed.push_piece(StreamPiece::Node { id, bytes: self.bytes });
+        packed.push_piece(StreamPiece::Node { id, bytes: self.value_buffer });
         Ok(())
     }
 
     fn read_head(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         // Ignore the stored number of entries and count them, because old versions miscounted.
-        let (_, last) = (self.source.len()?, self.id()?);
+        let (_, last) = (self.source.read_len()?, self.read_id()?);
         let len = self.remaining.live_entries;
         let (mut max_deleted, mut added) = (StreamId::MIN, len);
         if self.code != TYPE_ORIGINAL {
             // Skip the first id, which is derived from the entries.
-            self.id()?;
-            (max_deleted, added) = (self.id()?, self.source.len()?);
+            self.read_id()?;
+            (max_deleted, added) = (self.read_id()?, self.source.read_len()?);
         }
         if last < self.remaining.last_read_id {
             return self.bad_value("a stream with entries behind its last");
         }
         (self.remaining.entries_added, self.remaining.last_id) = (added, last);
-        self.remaining.groups = self.source.len()?;
-        let head = StreamHead { len, last, max_deleted, added };
-        packed.push_piece(StreamPiece::Head { head, first: StreamId::MIN, groups: 0 });
+        self.remaining.remaining_groups = self.source.read_len()?;
+        let head = StreamHead { len, last_id: last, max_deleted_id: max_deleted, entries_added: added };
+        packed.push_piece(StreamPiece::Head { head, first_id: StreamId::MIN, group_count: 0 });
         Ok(ReadStage::Groups)
     }
 
@@ -362,17 +377,24 @@ impl<R: Read> StreamReader<'_, R> {
         if self.remaining.unowned_entries > 0 {
             return self.bad_value("entries of a stream that are pending with nobody");
         }
-        let Some(left) = self.remaining.groups.checked_sub(1) else { return self.read_after_groups(packed) };
-        self.remaining.groups = left;
-        self.source.string(self.bytes)?;
-        let last = self.id()?;
+        let Some(left) = self.remaining.remaining_groups.checked_sub(1) else {
+            return self.read_after_groups(packed);
+        };
+        self.remaining.remaining_groups = left;
+        self.source.read_string(self.value_buffer)?;
+        let last = self.read_id()?;
         let read = if self.code == TYPE_ORIGINAL {
             self.remaining.entries_read_up_to(last)
         } else {
-            Some(self.source.len()?).filter(|read| *read != UNKNOWN_COUNT)
+            Some(self.source.read_len()?).filter(|read| *read != UNKNOWN_COUNT)
         };
-        packed.push_piece(StreamPiece::Group { name: self.bytes, last, read, pending: 0 });
-        self.remaining.unowned_entries = self.source.len()?;
+        packed.push_piece(StreamPiece::Group {
+            name: self.value_buffer,
+            last_delivered: last,
+            entries_read: read,
+            pending_count: 0,
+        });
+        self.remaining.unowned_entries = self.source.read_len()?;
         Ok(ReadStage::Pending(self.remaining.unowned_entries))
     }
 
@@ -381,28 +403,32 @@ impl<R: Read> StreamReader<'_, R> {
         if self.code != TYPE_WITH_PRODUCERS {
             return Ok(ReadStage::Done);
         }
-        let bounds = IdempotenceBounds { duration: self.source.len()?, max_iids: self.source.len()? };
-        self.remaining.producers = self.source.len()?;
-        packed.push_piece(StreamPiece::Producers { bounds, count: 0 });
+        let bounds =
+            IdempotenceBounds { duration_secs: self.source.read_len()?, max_iids: self.source.read_len()? };
+        self.remaining.remaining_producers = self.source.read_len()?;
+        packed.push_piece(StreamPiece::Producers { bounds, producer_count: 0 });
         Ok(ReadStage::Producers)
     }
 
     fn read_producer(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
-        let Some(left) = self.remaining.producers.checked_sub(1) else {
-            let totals = IdempotenceTotals { added: self.source.len()?, duplicates: self.source.len()? };
+        let Some(left) = self.remaining.remaining_producers.checked_sub(1) else {
+            let totals =
+                IdempotenceTotals { added: self.source.read_len()?, duplicates: self.source.read_len()? };
             packed.push_piece(StreamPiece::Totals(totals));
             return Ok(ReadStage::Done);
         };
-        self.remaining.producers = left;
-        self.source.string(self.bytes)?;
-        packed.push_piece(StreamPiece::Producer { name: self.bytes, iids: 0 });
-        Ok(ReadStage::Iids(self.source.len()?))
+        self.remaining.remaining_producers = left;
+        self.source.read_string(self.value_buffer)?;
+        packed.push_piece(StreamPiece::Producer { name: self.value_buffer, iid_count: 0 });
+        Ok(ReadStage::Iids(self.source.read_len()?))
     }
 
     fn read_consumer(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
-        let Some(left) = self.remaining.consumers.checked_sub(1) else { return Ok(ReadStage::Groups) };
-        self.remaining.consumers = left;
-        self.source.string(self.bytes)?;
+        let Some(left) = self.remaining.remaining_consumers.checked_sub(1) else {
+            return Ok(ReadStage::Groups);
+        };
+        self.remaining.remaining_consumers = left;
+        self.source.read_string(self.value_buffer)?;
         let seen = self.read_time()?;
         let active = if matches!(self.code, TYPE_WITH_ACTIVE_TIMES | TYPE_WITH_PRODUCERS) {
             self.read_time()?
@@ -410,8 +436,13 @@ impl<R: Read> StreamReader<'_, R> {
             seen
         };
         let active = (active.0 >= 0).then_some(active);
-        packed.push_piece(StreamPiece::Consumer { name: self.bytes, seen, active, pending: 0 });
-        let pending = self.source.len()?;
+        packed.push_piece(StreamPiece::Consumer {
+            name: self.value_buffer,
+            last_seen: seen,
+            last_active: active,
+            pending_count: 0,
+        });
+        let pending = self.source.read_len()?;
         let Some(unowned) = self.remaining.unowned_entries.checked_sub(pending) else {
             return self.bad_value("a consumer of a stream with more entries than are pending");
         };
@@ -420,7 +451,7 @@ impl<R: Read> StreamReader<'_, R> {
     }
 }
 
-impl Remaining {
+impl StreamProgress {
     /// Returns how many entries a group has read whose last id is `id`, derived from the entries because Redis 5 does
     /// not record it.
     fn entries_read_up_to(&self, id: StreamId) -> Option<u64> {

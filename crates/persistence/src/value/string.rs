@@ -8,24 +8,24 @@ use keyspace::StringRef;
 use super::commands::Commands;
 use super::{Codec, ValueBuffer};
 use crate::Dialect;
-use crate::decode::Source;
+use crate::decode::RdbReader;
 use crate::encode::Encoder;
 use crate::error::RdbError;
 
-const STRING: u8 = 0;
+const TYPE_STRING: u8 = 0;
 
 pub(super) struct StringCodec;
 
 impl Codec for StringCodec {
-    const CODES: &'static [u8] = &[STRING];
+    const TYPE_CODES: &'static [u8] = &[TYPE_STRING];
     type Value<'a> = StringRef<'a>;
 
     fn code(_: &StringRef<'_>, _: Dialect) -> u8 {
-        STRING
+        TYPE_STRING
     }
 
     fn write<W: Write>(_: u8, string: &StringRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-        out.string(string.bytes)
+        out.write_string(string.bytes)
     }
 
     fn add_commands(string: &StringRef<'_>, out: &mut Commands) {
@@ -40,7 +40,7 @@ impl Codec for StringCodec {
         }
     }
 
-    fn read<R: Read>(_: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        buffer.packed.build_string(|bytes| source.string(bytes))
+    fn read<R: Read>(_: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        buffer.packed.build_string(|bytes| source.read_string(bytes))
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct LogLine<'a> {
     pub(super) pid: u32,
     /// The role letter: M for a master, S for a replica, X for a sentinel.
     pub(super) role: char,
-    pub(super) when: OffsetDateTime,
+    pub(super) time: OffsetDateTime,
     /// The level from 0 (debug) to 3 (warning).
     pub(super) level_index: u8,
     pub(super) message: &'a str,
@@ -44,15 +44,15 @@ impl LogLine<'_> {
         }
     }
 
-    fn timestamp(&self, form: LogTimestamp) -> String {
-        let when = match form {
-            LogTimestamp::Legacy => self.when.format(format_description!(
+    fn timestamp(&self, format: LogTimestamp) -> String {
+        let when = match format {
+            LogTimestamp::Legacy => self.time.format(format_description!(
                 "[day] [month repr:short] [year] [hour]:[minute]:[second].[subsecond digits:3]"
             )),
-            LogTimestamp::Iso8601 => self.when.format(format_description!(
+            LogTimestamp::Iso8601 => self.time.format(format_description!(
                 "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3][offset_hour sign:mandatory]:[offset_minute]"
             )),
-            LogTimestamp::Milliseconds => Ok((self.when.unix_timestamp_nanos() / 1_000_000).to_string()),
+            LogTimestamp::Milliseconds => Ok((self.time.unix_timestamp_nanos() / 1_000_000).to_string()),
         };
         // Formatting cannot fail, because these formats use only components that every date has.
         when.unwrap_or_default()
@@ -83,7 +83,7 @@ mod tests {
 
     fn line(message: &str) -> LogLine<'_> {
         let when = datetime!(2026-11-24 15:18:20.508 +5:30);
-        LogLine { pid: 7, role: 'S', when, level_index: 3, message }
+        LogLine { pid: 7, role: 'S', time: when, level_index: 3, message }
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(super) struct TestDeployment {
     /// The servers, followed by the sentinels.
     pub(super) nodes: Vec<Node>,
     pub(super) relays: Option<RelayNetwork>,
-    pub(super) frozen: BTreeSet<usize>,
+    pub(super) frozen_nodes: BTreeSet<usize>,
 }
 
 impl TestDeployment {
@@ -63,13 +63,14 @@ impl TestDeployment {
                 vec![node]
             }
             DeploymentKind::Cluster => {
-                let clustered = |number| prepare(number, harness::RelayedProcess::Clustered, CLUSTER_OPTIONS);
+                let clustered =
+                    |number| prepare(number, harness::RelayedProcess::ClusterNode, CLUSTER_OPTIONS);
                 let mut nodes: Vec<Node> = (0..count).map(clustered).collect();
                 nodes.iter_mut().for_each(Node::launch);
                 Cluster::join_nodes(nodes, start.masters).nodes
             }
             DeploymentKind::Sentinel => {
-                let group = SentinelGroup::start_with(|number| match number {
+                let group = SentinelGroup::start_with_nodes(|number| match number {
                     0..3 => prepare(number, harness::RelayedProcess::Server, ""),
                     _ => prepare_any(number, harness::RelayedProcess::Sentinel),
                 });
@@ -77,7 +78,7 @@ impl TestDeployment {
                 group.servers.into_iter().chain(group.sentinels).collect()
             }
         };
-        Ok(Self { name, kind: start.kind, nodes, relays, frozen: BTreeSet::new() })
+        Ok(Self { name, kind: start.kind, nodes, relays, frozen_nodes: BTreeSet::new() })
     }
 
     /// Number of servers, which are the first nodes.
@@ -115,7 +116,7 @@ impl TestDeployment {
     /// The node does not respond, or replies with an error.
     pub(super) fn query_node(&self, number: usize, line: &str) -> Result<Reply> {
         let node = self.nodes.get(number).with_context(|| format!("there is no node {number}"))?;
-        ensure!(node.is_running() && !self.frozen.contains(&number), "node {number} is not running");
+        ensure!(node.is_running() && !self.frozen_nodes.contains(&number), "node {number} is not running");
         let mut connection = connect_to_node(node)?;
         match connection.try_call(&line.split(' ').collect::<Vec<_>>())? {
             Reply::Error(text) => bail!("node {number}: {text}"),
@@ -126,7 +127,7 @@ impl TestDeployment {
     /// Returns the numbers of the nodes that are running and not frozen.
     pub(super) fn responsive_nodes(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes.len())
-            .filter(|number| self.nodes[*number].is_running() && !self.frozen.contains(number))
+            .filter(|number| self.nodes[*number].is_running() && !self.frozen_nodes.contains(number))
     }
 
     pub(super) fn describe(&self) -> DeploymentState {
@@ -152,10 +153,10 @@ impl TestDeployment {
             port: node.port,
             tls_port: node.tls_port(),
             pid: node.is_running().then(|| node.pid()),
-            frozen: self.frozen.contains(&number),
+            frozen: self.frozen_nodes.contains(&number),
             master,
             slots: if self.kind == DeploymentKind::Cluster {
-                self.own_slots(number).unwrap_or_default()
+                self.slots_of_node(number).unwrap_or_default()
             } else {
                 Vec::new()
             },
@@ -164,7 +165,7 @@ impl TestDeployment {
     }
 
     /// Returns the slot ranges that a node reports as its own.
-    fn own_slots(&self, number: usize) -> Result<Vec<(u16, u16)>> {
+    fn slots_of_node(&self, number: usize) -> Result<Vec<(u16, u16)>> {
         let nodes = self.query_node(number, "CLUSTER NODES")?.text();
         let line = nodes.lines().find(|line| line.contains("myself"));
         let words = line.unwrap_or_default().split(' ').skip(8);
@@ -179,7 +180,7 @@ impl TestDeployment {
         match self.kind {
             DeploymentKind::Server => self.query_node(0, "PING").map(drop),
             DeploymentKind::Cluster => self.check_cluster(),
-            DeploymentKind::Sentinel => self.check_group(),
+            DeploymentKind::Sentinel => self.check_sentinel_group(),
         }
     }
 
@@ -191,12 +192,12 @@ impl TestDeployment {
             let view = self.slot_owners(number)?;
             let first = agreed.get_or_insert_with(|| view.clone());
             ensure!(*first == view, "node {number} has a different view of the slot owners");
-            self.check_link(number)?;
+            self.check_replica_link(number)?;
         }
         Ok(())
     }
 
-    fn check_group(&self) -> Result<()> {
+    fn check_sentinel_group(&self) -> Result<()> {
         let mut agreed = None;
         for sentinel in self.responsive_nodes().filter(|number| *number >= self.server_count()) {
             let port = self.master_port(sentinel)?;
@@ -211,13 +212,13 @@ impl TestDeployment {
             let is_named = agreed == Some(self.relayed_port(server));
             let role = self.query_node(server, "ROLE")?.items()[0].text();
             ensure!((role == "master") == is_named, "node {server} is a {role}");
-            self.check_link(server)?;
+            self.check_replica_link(server)?;
         }
         Ok(())
     }
 
     /// Checks that a replica is connected to its master.
-    fn check_link(&self, number: usize) -> Result<()> {
+    fn check_replica_link(&self, number: usize) -> Result<()> {
         let role = self.query_node(number, "ROLE")?;
         let state = role.items().get(3).filter(|_| role.items()[0].text() == "slave").map(Reply::text);
         let up = state.as_deref().is_none_or(|state| state == "connected");
@@ -252,7 +253,7 @@ impl TestDeployment {
 
     /// Checks that this node has been replaced: every responsive node knows another owner of its slots, or another
     /// master.
-    pub(super) fn check_replaced(&self, number: usize) -> Result<()> {
+    pub(super) fn check_node_replaced(&self, number: usize) -> Result<()> {
         self.nodes.get(number).with_context(|| format!("there is no node {number}"))?;
         let old = self.relayed_port(number);
         match self.kind {
@@ -264,7 +265,10 @@ impl TestDeployment {
                         owners.iter().map(|(first, last, _)| u32::from(last - first) + 1).sum();
                     let by_others = owners.iter().all(|(_, _, port)| *port != old);
                     ensure!(by_others, "node {other} still sees node {number} as the owner of its slots");
-                    ensure!(covered == u32::from(harness::SLOTS), "node {other} sees slots without an owner");
+                    ensure!(
+                        covered == u32::from(harness::SLOT_COUNT),
+                        "node {other} sees slots without an owner"
+                    );
                 }
             }
             DeploymentKind::Sentinel => {

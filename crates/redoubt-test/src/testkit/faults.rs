@@ -15,7 +15,7 @@ impl TestDeployment {
         let node = self.find_node(number)?;
         ensure!(node.is_running(), "node {number} is not running");
         node.kill();
-        self.frozen.remove(&number);
+        self.frozen_nodes.remove(&number);
         node_answer(number)
     }
 
@@ -23,18 +23,18 @@ impl TestDeployment {
         let node = self.find_node(number)?;
         ensure!(node.is_running(), "node {number} is not running");
         node.freeze();
-        self.frozen.insert(number);
+        self.frozen_nodes.insert(number);
         node_answer(number)
     }
 
     pub(super) fn thaw_node(&mut self, number: usize) -> Result<Value> {
-        ensure!(self.frozen.remove(&number), "node {number} is not frozen");
+        ensure!(self.frozen_nodes.remove(&number), "node {number} is not frozen");
         self.find_node(number)?.thaw();
         node_answer(number)
     }
 
     pub(super) fn stop_node(&mut self, number: usize) -> Result<Value> {
-        if self.frozen.contains(&number) {
+        if self.frozen_nodes.contains(&number) {
             self.thaw_node(number)?;
         }
         let node = self.find_node(number)?;
@@ -43,12 +43,12 @@ impl TestDeployment {
         node_answer(number)
     }
 
-    pub(super) fn restart_node(&mut self, number: usize, with_data: bool) -> Result<Value> {
+    pub(super) fn restart_node(&mut self, number: usize, keeps_data: bool) -> Result<Value> {
         if self.find_node(number)?.is_running() {
             self.stop_node(number)?;
         }
         let node = self.find_node(number)?;
-        if !with_data {
+        if !keeps_data {
             node.wipe();
         }
         node.launch();
@@ -63,10 +63,10 @@ impl TestDeployment {
         Ok(json!({"groups": groups}))
     }
 
-    pub(super) fn drop_packets(&mut self, number: usize, to: &[usize]) -> Result<Value> {
+    pub(super) fn drop_packets(&mut self, number: usize, receivers: &[usize]) -> Result<Value> {
         self.find_node(number)?;
         let others = (0..self.nodes.len()).filter(|other| *other != number);
-        let to = if to.is_empty() { others.collect() } else { to.to_vec() };
+        let to = if receivers.is_empty() { others.collect() } else { receivers.to_vec() };
         self.required_relays()?.block_bytes(number, &to);
         Ok(json!({"node": number, "to": to}))
     }
@@ -80,12 +80,12 @@ impl TestDeployment {
         self.relays.as_ref().context("the deployment was started without \"partitions\": true")
     }
 
-    pub(super) fn move_slot(&mut self, slot: u16, to: usize) -> Result<Value> {
+    pub(super) fn move_slot(&mut self, slot: u16, new_owner: usize) -> Result<Value> {
         ensure!(self.kind == DeploymentKind::Cluster, "only clusters can move slots");
-        ensure!(slot < harness::SLOTS, "there is no slot {slot}");
-        self.find_node(to)?;
-        harness::move_slot(&self.nodes, slot, to).map_err(anyhow::Error::msg)?;
-        Ok(json!({"slot": slot, "node": to}))
+        ensure!(slot < harness::SLOT_COUNT, "there is no slot {slot}");
+        self.find_node(new_owner)?;
+        harness::move_slot(&self.nodes, slot, new_owner).map_err(anyhow::Error::msg)?;
+        Ok(json!({"slot": slot, "node": new_owner}))
     }
 
     /// Starts a failover and waits until the new master serves.
@@ -117,7 +117,7 @@ impl TestDeployment {
                 let old = self.master_port(sentinel)?;
                 let old = self.node_on_port(old).context("an unknown master")?;
                 self.query_node(sentinel, &format!("SENTINEL FAILOVER {MASTER_NAME}"))?;
-                wait_until(FAILOVER_TIMEOUT_SECONDS, || self.check_replaced(old))?;
+                wait_until(FAILOVER_TIMEOUT_SECONDS, || self.check_node_replaced(old))?;
                 let new = self.node_on_port(self.master_port(sentinel)?);
                 node_answer(new.context("an unknown master")?)
             }
@@ -126,15 +126,15 @@ impl TestDeployment {
 
     pub(super) fn wait_for_condition(
         &mut self,
-        until: WaitCondition,
+        condition: WaitCondition,
         node: Option<usize>,
         seconds: f64,
     ) -> Result<Value> {
-        let took = match until {
+        let took = match condition {
             WaitCondition::Whole => wait_until(seconds, || self.check_healthy())?,
             WaitCondition::Replaced => {
                 let number = node.context("set \"node\" to the node that is replaced")?;
-                wait_until(seconds, || self.check_replaced(number))?
+                wait_until(seconds, || self.check_node_replaced(number))?
             }
         };
         Ok(json!({"seconds": took}))

@@ -102,14 +102,14 @@ pub(super) struct TargetDeployment {
 #[derive(Debug, Deserialize)]
 pub(super) struct TargetNode {
     #[serde(flatten)]
-    pub(super) at: TargetDeployment,
+    pub(super) deployment: TargetDeployment,
     pub(super) node: usize,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct RestartRequest {
     #[serde(flatten)]
-    pub(super) at: TargetDeployment,
+    pub(super) deployment: TargetDeployment,
     pub(super) node: usize,
     /// Whether the restarted node keeps its data.
     #[serde(default = "default_keeps_data")]
@@ -123,7 +123,7 @@ fn default_keeps_data() -> bool {
 #[derive(Debug, Deserialize)]
 pub(super) struct PartitionRequest {
     #[serde(flatten)]
-    pub(super) at: TargetDeployment,
+    pub(super) deployment: TargetDeployment,
     /// Groups of nodes that reach only each other; unlisted nodes form another group.
     pub(super) groups: Vec<Vec<usize>>,
 }
@@ -131,7 +131,7 @@ pub(super) struct PartitionRequest {
 #[derive(Debug, Deserialize)]
 pub(super) struct DropPacketsRequest {
     #[serde(flatten)]
-    pub(super) at: TargetDeployment,
+    pub(super) deployment: TargetDeployment,
     /// The number of the node whose packets are dropped.
     pub(super) node: usize,
     /// The numbers of the receiving nodes. An empty list means all other nodes.
@@ -142,7 +142,7 @@ pub(super) struct DropPacketsRequest {
 #[derive(Debug, Deserialize)]
 pub(super) struct MoveSlotRequest {
     #[serde(flatten)]
-    pub(super) at: TargetDeployment,
+    pub(super) deployment: TargetDeployment,
     pub(super) slot: u16,
     /// The number of the node that becomes the slot's owner.
     pub(super) to: usize,
@@ -163,7 +163,7 @@ pub(super) enum FailoverKind {
 #[derive(Debug, Deserialize)]
 pub(super) struct FailoverRequest {
     #[serde(flatten)]
-    pub(super) at: TargetDeployment,
+    pub(super) deployment: TargetDeployment,
     /// The number of the replica to promote in a cluster. Sentinels choose a replica themselves.
     #[serde(default)]
     pub(super) node: Option<usize>,
@@ -184,7 +184,7 @@ pub(super) enum WaitCondition {
 #[derive(Debug, Deserialize)]
 pub(super) struct WaitRequest {
     #[serde(flatten)]
-    pub(super) at: TargetDeployment,
+    pub(super) deployment: TargetDeployment,
     pub(super) until: WaitCondition,
     #[serde(default)]
     pub(super) node: Option<usize>,

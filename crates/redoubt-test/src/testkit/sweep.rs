@@ -15,12 +15,12 @@ const FOLDER_PREFIX: &str = "redoubt-testkit-";
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A second process, the sweeper, that outlives this one and removes the directory.
-pub(super) struct CleanupProcess {
+pub(super) struct Sweeper {
     folder: PathBuf,
     child: Child,
 }
 
-impl CleanupProcess {
+impl Sweeper {
     pub(super) fn start() -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix(FOLDER_PREFIX)
@@ -48,7 +48,7 @@ impl CleanupProcess {
 
 /// Runs the sweeper: waits for the end of standard input, kills all processes in the directory, and removes the
 /// directory.
-pub(super) fn run_cleanup(folder: &Path) -> Result<()> {
+pub(super) fn run_sweeper(folder: &Path) -> Result<()> {
     let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(FOLDER_PREFIX));
     anyhow::ensure!(is_ours, "{} is not a directory of the test kit", folder.display());
     let folder = folder.canonicalize().context("cannot resolve the directory")?;

@@ -46,8 +46,8 @@ struct DataSetDescription {
 }
 
 /// Accepts the names of TYPE, and `sortedset` or `sorted-set` for `zset`.
-fn deserialize_kind<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
-    let name = String::deserialize(from)?;
+fn deserialize_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
+    let name = String::deserialize(deserializer)?;
     let short = if ["sortedset", "sorted-set"].contains(&name.as_str()) { "zset" } else { &name };
     Kind::from_name(short).ok_or_else(|| {
         let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
@@ -65,23 +65,23 @@ impl From<DataSetDescription> for KeyGroup {
             key_bytes: item.key_bytes,
             field_bytes: item.field_bytes,
             value_bytes: item.value_bytes,
-            longest_bytes: item.longest_bytes,
+            longest_value_bytes: item.longest_bytes,
             expires: item.ttl,
-            integers: item.integers,
+            values_are_integers: item.integers,
         }
     }
 }
 
 /// Command-line options that override or complete the values derived from sample records.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Overrides {
+pub(super) struct DataSetOverrides {
     pub(super) keys: Option<u64>,
     pub(super) key_bytes: Option<u64>,
     pub(super) expires: bool,
 }
 
 /// Reads a file in the format of its extension.
-pub(super) fn read_data_sets(path: &Path, overrides: Overrides) -> Result<Vec<KeyGroup>> {
+pub(super) fn read_data_sets(path: &Path, overrides: DataSetOverrides) -> Result<Vec<KeyGroup>> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("Cannot open file {shown}"))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -116,17 +116,17 @@ struct RecordSums {
 }
 
 impl RecordSums {
-    fn add_column(&mut self, name: usize, value: usize, is_first: bool) {
+    fn add_column(&mut self, name_bytes: usize, value_bytes: usize, is_first: bool) {
         if is_first {
             self.record_count += 1;
-            self.first_column_bytes += value as u64;
+            self.first_column_bytes += value_bytes as u64;
         }
         self.field_count += 1;
-        self.name_bytes += name as u64;
-        self.value_bytes += value as u64;
+        self.name_bytes += name_bytes as u64;
+        self.value_bytes += value_bytes as u64;
     }
 
-    fn into_key_groups(self, name: String, overrides: Overrides) -> Result<Vec<KeyGroup>> {
+    fn into_key_groups(self, name: String, overrides: DataSetOverrides) -> Result<Vec<KeyGroup>> {
         if self.record_count == 0 || self.field_count == 0 {
             bail!("the file has no records");
         }
@@ -143,9 +143,9 @@ impl RecordSums {
                 .unwrap_or_else(|| mean(self.first_column_bytes, self.record_count)),
             field_bytes: mean(self.name_bytes, self.field_count),
             value_bytes: mean(self.value_bytes, self.field_count),
-            longest_bytes: Some(longest),
+            longest_value_bytes: Some(longest),
             expires: overrides.expires,
-            integers: false,
+            values_are_integers: false,
         }])
     }
 }
@@ -190,10 +190,10 @@ mod tests {
 
     use super::*;
 
-    const NO_OVERRIDES: Overrides = Overrides { keys: None, key_bytes: None, expires: false };
+    const NO_OVERRIDES: DataSetOverrides = DataSetOverrides { keys: None, key_bytes: None, expires: false };
 
-    fn read_from_text(end: &str, text: &str) -> Result<Vec<KeyGroup>> {
-        let mut file = tempfile::Builder::new().suffix(end).tempfile()?;
+    fn read_from_text(extension: &str, text: &str) -> Result<Vec<KeyGroup>> {
+        let mut file = tempfile::Builder::new().suffix(extension).tempfile()?;
         file.write_all(text.as_bytes())?;
         read_data_sets(file.path(), NO_OVERRIDES)
     }
@@ -212,7 +212,7 @@ mod tests {
         );
         let data = &csv[0];
         assert_eq!((data.keys, data.elements, data.key_bytes, data.field_bytes), (2, 2, 4, 3));
-        assert_eq!((data.value_bytes, data.longest_bytes), (3, Some(4)));
+        assert_eq!((data.value_bytes, data.longest_value_bytes), (3, Some(4)));
     }
 
     #[test]

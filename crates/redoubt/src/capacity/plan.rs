@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use keyspace::Kind;
 use serde_json::json;
 
-use super::describe::{self, Overrides};
+use super::describe::{self, DataSetOverrides};
 use super::quantity::{self, Quantity, format_bytes};
 use super::{chart, thread_heap_bytes};
 
@@ -103,7 +103,7 @@ impl PlanOptions {
         if let Some(file) = &self.file {
             return describe::read_data_sets(
                 file,
-                Overrides { keys, key_bytes: self.key_bytes, expires: self.ttl },
+                DataSetOverrides { keys, key_bytes: self.key_bytes, expires: self.ttl },
             );
         }
         let (Some(keys), Some(key_bytes), Some(value_bytes)) = (keys, self.key_bytes, self.value_bytes)
@@ -122,9 +122,9 @@ impl PlanOptions {
             key_bytes,
             field_bytes: self.field_bytes,
             value_bytes,
-            longest_bytes: self.longest_bytes,
+            longest_value_bytes: self.longest_bytes,
             expires: self.ttl,
-            integers: self.integers,
+            values_are_integers: self.integers,
         }])
     }
 
@@ -139,7 +139,7 @@ impl PlanOptions {
             headroom: self.headroom,
             node_memory: self.node_memory.0,
             bandwidth: self.bandwidth.0,
-            models: ModelInputs { quantum, heap: thread_heap_bytes },
+            models: ModelInputs { quantum, heap_counter: thread_heap_bytes },
         }
     }
 }

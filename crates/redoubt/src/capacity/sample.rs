@@ -120,11 +120,11 @@ fn sample_file(options: &SampleOptions, state: &mut ScanState) -> Result<()> {
                 kind: key.kind.name(),
                 encoding: key.encoding,
                 elements: key.elements,
-                bytes: key.size,
+                bytes: key.memory_bytes,
                 ttl: key.expiry.map(|expiry| expiry.0.saturating_sub(now).max(0) as u64),
                 frequency: None,
-                length: None,
-                field: None,
+                string_bytes: None,
+                field_name_bytes: None,
             },
         );
         Ok(())

@@ -15,22 +15,22 @@ pub(super) type MigrationFields = BTreeMap<String, Value>;
 const BAR_COLUMNS: u64 = 20;
 
 /// Formats all migrations in the given order.
-pub(super) fn format_migrations(moves: &[MigrationFields]) -> String {
-    if moves.is_empty() {
+pub(super) fn format_migrations(migrations: &[MigrationFields]) -> String {
+    if migrations.is_empty() {
         return "No slot migrations since the node started.\n".to_owned();
     }
-    moves.iter().map(format_migration).collect()
+    migrations.iter().map(format_migration).collect()
 }
 
 /// Formats all migrations as JSON.
-pub(super) fn migrations_to_json(moves: &[MigrationFields]) -> String {
+pub(super) fn migrations_to_json(migrations: &[MigrationFields]) -> String {
     let value = |value: &Value| match value {
         Value::Int(number) => serde_json::Value::Number(Number::from(*number)),
         other => serde_json::Value::String(redis::from_redis_value_ref(other).unwrap_or_default()),
     };
     let object =
         |one: &MigrationFields| one.iter().map(|(name, field)| (name.clone(), value(field))).collect();
-    serde_json::Value::Array(moves.iter().map(|one| serde_json::Value::Object(object(one))).collect())
+    serde_json::Value::Array(migrations.iter().map(|one| serde_json::Value::Object(object(one))).collect())
         .to_string()
 }
 

@@ -21,7 +21,7 @@ const FAST_CLOCK_SOURCES: &[&str] = &["tsc", "kvm-clock", "hyperv_clocksource_ts
 #[derive(Debug, Clone, Default)]
 pub(super) struct HostRequirements {
     pub(super) backlog: u64,
-    pub(super) clients: u64,
+    pub(super) max_clients: u64,
     /// `maxmemory` in bytes; `None` if it is unlimited.
     pub(super) max_memory: Option<u64>,
     /// Whether snapshots or the append-only file are enabled.
@@ -33,7 +33,7 @@ impl HostRequirements {
         let number = |text: String| text.parse::<u64>().unwrap_or(0);
         Self {
             backlog: number(config.get(keys::TCP_BACKLOG).to_string()),
-            clients: config.get(keys::MAXCLIENTS) as u64,
+            max_clients: config.get(keys::MAXCLIENTS) as u64,
             max_memory: Some(number(config.get(keys::MAXMEMORY).to_string())).filter(|bytes| *bytes != 0),
             persists_data: config.get(keys::APPENDONLY) || !config.get(keys::SAVE).is_empty(),
         }
@@ -41,7 +41,7 @@ impl HostRequirements {
 }
 
 /// Runs all checks of the machine.
-pub(super) fn check_host(facts: &HostFacts, expected: &HostRequirements) -> Vec<Finding> {
+pub(super) fn check_host(facts: &HostFacts, requirements: &HostRequirements) -> Vec<Finding> {
     let checks = [
         check_overcommit,
         check_huge_pages,
@@ -50,11 +50,11 @@ pub(super) fn check_host(facts: &HostFacts, expected: &HostRequirements) -> Vec<
         check_open_files,
         check_memory,
         check_folder,
-        check_disk,
+        check_disk_space,
         check_clock_source,
         check_clock_sync,
     ];
-    checks.iter().filter_map(|check| check(facts, expected)).collect()
+    checks.iter().filter_map(|check| check(facts, requirements)).collect()
 }
 
 fn check_overcommit(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
@@ -85,9 +85,9 @@ fn check_huge_pages(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> 
     })
 }
 
-fn check_backlog(facts: &HostFacts, expected: &HostRequirements) -> Option<Finding> {
+fn check_backlog(facts: &HostFacts, requirements: &HostRequirements) -> Option<Finding> {
     let (about, most) = ("backlog", facts.max_backlog?);
-    let wanted = expected.backlog;
+    let wanted = requirements.backlog;
     Some(if most < wanted {
         Finding::warning(
             about,
@@ -121,30 +121,33 @@ fn check_swap(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
     })
 }
 
-fn check_open_files(facts: &HostFacts, expected: &HostRequirements) -> Option<Finding> {
+fn check_open_files(facts: &HostFacts, requirements: &HostRequirements) -> Option<Finding> {
     let (about, most) = ("open files", facts.max_open_files?);
-    let needed = expected.clients.saturating_add(RESERVED_FILES);
+    let needed = requirements.max_clients.saturating_add(RESERVED_FILES);
     Some(if most < needed {
         Finding::warning(
             about,
             format!(
                 "the limit of open files is {most}: maxclients will be {} instead of {}",
                 most.saturating_sub(RESERVED_FILES).max(1),
-                expected.clients
+                requirements.max_clients
             ),
             format!("LimitNOFILE={needed} in the systemd unit, or 'ulimit -Hn {needed}' before the start"),
         )
     } else {
-        Finding::fine(about, format!("the limit is {most}; maxclients {} needs {needed}", expected.clients))
+        Finding::fine(
+            about,
+            format!("the limit is {most}; maxclients {} needs {needed}", requirements.max_clients),
+        )
     })
 }
 
-fn check_memory(facts: &HostFacts, expected: &HostRequirements) -> Option<Finding> {
+fn check_memory(facts: &HostFacts, requirements: &HostRequirements) -> Option<Finding> {
     let about = "memory";
     let there = [facts.memory_total, facts.memory_limit].into_iter().flatten().min()?;
     let shown = format_size(there);
     let three_quarters = format_size(there / 4 * 3);
-    Some(match expected.max_memory {
+    Some(match requirements.max_memory {
         None => Finding::warning(
             about,
             format!(
@@ -181,10 +184,10 @@ fn check_folder(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
     })
 }
 
-fn check_disk(facts: &HostFacts, expected: &HostRequirements) -> Option<Finding> {
-    let free = facts.disk_free.filter(|_| expected.persists_data)?;
+fn check_disk_space(facts: &HostFacts, requirements: &HostRequirements) -> Option<Finding> {
+    let free = facts.disk_free.filter(|_| requirements.persists_data)?;
     // A save needs room for a second file, because the old file is deleted only after the new one is complete.
-    let needed = facts.files_size.max(expected.max_memory.unwrap_or(0));
+    let needed = facts.files_size.max(requirements.max_memory.unwrap_or(0));
     let free_shown = format_size(free);
     Some(if facts.files_size > free {
         Finding::fault(

@@ -14,7 +14,7 @@ pub(super) use query::{connect_with_timeout, query_all_nodes, query_server, with
 const MAX_CLOCK_DIFFERENCE_MS: i64 = 500;
 /// An election needs a majority of the masters, so with two masters neither may fail.
 const MIN_MASTERS: usize = 3;
-const SLOTS: usize = 16384;
+const SLOT_COUNT: usize = 16384;
 
 /// What was found out about one server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(super) struct ClusterPeer {
     pub(super) address: String,
     pub(super) bus_port: u16,
     /// The id of a replica's master; `None` for a master.
-    pub(super) master: Option<String>,
+    pub(super) master_id: Option<String>,
     /// Whether the node is flagged FAIL. PFAIL alone does not count.
     pub(super) has_failed: bool,
     /// Whether the queried node has a bus link to this peer.
@@ -196,10 +196,10 @@ fn check_cluster(view: &ClusterView) -> Vec<Finding> {
     let masters: Vec<&ClusterPeer> =
         view.peers.iter().filter(|peer| peer.slot_count > 0 && !peer.has_failed).collect();
     let served: usize = masters.iter().map(|peer| peer.slot_count).sum();
-    if !view.is_ok || served < SLOTS {
+    if !view.is_ok || served < SLOT_COUNT {
         findings.push(Finding::fault(
             about,
-            format!("{} slots are not served", SLOTS.saturating_sub(served)),
+            format!("{} slots are not served", SLOT_COUNT.saturating_sub(served)),
             "restart the failed nodes, or assign the slots to others: redis-cli --cluster fix",
         ));
     }
@@ -211,7 +211,7 @@ fn check_cluster(view: &ClusterView) -> Vec<Finding> {
         ));
     }
     let has_replica = |master: &ClusterPeer| {
-        view.peers.iter().any(|peer| peer.master.as_deref() == Some(&*master.id) && !peer.has_failed)
+        view.peers.iter().any(|peer| peer.master_id.as_deref() == Some(&*master.id) && !peer.has_failed)
     };
     for alone in masters.iter().filter(|master| !has_replica(master)) {
         findings.push(Finding::warning(

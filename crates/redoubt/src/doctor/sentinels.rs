@@ -32,10 +32,10 @@ pub(super) struct MasterView {
     /// Flags such as `s_down`, `o_down` and `disconnected`.
     pub(super) flags: BTreeSet<String>,
     /// The number of sentinels that must agree that the master is down.
-    pub(super) check_quorum: usize,
+    pub(super) required_quorum: usize,
     /// The number of sentinels that this one knows, including itself.
-    pub(super) sentinels: usize,
-    pub(super) replicas: usize,
+    pub(super) sentinel_count: usize,
+    pub(super) replica_count: usize,
     /// The error reply to SENTINEL CKQUORUM; `None` if the quorum can be reached.
     pub(super) quorum_error: Option<String>,
 }
@@ -82,11 +82,12 @@ fn check_sentinel(sentinel: &SentinelFacts) -> Vec<Finding> {
 /// Checks a master through the views of its sentinels.
 fn check_master(name: &str, views: &[(&str, &MasterView)]) -> Vec<Finding> {
     let about = format!("master {name}");
-    let mut findings: Vec<Finding> = [check_agreement, check_down, check_quorum, check_spare_replicas]
-        .iter()
-        .filter_map(|check| check(views))
-        .map(|finding| Finding { about: about.clone(), ..finding })
-        .collect();
+    let mut findings: Vec<Finding> =
+        [check_master_agreement, check_master_down, check_quorum, check_spare_replicas]
+            .iter()
+            .filter_map(|check| check(views))
+            .map(|finding| Finding { about: about.clone(), ..finding })
+            .collect();
     if findings.is_empty() {
         let text = format!("{} sentinels monitor {}", views.len(), views[0].1.address);
         findings.push(Finding::fine(about, text));
@@ -94,9 +95,9 @@ fn check_master(name: &str, views: &[(&str, &MasterView)]) -> Vec<Finding> {
     findings
 }
 
-fn check_agreement(views: &[(&str, &MasterView)]) -> Option<Finding> {
+fn check_master_agreement(views: &[(&str, &MasterView)]) -> Option<Finding> {
     let addresses: BTreeSet<&str> = views.iter().map(|(_, watched)| &*watched.address).collect();
-    let quorums: BTreeSet<usize> = views.iter().map(|(_, watched)| watched.check_quorum).collect();
+    let quorums: BTreeSet<usize> = views.iter().map(|(_, watched)| watched.required_quorum).collect();
     if addresses.len() > 1 {
         let all: Vec<_> = addresses.into_iter().collect();
         return Some(Finding::fault(
@@ -115,7 +116,7 @@ fn check_agreement(views: &[(&str, &MasterView)]) -> Option<Finding> {
     })
 }
 
-fn check_down(views: &[(&str, &MasterView)]) -> Option<Finding> {
+fn check_master_down(views: &[(&str, &MasterView)]) -> Option<Finding> {
     let flags = ["o_down", "s_down", "disconnected"];
     let (who, flag) = flags.iter().find_map(|flag| {
         let (who, _) = views.iter().find(|(_, watched)| watched.flags.contains(*flag))?;
@@ -139,8 +140,8 @@ fn check_quorum(views: &[(&str, &MasterView)]) -> Option<Finding> {
             fix,
         ));
     }
-    let sentinels = views.iter().map(|(_, watched)| watched.sentinels).min()?;
-    let quorum = views.iter().map(|(_, watched)| watched.check_quorum).max()?;
+    let sentinels = views.iter().map(|(_, watched)| watched.sentinel_count).min()?;
+    let quorum = views.iter().map(|(_, watched)| watched.required_quorum).max()?;
     if sentinels < MIN_SENTINELS {
         return Some(Finding::warning(
             "",
@@ -162,7 +163,7 @@ fn check_quorum(views: &[(&str, &MasterView)]) -> Option<Finding> {
 }
 
 fn check_spare_replicas(views: &[(&str, &MasterView)]) -> Option<Finding> {
-    views.iter().all(|(_, watched)| watched.replicas == 0).then(|| {
+    views.iter().all(|(_, watched)| watched.replica_count == 0).then(|| {
         Finding::warning(
             "",
             "it has no replica: if it fails, nothing can replace it",

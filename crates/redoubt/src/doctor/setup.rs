@@ -35,10 +35,13 @@ pub(super) fn load_config(config: &Config, file: &Path) -> Vec<Finding> {
 
 /// Runs all checks of the parameter values.
 pub(super) fn check_parameters(config: &Config) -> Vec<Finding> {
-    [check_access, check_persistence, check_bus_port].iter().filter_map(|check| check(config)).collect()
+    [check_access_control, check_persistence, check_bus_port]
+        .iter()
+        .filter_map(|check| check(config))
+        .collect()
 }
 
-fn check_access(config: &Config) -> Option<Finding> {
+fn check_access_control(config: &Config) -> Option<Finding> {
     let has_password = config.get(keys::REQUIREPASS).is_some_and(|password| !password.is_empty())
         || config.get(keys::ACLFILE).is_some()
         || !config.user_lines().is_empty();
@@ -156,7 +159,7 @@ mod tests {
             ("bind 10.0.0.1\naclfile /x", Severity::Fine),
         ];
         for (lines, expected) in table {
-            assert_eq!(severity_of_config(lines, check_access), Some(expected), "{lines}");
+            assert_eq!(severity_of_config(lines, check_access_control), Some(expected), "{lines}");
         }
     }
 

@@ -19,9 +19,9 @@ pub(crate) struct KeyInfo {
     pub(crate) encoding: &'static str,
     pub(crate) elements: u64,
     /// Bytes of the longest element: a field or value of a hash, or a node of a stream.
-    pub(crate) longest: u64,
+    pub(crate) longest_element: u64,
     /// Estimated bytes that the key takes in memory.
-    pub(crate) size: u64,
+    pub(crate) memory_bytes: u64,
     pub(crate) expiry: Option<Millis>,
 }
 
@@ -48,7 +48,7 @@ impl KeyFilter {
 
     fn matches(&self, entry: &RdbEntry<'_>) -> bool {
         self.db.is_none_or(|db| db == entry.db)
-            && self.kind.is_none_or(|kind| kind == entry.value.kind())
+            && self.kind.is_none_or(|kind| kind == entry.value_buffer.kind())
             && self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, entry.key))
     }
 }
@@ -72,35 +72,35 @@ struct PartialKey {
 
 impl PartialKey {
     fn start(entry: &RdbEntry<'_>) -> Self {
-        let value = entry.value;
+        let value = entry.value_buffer;
         let info = KeyInfo {
             db: entry.db,
             key: entry.key.to_vec(),
             kind: value.kind(),
             encoding: value.encoding(),
             elements: 0,
-            longest: 0,
-            size: 0,
+            longest_element: 0,
+            memory_bytes: 0,
             expiry: entry.expiry,
         };
         let mut seen = ElementCounts::default();
-        seen.add_key(&value);
+        seen.add_value(&value);
         let packed = (!entry.is_part && value.stays_packed()).then_some(value.bytes().len() as u64);
         Self { info, counts: seen, packed_bytes: packed }
     }
 
     fn finish(self) -> KeyInfo {
         let Self { info, counts: seen, packed_bytes: packed } = self;
-        let size = estimate::key_bytes(&KeyShape {
+        let size = estimate::estimate_key_bytes(&KeyShape {
             kind: info.kind,
-            key: info.key.len() as u64,
+            key_bytes: info.key.len() as u64,
             elements: seen.elements,
-            payload: seen.payload,
-            packed,
+            payload_bytes: seen.payload,
+            packed_bytes: packed,
             expires: info.expiry.is_some(),
-            timed_elements: seen.timed,
+            expiring_elements: seen.expiring_elements,
         });
-        KeyInfo { elements: seen.elements, longest: seen.longest, size, ..info }
+        KeyInfo { elements: seen.elements, longest_element: seen.longest_bytes, memory_bytes: size, ..info }
     }
 }
 
@@ -130,7 +130,7 @@ impl<R: Read> KeyReader<R> {
                 }
                 RdbItem::NextPart { part, is_last } => {
                     if let Some(open) = &mut open {
-                        open.counts.add_key(&part);
+                        open.counts.add_value(&part);
                     }
                     if is_last && let Some(open) = open.take() {
                         visit(&open.finish())?;
@@ -140,7 +140,7 @@ impl<R: Read> KeyReader<R> {
                     self.skipped_keys += 1;
                     open = None;
                 }
-                RdbItem::Aux { .. } | RdbItem::Sizes { .. } | RdbItem::Function(_) => {}
+                RdbItem::Aux { .. } | RdbItem::KeyCounts { .. } | RdbItem::Function(_) => {}
             }
         }
         Ok(())

@@ -62,8 +62,8 @@ impl<W: Write> KeyListing<W> {
         })
     }
 
-    pub(super) fn add(&mut self, key: &KeyInfo) -> Result<()> {
-        let KeyInfo { db, kind, encoding, elements, size, expiry, .. } = key;
+    pub(super) fn write_key(&mut self, key: &KeyInfo) -> Result<()> {
+        let KeyInfo { db, kind, encoding, elements, memory_bytes: size, expiry, .. } = key;
         match self {
             Self::Text(out, now) => writeln!(
                 out,
@@ -78,7 +78,7 @@ impl<W: Write> KeyListing<W> {
             }
             Self::Csv(writer) => {
                 let (db, size, elements, longest) =
-                    (db.to_string(), size.to_string(), elements.to_string(), key.longest.to_string());
+                    (db.to_string(), size.to_string(), elements.to_string(), key.longest_element.to_string());
                 let (text, expiry) = (escape_key(&key.key), expiry.map(format_date).unwrap_or_default());
                 writer
                     .write_record([&db, kind.name(), &text, &size, encoding, &elements, &longest, &expiry])
@@ -106,8 +106,8 @@ fn listing_row(key: &KeyInfo, now: Millis) -> ListingRow<'_> {
         r#type: key.kind.name(),
         encoding: key.encoding,
         elements: key.elements,
-        largest_element: key.longest,
-        size: key.size,
+        largest_element: key.longest_element,
+        size: key.memory_bytes,
         expires_at: key.expiry.map(|expiry| expiry.0),
         ttl: key.expiry.map(|expiry| expiry.0.saturating_sub(now.0)),
     }
@@ -145,8 +145,8 @@ mod tests {
             kind: Kind::Hash,
             encoding: "listpack",
             elements: 2,
-            longest: 5,
-            size: 90,
+            longest_element: 5,
+            memory_bytes: 90,
             expiry: Some(Millis(1_700_000_000_123)),
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     fn list_to_string(format: RdbFormat) -> String {
         let mut out = Vec::new();
         let mut listing = KeyListing::new(format, &mut out).unwrap();
-        listing.add(&test_key()).unwrap();
+        listing.write_key(&test_key()).unwrap();
         listing.finish().unwrap();
         String::from_utf8(out).unwrap()
     }

@@ -19,18 +19,18 @@ const WILDCARD: &[u8] = b"*";
 /// Sums over the keys of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct KeySums {
-    pub(crate) keys: u64,
-    pub(crate) elements: u64,
+    pub(crate) key_count: u64,
+    pub(crate) element_count: u64,
     pub(crate) bytes: u64,
-    pub(crate) expiring: u64,
+    pub(crate) expiring_keys: u64,
 }
 
 impl KeySums {
     pub(crate) fn add(&mut self, other: Self) {
-        self.keys += other.keys;
-        self.elements += other.elements;
+        self.key_count += other.key_count;
+        self.element_count += other.element_count;
         self.bytes += other.bytes;
-        self.expiring += other.expiring;
+        self.expiring_keys += other.expiring_keys;
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
     fn excess_patterns_are_shortened_and_all_keys_count() {
         let mut prefixes = PatternSums::new(b":");
         prefixes.max_patterns = 100;
-        let one = KeySums { keys: 1, elements: 1, bytes: 10, expiring: 0 };
+        let one = KeySums { key_count: 1, element_count: 1, bytes: 10, expiring_keys: 0 };
         let letters = |number: u32| -> String {
             (0..4).map(|at| char::from(b'g' + ((number >> (at * 4)) & 15) as u8)).collect()
         };
@@ -159,7 +159,10 @@ mod tests {
         assert_eq!(biggest[0].0, b"config:*");
         assert_eq!(
             biggest[1],
-            (&b"user:*"[..], KeySums { keys: 5000, elements: 5000, bytes: 50_000, expiring: 0 })
+            (
+                &b"user:*"[..],
+                KeySums { key_count: 5000, element_count: 5000, bytes: 50_000, expiring_keys: 0 }
+            )
         );
         assert_eq!(biggest.len(), 2);
     }

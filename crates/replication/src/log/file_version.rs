@@ -35,14 +35,14 @@ pub struct FileVersion {
 #[derive(Debug, Default)]
 pub struct FileVersions {
     versions: VecDeque<FileVersion>,
-    bytes: u64,
+    command_bytes: u64,
 }
 
 impl FileVersions {
     /// Adds a version that begins at or after the end of the last one.
     pub fn add(&mut self, version: FileVersion) {
-        debug_assert!(version.from < version.to && self.end().is_none_or(|end| end <= version.from));
-        self.bytes += version.commands.len() as u64;
+        debug_assert!(version.from < version.to && self.end_offset().is_none_or(|end| end <= version.from));
+        self.command_bytes += version.commands.len() as u64;
         self.versions.push_back(version);
     }
 
@@ -56,14 +56,14 @@ impl FileVersions {
     }
 
     /// Returns the versions whose ranges begin at `offset` or later.
-    pub fn from(&self, from: ReplOffset) -> impl Iterator<Item = &FileVersion> {
-        self.versions.range(self.versions.partition_point(|version| version.from < from)..)
+    pub fn starting_at(&self, offset: ReplOffset) -> impl Iterator<Item = &FileVersion> {
+        self.versions.range(self.versions.partition_point(|version| version.from < offset)..)
     }
 
     /// Removes the versions whose ranges end at or before `offset`.
-    pub fn forget_before(&mut self, at: ReplOffset) {
-        while let Some(first) = self.versions.front().filter(|first| first.to <= at) {
-            self.bytes -= first.commands.len() as u64;
+    pub fn forget_before(&mut self, offset: ReplOffset) {
+        while let Some(first) = self.versions.front().filter(|first| first.to <= offset) {
+            self.command_bytes -= first.commands.len() as u64;
             self.versions.pop_front();
         }
     }
@@ -75,16 +75,17 @@ impl FileVersions {
 
     /// Returns the offset at which the last version ends; `None` without versions.
     #[must_use]
-    pub fn end(&self) -> Option<ReplOffset> {
+    pub fn end_offset(&self) -> Option<ReplOffset> {
         self.versions.back().map(|last| last.to)
     }
 
     /// Returns the size of the versions' commands in bytes.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
+    pub fn command_bytes(&self) -> u64 {
+        self.command_bytes
     }
 
+    /// Returns whether no version is recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.versions.is_empty()

@@ -14,7 +14,7 @@ fn open_log(capacity: u64) -> Log {
     log
 }
 
-fn read_rest(log: &mut Log, cursor: CursorId) -> Result<String, CursorLost> {
+fn read_rest(log: &mut Log, cursor: CursorId) -> Result<String, CursorLostError> {
     let mut out = Vec::new();
     log.read(cursor, usize::MAX, &mut out).map(|()| String::from_utf8(out).unwrap())
 }
@@ -23,8 +23,8 @@ fn read_rest(log: &mut Log, cursor: CursorId) -> Result<String, CursorLost> {
 fn closed_log_keeps_and_counts_nothing() {
     let mut log = Log::new(id(1), 100);
     log.append(0, b"ignored");
-    assert_eq!(log.position(), Position { id: id(1), offset: ReplOffset(0) });
-    assert_eq!(log.resume(id(1).as_str().as_bytes(), 1), Err(FullSyncReason::NoBacklog));
+    assert_eq!(log.position(), ReplPosition { id: id(1), offset: ReplOffset(0) });
+    assert_eq!(log.resume_offset(id(1).as_str().as_bytes(), 1), Err(FullSyncReason::NoBacklog));
     log.open(id(2));
     assert_eq!(log.position().id, id(2), "what changed before is no part of the old history");
     log.append_control(b"kept");
@@ -48,7 +48,7 @@ fn select_is_logged_when_the_database_changes() {
 }
 
 #[test]
-fn partial_and_full_synchronisations_are_told_apart() {
+fn resume_decides_between_partial_and_full_synchronisation() {
     let mut log = open_log(1000);
     log.append_control(&[b'x'; 100]);
     log.change_id(id(2));
@@ -69,10 +69,14 @@ fn partial_and_full_synchronisations_are_told_apart() {
         (old.as_str(), 102, Err(FullSyncReason::PastSecondHistory)),
     ];
     for &(id, first_byte, expected) in table {
-        assert_eq!(log.resume(id.as_bytes(), first_byte), expected.map(ReplOffset), "{id} {first_byte}");
+        assert_eq!(
+            log.resume_offset(id.as_bytes(), first_byte),
+            expected.map(ReplOffset),
+            "{id} {first_byte}"
+        );
     }
     log.close();
-    assert_eq!(log.resume(new.as_str().as_bytes(), 151), Err(FullSyncReason::NoBacklog));
+    assert_eq!(log.resume_offset(new.as_str().as_bytes(), 151), Err(FullSyncReason::NoBacklog));
 }
 
 #[test]
@@ -81,17 +85,17 @@ fn replica_adopts_its_masters_history() {
     log.append_control(b"own");
     let cursor = log.add_cursor(ReplOffset(0));
     let stream = log.demote();
-    assert_eq!(log.accept_stream(stream), Ok(Some(Position { id: id(1), offset: ReplOffset(3) })));
-    log.adopt_loaded_history(Position { id: id(7), offset: ReplOffset(5000) }, id(9));
-    assert_eq!(read_rest(&mut log, cursor), Err(CursorLost));
+    assert_eq!(log.accept_stream(stream), Ok(Some(ReplPosition { id: id(1), offset: ReplOffset(3) })));
+    log.adopt_loaded_history(ReplPosition { id: id(7), offset: ReplOffset(5000) }, id(9));
+    assert_eq!(read_rest(&mut log, cursor), Err(CursorLostError));
     assert!(log.append_stream(stream, b"theirs"));
-    assert_eq!(log.position(), Position { id: id(7), offset: ReplOffset(5006) });
+    assert_eq!(log.position(), ReplPosition { id: id(7), offset: ReplOffset(5006) });
     assert_eq!(log.retained_range(), Some((5001, 6)));
     assert_eq!(log.second_history(), None);
     // After a promotion, replicas of the old master can continue up to the offset of the promotion.
     assert!(log.promote(id(8)));
-    assert_eq!(log.second_history(), Some(Position { id: id(7), offset: ReplOffset(5006) }));
-    assert_eq!(log.resume(id(7).as_str().as_bytes(), 5001), Ok(ReplOffset(5000)));
+    assert_eq!(log.second_history(), Some(ReplPosition { id: id(7), offset: ReplOffset(5006) }));
+    assert_eq!(log.resume_offset(id(7).as_str().as_bytes(), 5001), Ok(ReplOffset(5000)));
 }
 
 /// A replica with sub-replicas may receive bytes of its new master before the connections of its sub-replicas are
@@ -103,26 +107,30 @@ fn renamed_history_drops_the_cursors_of_replicas() {
     let stream = log.demote();
     log.accept_stream(stream).unwrap();
     assert!(log.append_stream(stream, b"old"));
-    let (replica, file) = (log.add_cursor(ReplOffset(1)), log.add_own_cursor(ReplOffset(1)));
+    let (replica, file) = (log.add_cursor(ReplOffset(1)), log.add_local_cursor(ReplOffset(1)));
     log.change_id(id(2));
     assert!(log.append_stream(stream, b"new"));
-    assert_eq!(read_rest(&mut log, replica), Err(CursorLost));
-    assert_eq!(log.resume(id(1).as_str().as_bytes(), 2), Ok(ReplOffset(1)), "it comes back and goes on");
+    assert_eq!(read_rest(&mut log, replica), Err(CursorLostError));
+    assert_eq!(
+        log.resume_offset(id(1).as_str().as_bytes(), 2),
+        Ok(ReplOffset(1)),
+        "it comes back and goes on"
+    );
     assert_eq!(read_rest(&mut log, file), Ok("ldnew".to_owned()), "this node's file is of both");
     let again = log.add_cursor(ReplOffset(1));
     log.change_id(id(2));
     assert_eq!(read_rest(&mut log, again), Ok("ldnew".to_owned()), "that name is known");
     assert!(log.promote(id(3)));
-    assert_eq!(read_rest(&mut log, again), Err(CursorLost));
+    assert_eq!(read_rest(&mut log, again), Err(CursorLostError));
 }
 
 #[test]
-fn no_replica_continues_after_a_history_was_parted() {
+fn no_replica_continues_after_a_new_history_was_started() {
     let mut log = open_log(1000);
     log.append_control(b"old");
     log.start_new_history(id(2));
-    assert_eq!(log.resume(id(1).as_str().as_bytes(), 4), Err(FullSyncReason::OtherHistory));
-    assert_eq!(log.position(), Position { id: id(2), offset: ReplOffset(3) });
+    assert_eq!(log.resume_offset(id(1).as_str().as_bytes(), 4), Err(FullSyncReason::OtherHistory));
+    assert_eq!(log.position(), ReplPosition { id: id(2), offset: ReplOffset(3) });
 }
 
 /// A master is demoted while a command is still running in database 3: that command is the last in the log.
@@ -133,7 +141,7 @@ fn position_of_a_demoted_master_includes_its_last_write() {
     let stream = log.demote();
     assert!(!log.append_stream(stream, b"too early"), "its master's stream begins where this one ends");
     let end = log.append(3, b"begun before");
-    assert_eq!(log.accept_stream(stream), Ok(Some(Position { id: id(1), offset: end })));
+    assert_eq!(log.accept_stream(stream), Ok(Some(ReplPosition { id: id(1), offset: end })));
     assert_eq!(log.append(3, b"a replica's own"), end, "is nobody else's");
     assert_eq!(log.append_control(b"PING"), end);
     assert!(log.append_stream(stream, b"theirs"));
@@ -152,7 +160,7 @@ fn promoted_log_drops_the_old_stream_and_selects_its_database_again() {
     let at = log.position().offset;
     let cursor = log.add_cursor(at);
     assert!(!log.append_stream(stream, b"late"));
-    assert_eq!(log.accept_stream(stream), Err(StreamSuperseded));
+    assert_eq!(log.accept_stream(stream), Err(StreamSupersededError));
     log.append(0, b"mine");
     assert_eq!(read_rest(&mut log, cursor), Ok("*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\nmine".to_owned()));
     assert!(!log.promote(id(3)), "it is a master");
@@ -167,7 +175,7 @@ fn snapshot_loaded_after_a_promotion_starts_a_new_history() {
     log.accept_stream(stream).unwrap();
     log.close();
     assert!(log.promote(id(2)));
-    let loaded = Position { id: id(7), offset: ReplOffset(5000) };
+    let loaded = ReplPosition { id: id(7), offset: ReplOffset(5000) };
     log.adopt_loaded_history(loaded, id(3));
     assert_eq!((log.position().id, log.second_history()), (id(3), Some(loaded)));
 }
@@ -180,7 +188,7 @@ fn replica_beyond_the_cursor_bound_needs_a_full_synchronisation() {
     log.append_control(&[b'z'; 1000]);
     assert_eq!(log.retained_range(), Some((1, 1000)));
     let own = log.position().id;
-    let resume = |log: &Log, offset: i64| log.resume(own.as_str().as_bytes(), offset + 1);
+    let resume = |log: &Log, offset: i64| log.resume_offset(own.as_str().as_bytes(), offset + 1);
     assert_eq!(resume(&log, 0), Ok(ReplOffset(0)), "without a bound all that is kept will do");
     log.set_cursor_bound(400);
     assert_eq!(resume(&log, 599), Err(FullSyncReason::OutsideBacklog));
@@ -199,14 +207,14 @@ fn old_bytes_are_kept_for_cursors_within_their_bound() {
     }
     assert_eq!(log.retained_range(), Some((1, 8 * 65536)), "the cursor holds it");
     log.set_cursor_bound(4 * 64 * 1024);
-    assert!(!log.take_cursor_lost());
+    assert!(!log.take_lost_cursor_flag());
     log.append_control(&block);
     assert!(log.retained_range().unwrap().1 <= 5 * 65536);
-    assert!(log.take_cursor_lost(), "it may wait for its peer and not read for long");
+    assert!(log.take_lost_cursor_flag(), "it may wait for its peer and not read for long");
     log.append_control(&block);
-    assert!(!log.take_cursor_lost(), "it has fallen off once");
+    assert!(!log.take_lost_cursor_flag(), "it has fallen off once");
     let mut out = Vec::new();
-    assert_eq!(log.read(cursor, 10, &mut out), Err(CursorLost));
+    assert_eq!(log.read(cursor, 10, &mut out), Err(CursorLostError));
     log.remove_cursor(cursor);
     log.remove_cursor(cursor);
     assert!(log.retained_range().unwrap().1 <= 2 * 65536);

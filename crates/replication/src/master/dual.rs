@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use super::peer::{ConnectedReplica, Phase};
+use super::peer::{ConnectedReplica, ReplicaPhase};
 use super::{CloseReason, Master, MasterAction, PeerId};
-use crate::log::Position;
+use crate::log::ReplPosition;
 use crate::psync::PeerProfile;
 
 /// How long to wait for the main channel after the snapshot has been sent, as in Valkey.
@@ -36,7 +36,7 @@ impl Master {
     /// Returns whether a replica that needs a full synchronisation must use a second connection for the snapshot.
     #[must_use]
     pub fn needs_rdb_channel(&self, profile: &PeerProfile) -> bool {
-        let capable = profile.capabilities.dual_channel && profile.capabilities.has_eof;
+        let capable = profile.capabilities.dual_channel && profile.capabilities.end_mark;
         // After a failed dual-channel synchronisation, the replica falls back to a single connection.
         let first = profile.snapshot_connection.is_none();
         self.config.dual_channel && self.config.diskless && capable && first
@@ -48,7 +48,7 @@ impl Master {
         self.peers.get(&rdb).is_some_and(|peer| {
             let cut = matches!(
                 peer.phase,
-                Phase::Sending { position: Some(_), .. } | Phase::SnapshotDelivered { .. }
+                ReplicaPhase::Sending { position: Some(_), .. } | ReplicaPhase::SnapshotDelivered { .. }
             );
             cut && peer.awaits_main_channel()
         })
@@ -56,7 +56,7 @@ impl Master {
 
     /// Returns the number of replicas that receive a snapshot and have not requested the stream yet.
     #[must_use]
-    pub fn waiting_for_psync(&self) -> usize {
+    pub fn awaiting_psync_count(&self) -> usize {
         self.peers.keys().filter(|peer| self.awaits_main_channel(**peer)).count()
     }
 
@@ -66,28 +66,29 @@ impl Master {
         now: Instant,
         peer: PeerId,
         profile: PeerProfile,
-        resume: Option<Position>,
+        resume_position: Option<ReplPosition>,
         out: &mut Vec<MasterAction>,
     ) {
         let Some(rdb) = profile.snapshot_connection else { return };
         let awaited = self.awaits_main_channel(rdb);
-        let (true, Some(Position { id, offset })) = (awaited, resume) else {
+        let (true, Some(ReplPosition { id, offset })) = (awaited, resume_position) else {
             let reason = if awaited { CloseReason::TooFarBehind } else { CloseReason::OtherChannelLost };
             // Ignore a snapshot connection that belongs to another replica.
             let profile = PeerProfile { snapshot_connection: Some(rdb).filter(|_| awaited), ..profile };
-            self.peers.insert(peer, ConnectedReplica::new(profile, Phase::AwaitsMainChannel, None, now));
+            self.peers
+                .insert(peer, ConnectedReplica::new(profile, ReplicaPhase::AwaitsMainChannel, None, now));
             return self.close(now, peer, reason, out);
         };
         let id = Some(id).filter(|_| profile.capabilities.psync2);
         // The slot states are not needed here, because the snapshot contains them.
-        out.push(MasterAction::Continue { peer, id, with_slot_states: false });
-        out.push(MasterAction::Stream { peer, from: offset });
+        out.push(MasterAction::SendContinue { peer, id, with_slot_states: false });
+        out.push(MasterAction::SendStream { peer, from: offset });
         out.push(MasterAction::RemoveCursor { peer: rdb });
         // The offset is still unknown: a replica acknowledges only data that it has loaded.
-        self.peers.insert(peer, ConnectedReplica::new(profile, Phase::AwaitsMainChannel, None, now));
+        self.peers.insert(peer, ConnectedReplica::new(profile, ReplicaPhase::AwaitsMainChannel, None, now));
         let fetched = self.peers.get_mut(&rdb).is_some_and(|rdb| {
             rdb.main_channel = Some(peer);
-            rdb.has_snapshot()
+            rdb.has_delivered_snapshot()
         });
         if fetched {
             self.close(now, rdb, CloseReason::SnapshotSent, out);

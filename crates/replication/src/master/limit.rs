@@ -17,21 +17,26 @@ pub struct OutputLimit {
 
 impl OutputLimit {
     /// Returns the limits, raised to at least `min_bytes`, as Valkey does for replicas.
-    pub(super) fn raised_to(self, bytes: u64) -> Self {
-        let raised = |limit: u64| if limit == 0 { 0 } else { limit.max(bytes) };
+    pub(super) fn raised_to(self, min_bytes: u64) -> Self {
+        let raised = |limit: u64| if limit == 0 { 0 } else { limit.max(min_bytes) };
         Self { hard: raised(self.hard), soft: raised(self.soft), ..self }
     }
 
     /// Returns whether the limit is exceeded. `soft_exceeded_since` stores when the soft limit was first exceeded.
-    pub(super) fn is_exceeded(self, now: Instant, pending: u64, since: &mut Option<Instant>) -> bool {
+    pub(super) fn is_exceeded(
+        self,
+        now: Instant,
+        pending: u64,
+        soft_exceeded_since: &mut Option<Instant>,
+    ) -> bool {
         if self.hard > 0 && pending > self.hard {
             return true;
         }
         if self.soft == 0 || pending <= self.soft {
-            *since = None;
+            *soft_exceeded_since = None;
             return false;
         }
-        now.since(*since.get_or_insert(now)) > self.soft_duration
+        now.since(*soft_exceeded_since.get_or_insert(now)) > self.soft_duration
     }
 }
 
@@ -40,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hard_limit_applies_at_once_soft_limit_after_an_unbroken_time() {
+    fn hard_limit_applies_at_once_and_soft_limit_after_its_duration() {
         let limit = OutputLimit { hard: 100, soft: 10, soft_duration: Duration::from_secs(5) };
         let mut since = None;
         // Columns: time in seconds, pending bytes, whether the limit is exceeded

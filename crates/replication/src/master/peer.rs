@@ -8,11 +8,11 @@ use super::{PeerId, TransferId};
 use crate::psync::PeerProfile;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ReplicaPhase {
     /// The replica waits for a snapshot to start.
     WaitsForSnapshot { since: Instant },
     /// A snapshot is being taken for the replica or sent to it.
-    Sending { transfer: TransferId, position: Option<ReplOffset>, delivery: Delivery },
+    Sending { transfer: TransferId, position: Option<ReplOffset>, delivery: SnapshotDelivery },
     /// The replica has received the snapshot, but has not acknowledged loading it.
     Loading { position: ReplOffset },
     /// The replica has received the snapshot over this RDB channel, which may be closed already. The replica's main
@@ -26,7 +26,7 @@ pub(super) enum Phase {
 
 /// How a snapshot is sent to a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Delivery {
+pub(super) enum SnapshotDelivery {
     /// The snapshot is streamed while it is taken, with an end mark.
     Streamed,
     /// The snapshot is sent from a file, preceded by its length.
@@ -65,12 +65,12 @@ pub struct ConnectedReplica {
     /// The properties that the connection announced by REPLCONF.
     pub profile: PeerProfile,
     /// The last offset that the replica acknowledged; `None` before the first acknowledgement.
-    pub acknowledged: Option<ReplOffset>,
+    pub acknowledged_offset: Option<ReplOffset>,
     /// The offset up to which the append-only file of the replica is on disk; `None` if it has none.
-    pub synced: Option<ReplOffset>,
-    pub(super) phase: Phase,
+    pub synced_offset: Option<ReplOffset>,
+    pub(super) phase: ReplicaPhase,
     pub(super) last_heard: Instant,
-    pub(super) over_soft_since: Option<Instant>,
+    pub(super) over_soft_limit_since: Option<Instant>,
     /// The number of pending bytes at the last report.
     pub(super) pending_bytes: u64,
     /// For an RDB channel, the main channel of the same replica; `None` before it has connected.
@@ -80,17 +80,17 @@ pub struct ConnectedReplica {
 impl ConnectedReplica {
     pub(super) fn new(
         profile: PeerProfile,
-        phase: Phase,
+        phase: ReplicaPhase,
         acknowledged: Option<ReplOffset>,
         now: Instant,
     ) -> Self {
         Self {
             profile,
-            acknowledged,
-            synced: None,
+            acknowledged_offset: acknowledged,
+            synced_offset: None,
             phase,
             last_heard: now,
-            over_soft_since: None,
+            over_soft_limit_since: None,
             pending_bytes: 0,
             main_channel: None,
         }
@@ -100,12 +100,14 @@ impl ConnectedReplica {
     #[must_use]
     pub fn state(&self) -> PeerState {
         match self.phase {
-            Phase::Sending { delivery: Delivery::File { is_written: true }, .. } => PeerState::SendBulk,
-            Phase::WaitsForSnapshot { .. } | Phase::Sending { .. } | Phase::SnapshotDelivered { .. } => {
-                PeerState::WaitBgsave
+            ReplicaPhase::Sending { delivery: SnapshotDelivery::File { is_written: true }, .. } => {
+                PeerState::SendBulk
             }
-            Phase::AwaitsMainChannel => PeerState::BgTransfer,
-            Phase::Loading { .. } | Phase::Online => PeerState::Online,
+            ReplicaPhase::WaitsForSnapshot { .. }
+            | ReplicaPhase::Sending { .. }
+            | ReplicaPhase::SnapshotDelivered { .. } => PeerState::WaitBgsave,
+            ReplicaPhase::AwaitsMainChannel => PeerState::BgTransfer,
+            ReplicaPhase::Loading { .. } | ReplicaPhase::Online => PeerState::Online,
         }
     }
 
@@ -118,13 +120,13 @@ impl ConnectedReplica {
     /// Returns whether the replica receives the stream.
     #[must_use]
     pub fn is_online(&self) -> bool {
-        self.phase == Phase::Online
+        self.phase == ReplicaPhase::Online
     }
 
     /// Returns whether the replica has acknowledged everything before `offset`.
     #[must_use]
-    pub fn has_snapshot_of(&self, offset: ReplOffset) -> bool {
-        self.acknowledged >= Some(offset)
+    pub fn has_acknowledged(&self, offset: ReplOffset) -> bool {
+        self.acknowledged_offset >= Some(offset)
     }
 
     /// Returns the name that INFO uses for this kind of connection.
@@ -132,7 +134,7 @@ impl ConnectedReplica {
     pub fn channel_name(&self) -> &'static str {
         match self.phase {
             _ if self.profile.rdb_channel => "rdb-channel",
-            Phase::AwaitsMainChannel => "main-channel",
+            ReplicaPhase::AwaitsMainChannel => "main-channel",
             _ => "replica",
         }
     }
@@ -145,22 +147,22 @@ impl ConnectedReplica {
 
     pub(super) fn waiting_since(&self) -> Option<Instant> {
         match self.phase {
-            Phase::WaitsForSnapshot { since } => Some(since),
+            ReplicaPhase::WaitsForSnapshot { since } => Some(since),
             _ => None,
         }
     }
 
     pub(super) fn is_in_transfer(&self, transfer: TransferId) -> bool {
-        matches!(self.phase, Phase::Sending { transfer: of, .. } if of == transfer)
+        matches!(self.phase, ReplicaPhase::Sending { transfer: of, .. } if of == transfer)
     }
 
     /// Returns whether the replica waits for a snapshot and would time out without empty lines.
     pub(super) fn needs_keepalive(&self) -> bool {
         let waits = matches!(
             self.phase,
-            Phase::WaitsForSnapshot { .. }
-                | Phase::Sending { position: None, .. }
-                | Phase::Sending { delivery: Delivery::File { is_written: false }, .. }
+            ReplicaPhase::WaitsForSnapshot { .. }
+                | ReplicaPhase::Sending { position: None, .. }
+                | ReplicaPhase::Sending { delivery: SnapshotDelivery::File { is_written: false }, .. }
         );
         waits && !self.profile.uses_sync
     }
@@ -168,7 +170,7 @@ impl ConnectedReplica {
     /// Returns whether the replica must send acknowledgements. While a snapshot is sent, it is enough that the
     /// connection makes progress.
     pub(super) fn must_acknowledge(&self) -> bool {
-        !self.profile.uses_sync && matches!(self.phase, Phase::Online | Phase::Loading { .. })
+        !self.profile.uses_sync && matches!(self.phase, ReplicaPhase::Online | ReplicaPhase::Loading { .. })
     }
 
     /// Returns whether this is an RDB channel whose main channel has not connected yet.
@@ -177,24 +179,24 @@ impl ConnectedReplica {
     }
 
     /// Returns whether this is an RDB channel that has delivered its snapshot before the main channel connected.
-    pub(super) fn has_snapshot(&self) -> bool {
-        matches!(self.phase, Phase::SnapshotDelivered { .. })
+    pub(super) fn has_delivered_snapshot(&self) -> bool {
+        matches!(self.phase, ReplicaPhase::SnapshotDelivered { .. })
     }
 
     /// Returns whether the main channel has failed to connect in time.
     pub(super) fn main_channel_timed_out(&self, now: Instant) -> bool {
-        matches!(self.phase, Phase::SnapshotDelivered { since } if now >= since + MAIN_CHANNEL_TIMEOUT)
+        matches!(self.phase, ReplicaPhase::SnapshotDelivered { since } if now >= since + MAIN_CHANNEL_TIMEOUT)
     }
 
     /// Returns the other connection of a dual-channel replica, if that connection is useless without this one.
-    pub(super) fn needs_transfer(&self) -> Option<PeerId> {
+    pub(super) fn dependent_connection(&self) -> Option<PeerId> {
         match self.phase {
-            Phase::Sending { .. } => self.main_channel,
-            Phase::AwaitsMainChannel => self.profile.snapshot_connection,
-            Phase::WaitsForSnapshot { .. }
-            | Phase::Loading { .. }
-            | Phase::SnapshotDelivered { .. }
-            | Phase::Online => None,
+            ReplicaPhase::Sending { .. } => self.main_channel,
+            ReplicaPhase::AwaitsMainChannel => self.profile.snapshot_connection,
+            ReplicaPhase::WaitsForSnapshot { .. }
+            | ReplicaPhase::Loading { .. }
+            | ReplicaPhase::SnapshotDelivered { .. }
+            | ReplicaPhase::Online => None,
         }
     }
 }

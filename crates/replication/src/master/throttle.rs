@@ -27,30 +27,30 @@ const MAX_DELAY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     /// When the current [`THROTTLE_PERIOD`] began; `None` if writers are not throttled.
-    total_granted: Option<Instant>,
+    period_start: Option<Instant>,
     /// The sum of all delays since the period began.
-    total_used: Duration,
+    total_delay: Duration,
     /// When the current uninterrupted throttling began.
-    granted_since: Option<Instant>,
+    throttling_since: Option<Instant>,
 }
 
 impl Throttle {
     /// Starts a period of throttling after a replica was disconnected for exceeding its limit.
     pub(super) fn on_replica_closed(&mut self, now: Instant) {
-        if self.total_granted.is_none_or(|at| now.since(at) >= THROTTLE_PERIOD) {
-            (self.total_granted, self.total_used) = (Some(now), Duration::ZERO);
+        if self.period_start.is_none_or(|at| now.since(at) >= THROTTLE_PERIOD) {
+            (self.period_start, self.total_delay) = (Some(now), Duration::ZERO);
         }
     }
 
     /// Returns the delay after a batch of writes, given the pending bytes of the slowest replica.
     pub(super) fn delay(&mut self, now: Instant, pending: u64, limit: OutputLimit) -> Duration {
-        if let Some(since) = self.granted_since.take() {
-            self.total_used += now.since(since);
+        if let Some(since) = self.throttling_since.take() {
+            self.total_delay += now.since(since);
         }
-        let may = self.total_granted.is_some_and(|at| now.since(at) < THROTTLE_PERIOD)
-            && self.total_used < MAX_TOTAL_DELAY;
+        let may = self.period_start.is_some_and(|at| now.since(at) < THROTTLE_PERIOD)
+            && self.total_delay < MAX_TOTAL_DELAY;
         let delay = if may { wanted_delay(pending, limit) } else { Duration::ZERO };
-        self.granted_since = Some(now).filter(|_| !delay.is_zero());
+        self.throttling_since = Some(now).filter(|_| !delay.is_zero());
         delay
     }
 }

@@ -32,20 +32,20 @@ impl MasterFixture {
             backlog_ttl: Duration::from_secs(3600),
             max_lag: Duration::from_secs(10),
             output_limit: OutputLimit { hard: 1000, soft: 0, soft_duration: Duration::ZERO },
-            backlog: 0,
+            backlog_size: 0,
         };
         let serving = MasterDriver::new(config, at_millis(0));
         Self { driver: serving, log: Log::new(id(0), 1 << 20), actions: Vec::new() }
     }
 
-    fn handle_event(&mut self, millis: u64, input: MasterDriverEvent) {
-        self.driver.handle(at_millis(millis), input, &mut self.log, &mut self.actions);
+    fn handle_event(&mut self, millis: u64, event: MasterDriverEvent) {
+        self.driver.handle(at_millis(millis), event, &mut self.log, &mut self.actions);
     }
 
     fn receive_psync(&mut self, millis: u64, peer: PeerId, (history, first_byte): (&str, i64)) {
         let request = PsyncRequest { id: history.as_bytes().to_vec(), first_byte, is_failover: false };
         let mut profile = PeerProfile::default();
-        (profile.capabilities.has_eof, profile.capabilities.psync2) = (true, true);
+        (profile.capabilities.end_mark, profile.capabilities.psync2) = (true, true);
         self.handle_event(millis, MasterDriverEvent::PsyncReceived { peer, profile, request: Some(request) });
     }
 
@@ -58,9 +58,9 @@ impl MasterFixture {
         self.log.open(id(0));
         let cut = SnapshotPosition::record(&mut self.log, TransferId(transfer), &[peer], None);
         self.handle_event(millis, MasterDriverEvent::SnapshotTaken(cut.clone()));
-        self.handle_event(millis, MasterDriverEvent::Sent(peer));
+        self.handle_event(millis, MasterDriverEvent::SnapshotSent(peer));
         let offset = cut.position.offset;
-        self.handle_event(millis, MasterDriverEvent::Acknowledged { peer, offset, synced: None });
+        self.handle_event(millis, MasterDriverEvent::Acknowledged { peer, offset, synced_offset: None });
         cut
     }
 }
@@ -71,11 +71,11 @@ fn full_synchronisation_returns_the_actions_in_order() {
     server.receive_psync(1, PEER_1, ("?", -1));
     let form = SnapshotFormat::default();
     let expected = [
-        MasterDriverAction::SendPsyncAnswer(PEER_1, PsyncAnswer::Full(Some(FullSyncReason::Requested))),
-        MasterDriverAction::Snapshot {
+        MasterDriverAction::CountPsyncAnswer(PEER_1, PsyncAnswer::Full(Some(FullSyncReason::Requested))),
+        MasterDriverAction::TakeSnapshot {
             transfer: TransferId(1),
             peers: vec![PEER_1],
-            eof: true,
+            with_end_mark: true,
             format: form,
         },
     ];
@@ -85,7 +85,7 @@ fn full_synchronisation_returns_the_actions_in_order() {
     let expected = [
         MasterDriverAction::Send(PEER_1, line.into_bytes()),
         MasterDriverAction::SendSnapshot(PEER_1),
-        MasterDriverAction::Stream(PEER_1, cursors[0].1),
+        MasterDriverAction::SendStream(PEER_1, cursors[0].1),
     ];
     assert_eq!(server.take_actions(), expected);
 }
@@ -101,15 +101,15 @@ fn reconnecting_replica_has_its_cursor_from_the_psync_on() {
     let end = server.log.position().offset;
     server.receive_psync(4, PEER_2, (id(0).as_str(), 1));
     let orders = server.take_actions();
-    let Some(MasterDriverAction::Stream(PEER_2, cursor)) = orders.last() else { panic!("{orders:?}") };
+    let Some(MasterDriverAction::SendStream(PEER_2, cursor)) = orders.last() else { panic!("{orders:?}") };
     assert_eq!(server.log.cursor_offset(*cursor), Some(ReplOffset(0)));
     let expected = [
-        MasterDriverAction::SendPsyncAnswer(
+        MasterDriverAction::CountPsyncAnswer(
             PEER_2,
             PsyncAnswer::Partial { from: ReplOffset(0), missing_bytes: end.0 },
         ),
         MasterDriverAction::Send(PEER_2, format!("+CONTINUE {}\r\n", id(0)).into_bytes()),
-        MasterDriverAction::Stream(PEER_2, *cursor),
+        MasterDriverAction::SendStream(PEER_2, *cursor),
     ];
     assert_eq!(orders, expected);
 }
@@ -151,13 +151,13 @@ fn replica_that_left_before_the_snapshot_has_no_cursor() {
 /// Delivers a snapshot to a replica and closes the replica's RDB channel. Returns the channel's cursor.
 fn deliver_snapshot(server: &mut MasterFixture) -> CursorId {
     let mut profile = PeerProfile { rdb_channel: true, is_rdb_only: true, ..PeerProfile::default() };
-    profile.capabilities.has_eof = true;
+    profile.capabilities.end_mark = true;
     server.handle_event(1, MasterDriverEvent::PsyncReceived { peer: PEER_1, profile, request: None });
     server.log.open(id(0));
     let cut = SnapshotPosition::record(&mut server.log, TransferId(1), &[PEER_1], None);
     let cursor = cut.cursors[0].1;
     server.handle_event(2, MasterDriverEvent::SnapshotTaken(cut));
-    server.handle_event(3, MasterDriverEvent::Sent(PEER_1));
+    server.handle_event(3, MasterDriverEvent::SnapshotSent(PEER_1));
     server.handle_event(4, MasterDriverEvent::Closed(PEER_1));
     server.take_actions();
     cursor

@@ -8,7 +8,7 @@
 
 use slot_routing::ReplOffset;
 
-use super::lines::Lines;
+use super::lines::LineSplitter;
 use super::link::{
     ANNOUNCED_VALKEY_VERSION, ContinueReply, append_auth, malformed_reply, parse_continue, refusal_error,
 };
@@ -16,7 +16,7 @@ use super::stream_buffer::StreamBuffer;
 use super::transfer::Transfer;
 use super::{LinkError, RdbChannelAction, ReplicaAction, ReplicaConfig};
 use crate::id::ReplId;
-use crate::log::Position;
+use crate::log::ReplPosition;
 
 /// The progress of the handshake and the snapshot on the RDB channel.
 #[derive(Debug)]
@@ -24,11 +24,11 @@ enum RdbChannelState {
     Connecting,
     /// The replica waits for the replies to this many requests before it sends SYNC.
     Handshake {
-        missing: u8,
+        missing_replies: u8,
     },
     /// The replica waits for `$ENDOFF`.
     AwaitsEndOffset,
-    Transfer(Transfer),
+    TransferringSnapshot(Transfer),
     Complete,
 }
 
@@ -46,24 +46,24 @@ enum MainChannelState {
 
 /// State of both connections during one synchronisation.
 #[derive(Debug)]
-pub(super) struct Dual {
-    rdb: RdbChannelState,
-    main: MainChannelState,
-    rdb_lines: Lines,
-    main_lines: Lines,
+pub(super) struct DualChannelSync {
+    rdb_channel: RdbChannelState,
+    main_channel: MainChannelState,
+    rdb_lines: LineSplitter,
+    main_lines: LineSplitter,
     /// The position of the snapshot; `None` until `$ENDOFF` has arrived.
-    position: Option<Position>,
+    position: Option<ReplPosition>,
     buffered: StreamBuffer,
 }
 
-impl Dual {
+impl DualChannelSync {
     pub(super) fn start(out: &mut Vec<ReplicaAction>) -> Self {
         out.push(ReplicaAction::RdbChannel(RdbChannelAction::Connect));
         Self {
-            rdb: RdbChannelState::Connecting,
-            main: MainChannelState::Waiting,
-            rdb_lines: Lines::default(),
-            main_lines: Lines::default(),
+            rdb_channel: RdbChannelState::Connecting,
+            main_channel: MainChannelState::Waiting,
+            rdb_lines: LineSplitter::default(),
+            main_lines: LineSplitter::default(),
             position: None,
             buffered: StreamBuffer::default(),
         }
@@ -71,7 +71,11 @@ impl Dual {
 
     /// Returns the snapshot that is being received.
     pub(super) fn transfer_progress(&self) -> Option<&Transfer> {
-        if let RdbChannelState::Transfer(transfer) = &self.rdb { Some(transfer) } else { None }
+        if let RdbChannelState::TransferringSnapshot(transfer) = &self.rdb_channel {
+            Some(transfer)
+        } else {
+            None
+        }
     }
 
     pub(super) fn has_snapshot_started(&self) -> bool {
@@ -79,13 +83,14 @@ impl Dual {
     }
 
     pub(super) fn buffered_bytes(&self) -> u64 {
-        self.buffered.bytes()
+        self.buffered.buffered_bytes()
     }
 
     /// Returns the position of the snapshot and the buffered stream once the snapshot is complete and the stream has
     /// started.
-    pub(super) fn take_complete(&mut self) -> Option<(Position, StreamBuffer)> {
-        let whole = matches!(self.rdb, RdbChannelState::Complete) && self.main == MainChannelState::Streaming;
+    pub(super) fn take_complete(&mut self) -> Option<(ReplPosition, StreamBuffer)> {
+        let whole = matches!(self.rdb_channel, RdbChannelState::Complete)
+            && self.main_channel == MainChannelState::Streaming;
         Some((self.position.filter(|_| whole)?, std::mem::take(&mut self.buffered)))
     }
 
@@ -102,13 +107,13 @@ impl Dual {
             words.extend([&b"ip-address"[..], address.as_bytes()]);
         }
         resp::encode_request(&mut hello, words);
-        self.rdb = RdbChannelState::Handshake { missing: 1 + u8::from(auth) };
+        self.rdb_channel = RdbChannelState::Handshake { missing_replies: 1 + u8::from(auth) };
         out.push(ReplicaAction::RdbChannel(RdbChannelAction::Send(hello)));
     }
 
     /// Returns whether the RDB channel is still needed because the snapshot is incomplete.
     pub(super) fn needs_rdb_channel(&self) -> bool {
-        !matches!(self.rdb, RdbChannelState::Complete)
+        !matches!(self.rdb_channel, RdbChannelState::Complete)
     }
 
     /// Handles bytes received over the RDB channel.
@@ -117,7 +122,7 @@ impl Dual {
         bytes: Vec<u8>,
         out: &mut Vec<ReplicaAction>,
     ) -> Result<(), LinkError> {
-        let rest = match &self.rdb {
+        let rest = match &self.rdb_channel {
             // Drop late data of a closed connection.
             RdbChannelState::Connecting | RdbChannelState::Complete => return Ok(()),
             RdbChannelState::Handshake { .. } | RdbChannelState::AwaitsEndOffset => {
@@ -126,11 +131,11 @@ impl Dual {
                     None => return Ok(()),
                 }
             }
-            RdbChannelState::Transfer(_) => bytes,
+            RdbChannelState::TransferringSnapshot(_) => bytes,
         };
-        let RdbChannelState::Transfer(transfer) = &mut self.rdb else { return Ok(()) };
+        let RdbChannelState::TransferringSnapshot(transfer) = &mut self.rdb_channel else { return Ok(()) };
         if transfer.advance(rest, out)?.is_some() {
-            self.rdb = RdbChannelState::Complete;
+            self.rdb_channel = RdbChannelState::Complete;
             out.push(ReplicaAction::RdbChannel(RdbChannelAction::Close));
         }
         Ok(())
@@ -143,10 +148,10 @@ impl Dual {
         out: &mut Vec<ReplicaAction>,
     ) -> Result<Option<Vec<u8>>, LinkError> {
         while let Some(line) = self.rdb_lines.next_line(&mut bytes)? {
-            match self.rdb {
-                RdbChannelState::Handshake { missing } if line.first() == Some(&b'+') => {
-                    self.rdb = if missing > 1 {
-                        RdbChannelState::Handshake { missing: missing - 1 }
+            match self.rdb_channel {
+                RdbChannelState::Handshake { missing_replies: missing } if line.first() == Some(&b'+') => {
+                    self.rdb_channel = if missing > 1 {
+                        RdbChannelState::Handshake { missing_replies: missing - 1 }
                     } else {
                         RdbChannelState::AwaitsEndOffset
                     };
@@ -159,8 +164,8 @@ impl Dual {
                 RdbChannelState::AwaitsEndOffset if line.starts_with(b"$ENDOFF:") => {
                     let (position, client) = parse_end_offset(&line).ok_or_else(|| malformed_reply(&line))?;
                     self.position = Some(position);
-                    self.rdb = RdbChannelState::Transfer(Transfer::new(position));
-                    self.main = MainChannelState::Identifying;
+                    self.rdb_channel = RdbChannelState::TransferringSnapshot(Transfer::new(position));
+                    self.main_channel = MainChannelState::Identifying;
                     let mut link = Vec::new();
                     resp::encode_request(&mut link, [&b"REPLCONF"[..], b"set-rdb-client-id", client]);
                     out.push(ReplicaAction::Send(link));
@@ -179,12 +184,12 @@ impl Dual {
         out: &mut Vec<ReplicaAction>,
     ) -> Result<(), LinkError> {
         let mut bytes = bytes;
-        while self.main != MainChannelState::Streaming {
+        while self.main_channel != MainChannelState::Streaming {
             let Some(line) = self.main_lines.next_line(&mut bytes)? else { return Ok(()) };
             let Some(position) = &mut self.position else { return Err(refusal_error(&line)) };
-            match self.main {
+            match self.main_channel {
                 MainChannelState::Identifying if line.first() == Some(&b'+') => {
-                    self.main = MainChannelState::AwaitsPsyncReply;
+                    self.main_channel = MainChannelState::AwaitsPsyncReply;
                     let mut ask = Vec::new();
                     let first_byte = (position.offset.0 + 1).to_string();
                     let words = [&b"PSYNC"[..], position.id.as_str().as_bytes(), first_byte.as_bytes()];
@@ -194,9 +199,9 @@ impl Dual {
                 MainChannelState::AwaitsPsyncReply => match parse_continue(&line) {
                     ContinueReply::Accepted { id, .. } => {
                         position.id = id.unwrap_or(position.id);
-                        self.main = MainChannelState::Streaming;
+                        self.main_channel = MainChannelState::Streaming;
                     }
-                    ContinueReply::Nonsense => return Err(malformed_reply(&line)),
+                    ContinueReply::Malformed => return Err(malformed_reply(&line)),
                     ContinueReply::FullResyncNeeded => return Err(refusal_error(&line)),
                 },
                 MainChannelState::Waiting | MainChannelState::Identifying | MainChannelState::Streaming => {
@@ -211,11 +216,11 @@ impl Dual {
 
 /// Parses `$ENDOFF:offset id db client`: the position of the snapshot and the client id of the RDB channel. The
 /// database is ignored, because the snapshot contains it as well.
-fn parse_end_offset(line: &[u8]) -> Option<(Position, &[u8])> {
+fn parse_end_offset(line: &[u8]) -> Option<(ReplPosition, &[u8])> {
     let mut words = line.strip_prefix(b"$ENDOFF:")?.split(|byte| *byte == b' ');
     let offset = u64::try_from(resp::parse_i64(words.next()?)?).ok()?;
     let id = ReplId::parse(words.next()?).ok()?;
     let (_db, client) = (words.next()?, words.next()?);
     u64::try_from(resp::parse_i64(client)?).ok()?;
-    words.next().is_none().then_some((Position { id, offset: ReplOffset(offset) }, client))
+    words.next().is_none().then_some((ReplPosition { id, offset: ReplOffset(offset) }, client))
 }

@@ -9,11 +9,11 @@
 
 use slot_routing::ReplOffset;
 
-use super::lines::Lines;
+use super::lines::LineSplitter;
 use super::{LinkError, ReplicaConfig};
 use crate::id::ReplId;
-use crate::log::Position;
-use crate::psync::SLOT_STATES;
+use crate::log::ReplPosition;
+use crate::psync::SLOT_STATES_PREFIX;
 
 /// The Valkey version announced to the master. A Valkey master to which no version is announced writes an RDB format
 /// from before version 8, which cannot represent hashes with field expiry; the transfer fails at the first such hash.
@@ -30,9 +30,9 @@ enum AwaitedReply {
 
 #[derive(Debug)]
 pub(super) struct Handshake {
-    waiting: AwaitedReply,
-    lines: Lines,
-    replconfs: u8,
+    awaited_reply: AwaitedReply,
+    lines: LineSplitter,
+    replconf_count: u8,
 }
 
 /// The progress of the handshake after some bytes.
@@ -41,8 +41,8 @@ pub(super) enum HandshakeStep {
     Incomplete,
     Failed(LinkError),
     /// The master sends a snapshot next; `rest` contains the bytes received after the handshake.
-    Full {
-        position: Position,
+    FullResync {
+        position: ReplPosition,
         remaining: Vec<u8>,
     },
     /// The master accepts a partial resynchronization: the stream follows without a snapshot.
@@ -52,17 +52,17 @@ pub(super) enum HandshakeStep {
         remaining: Vec<u8>,
     },
     /// The snapshot must be requested over a second connection.
-    TwoChannels,
+    DualChannel,
 }
 
 impl Handshake {
-    pub(super) fn start(send: &mut Vec<u8>) -> Self {
-        resp::encode_request(send, [&b"PING"[..]]);
-        Self { waiting: AwaitedReply::Pong, lines: Lines::default(), replconfs: 0 }
+    pub(super) fn start(requests: &mut Vec<u8>) -> Self {
+        resp::encode_request(requests, [&b"PING"[..]]);
+        Self { awaited_reply: AwaitedReply::Pong, lines: LineSplitter::default(), replconf_count: 0 }
     }
 
     pub(super) fn has_sent_psync(&self) -> bool {
-        self.waiting == AwaitedReply::Psync
+        self.awaited_reply == AwaitedReply::Psync
     }
 
     /// Handles bytes from the master and appends the next commands to `requests`.
@@ -70,8 +70,8 @@ impl Handshake {
         &mut self,
         bytes: &[u8],
         config: &ReplicaConfig,
-        position: Option<Position>,
-        send: &mut Vec<u8>,
+        position: Option<ReplPosition>,
+        requests: &mut Vec<u8>,
     ) -> HandshakeStep {
         let mut bytes = bytes;
         loop {
@@ -80,7 +80,7 @@ impl Handshake {
                 Ok(None) => return HandshakeStep::Incomplete,
                 Err(reason) => return HandshakeStep::Failed(reason),
             };
-            match self.on_line(&line, config, position, send, bytes) {
+            match self.on_line(&line, config, position, requests, bytes) {
                 HandshakeStep::Incomplete => {}
                 step => return step,
             }
@@ -91,73 +91,73 @@ impl Handshake {
         &mut self,
         line: &[u8],
         config: &ReplicaConfig,
-        position: Option<Position>,
-        send: &mut Vec<u8>,
-        rest: &[u8],
+        position: Option<ReplPosition>,
+        requests: &mut Vec<u8>,
+        remaining: &[u8],
     ) -> HandshakeStep {
-        match self.waiting {
+        match self.awaited_reply {
             AwaitedReply::Pong if is_pong_accepted(line) => {
-                self.append_replconf(config, send);
+                self.append_replconf(config, requests);
                 HandshakeStep::Incomplete
             }
             AwaitedReply::Auth if line.first() == Some(&b'+') => {
-                self.waiting = AwaitedReply::Replconf(self.replconfs);
+                self.awaited_reply = AwaitedReply::Replconf(self.replconf_count);
                 HandshakeStep::Incomplete
             }
             AwaitedReply::Pong | AwaitedReply::Auth => HandshakeStep::Failed(refusal_error(line)),
             // Old masters reject unknown options, but replicate without them.
             AwaitedReply::Replconf(missing) if missing > 1 => {
-                self.waiting = AwaitedReply::Replconf(missing - 1);
+                self.awaited_reply = AwaitedReply::Replconf(missing - 1);
                 HandshakeStep::Incomplete
             }
             AwaitedReply::Replconf(_) => {
-                self.waiting = AwaitedReply::Psync;
-                append_psync(config, position, send);
+                self.awaited_reply = AwaitedReply::Psync;
+                append_psync(config, position, requests);
                 HandshakeStep::Incomplete
             }
             AwaitedReply::Psync if config.dual_channel && line == b"+DUALCHANNELSYNC" => {
-                HandshakeStep::TwoChannels
+                HandshakeStep::DualChannel
             }
-            AwaitedReply::Psync => on_psync(line, position.is_some(), rest),
+            AwaitedReply::Psync => on_psync_reply(line, position.is_some(), remaining),
         }
     }
 
-    fn append_replconf(&mut self, config: &ReplicaConfig, send: &mut Vec<u8>) {
-        self.waiting = AwaitedReply::Replconf(0);
-        if append_auth(config, send) {
-            self.waiting = AwaitedReply::Auth;
+    fn append_replconf(&mut self, config: &ReplicaConfig, requests: &mut Vec<u8>) {
+        self.awaited_reply = AwaitedReply::Replconf(0);
+        if append_auth(config, requests) {
+            self.awaited_reply = AwaitedReply::Auth;
         }
         let port = config.listening_port.to_string();
-        resp::encode_request(send, [&b"REPLCONF"[..], b"listening-port", port.as_bytes()]);
-        self.replconfs = 3;
+        resp::encode_request(requests, [&b"REPLCONF"[..], b"listening-port", port.as_bytes()]);
+        self.replconf_count = 3;
         if let Some(address) = &config.announce_ip {
-            resp::encode_request(send, [&b"REPLCONF"[..], b"ip-address", address.as_bytes()]);
-            self.replconfs += 1;
+            resp::encode_request(requests, [&b"REPLCONF"[..], b"ip-address", address.as_bytes()]);
+            self.replconf_count += 1;
         }
         let mut words = vec![&b"REPLCONF"[..], b"capa", b"eof", b"capa", b"psync2", b"capa", b"slot-states"];
         if config.dual_channel {
             words.extend([&b"capa"[..], b"dual-channel"]);
         }
-        resp::encode_request(send, words);
+        resp::encode_request(requests, words);
         // Valkey chooses the RDB version by this option. Other masters may reject it.
-        resp::encode_request(send, [&b"REPLCONF"[..], b"version", ANNOUNCED_VALKEY_VERSION]);
+        resp::encode_request(requests, [&b"REPLCONF"[..], b"version", ANNOUNCED_VALKEY_VERSION]);
         // Valkey 9 uses this node id when it names its successor.
-        if let Some(node) = &config.node {
-            resp::encode_request(send, [&b"REPLCONF"[..], b"set-cluster-node-id", node.as_bytes()]);
-            self.replconfs += 1;
+        if let Some(node) = &config.node_id {
+            resp::encode_request(requests, [&b"REPLCONF"[..], b"set-cluster-node-id", node.as_bytes()]);
+            self.replconf_count += 1;
         }
-        if self.waiting != AwaitedReply::Auth {
-            self.waiting = AwaitedReply::Replconf(self.replconfs);
+        if self.awaited_reply != AwaitedReply::Auth {
+            self.awaited_reply = AwaitedReply::Replconf(self.replconf_count);
         }
     }
 }
 
 /// Appends AUTH if a password is configured. Returns whether a reply is expected.
-pub(super) fn append_auth(config: &ReplicaConfig, send: &mut Vec<u8>) -> bool {
+pub(super) fn append_auth(config: &ReplicaConfig, requests: &mut Vec<u8>) -> bool {
     let Some(password) = &config.password else { return false };
     match &config.user {
-        Some(user) => resp::encode_request(send, [&b"AUTH"[..], user, password]),
-        None => resp::encode_request(send, [&b"AUTH"[..], password]),
+        Some(user) => resp::encode_request(requests, [&b"AUTH"[..], user, password]),
+        None => resp::encode_request(requests, [&b"AUTH"[..], password]),
     }
     true
 }
@@ -168,28 +168,28 @@ fn is_pong_accepted(line: &[u8]) -> bool {
 }
 
 /// Appends a PSYNC that requests the first missing byte.
-fn append_psync(config: &ReplicaConfig, position: Option<Position>, send: &mut Vec<u8>) {
+fn append_psync(config: &ReplicaConfig, position: Option<ReplPosition>, requests: &mut Vec<u8>) {
     match position {
-        Some(Position { id, offset }) => {
+        Some(ReplPosition { id, offset }) => {
             let first_byte = (offset.0 + 1).to_string();
             let words = [&b"PSYNC"[..], id.as_str().as_bytes(), first_byte.as_bytes(), b"FAILOVER"];
-            let count = if config.failover { words.len() } else { words.len() - 1 };
-            resp::encode_request(send, words[..count].iter().copied());
+            let count = if config.requests_takeover { words.len() } else { words.len() - 1 };
+            resp::encode_request(requests, words[..count].iter().copied());
         }
-        None => resp::encode_request(send, [&b"PSYNC"[..], b"?", b"-1"]),
+        None => resp::encode_request(requests, [&b"PSYNC"[..], b"?", b"-1"]),
     }
 }
 
-fn on_psync(line: &[u8], has_position: bool, rest: &[u8]) -> HandshakeStep {
+fn on_psync_reply(line: &[u8], has_position: bool, remaining: &[u8]) -> HandshakeStep {
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-    let rest = rest.to_vec();
+    let rest = remaining.to_vec();
     match words.next() {
         Some(b"+FULLRESYNC") => {
             let id = words.next().and_then(|id| ReplId::parse(id).ok());
             let offset = words.next().and_then(resp::parse_i64).and_then(|offset| u64::try_from(offset).ok());
             match (id, offset) {
-                (Some(id), Some(offset)) => HandshakeStep::Full {
-                    position: Position { id, offset: ReplOffset(offset) },
+                (Some(id), Some(offset)) => HandshakeStep::FullResync {
+                    position: ReplPosition { id, offset: ReplOffset(offset) },
                     remaining: rest,
                 },
                 _ => HandshakeStep::Failed(malformed_reply(line)),
@@ -200,7 +200,7 @@ fn on_psync(line: &[u8], has_position: bool, rest: &[u8]) -> HandshakeStep {
             ContinueReply::Accepted { id, slot_states } => {
                 HandshakeStep::Continue { id, slot_states, remaining: rest }
             }
-            ContinueReply::Nonsense => HandshakeStep::Failed(malformed_reply(line)),
+            ContinueReply::Malformed => HandshakeStep::Failed(malformed_reply(line)),
             ContinueReply::FullResyncNeeded => HandshakeStep::Failed(refusal_error(line)),
         },
     }
@@ -215,7 +215,7 @@ pub(super) enum ContinueReply {
         slot_states: Option<Vec<u8>>,
     },
     FullResyncNeeded,
-    Nonsense,
+    Malformed,
 }
 
 pub(super) fn parse_continue(line: &[u8]) -> ContinueReply {
@@ -226,9 +226,10 @@ pub(super) fn parse_continue(line: &[u8]) -> ContinueReply {
     let id = match words.next().map(ReplId::parse) {
         None => None,
         Some(Ok(id)) => Some(id),
-        Some(Err(_)) => return ContinueReply::Nonsense,
+        Some(Err(_)) => return ContinueReply::Malformed,
     };
-    let slot_states = words.find_map(|word| word.strip_prefix(SLOT_STATES.as_bytes())).map(<[u8]>::to_vec);
+    let slot_states =
+        words.find_map(|word| word.strip_prefix(SLOT_STATES_PREFIX.as_bytes())).map(<[u8]>::to_vec);
     ContinueReply::Accepted { id, slot_states }
 }
 

@@ -9,12 +9,12 @@ const CHUNK_SIZE: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct StreamBuffer {
     chunks: VecDeque<Vec<u8>>,
-    bytes: u64,
+    buffered_bytes: u64,
 }
 
 impl StreamBuffer {
     pub(super) fn push(&mut self, mut bytes: &[u8]) {
-        self.bytes += bytes.len() as u64;
+        self.buffered_bytes += bytes.len() as u64;
         while !bytes.is_empty() {
             if self.chunks.back().is_none_or(|last| last.len() >= CHUNK_SIZE) {
                 self.chunks.push_back(Vec::new());
@@ -30,13 +30,13 @@ impl StreamBuffer {
     /// Removes and returns the first chunk; `None` if the buffer is empty.
     pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
         let piece = self.chunks.pop_front()?;
-        self.bytes -= piece.len() as u64;
+        self.buffered_bytes -= piece.len() as u64;
         Some(piece)
     }
 
     /// Returns the number of buffered bytes.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+    pub(super) fn buffered_bytes(&self) -> u64 {
+        self.buffered_bytes
     }
 }
 
@@ -45,16 +45,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffered_bytes_come_back_in_full_parts() {
+    fn buffered_bytes_come_back_in_full_chunks() {
         let mut held = StreamBuffer::default();
         let all: Vec<u8> = (0..300_000u32).map(|number| number as u8).collect();
         for part in all.chunks(7777) {
             held.push(part);
         }
-        assert_eq!(held.bytes(), 300_000);
+        assert_eq!(held.buffered_bytes(), 300_000);
         let pieces: Vec<Vec<u8>> = std::iter::from_fn(|| held.pop()).collect();
         assert!(pieces[..pieces.len() - 1].iter().all(|piece| piece.len() == CHUNK_SIZE));
         assert_eq!(pieces.concat(), all);
-        assert_eq!(held.bytes(), 0);
+        assert_eq!(held.buffered_bytes(), 0);
     }
 }

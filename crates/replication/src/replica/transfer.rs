@@ -10,39 +10,39 @@ use memchr::memmem::Finder;
 
 use super::link::{malformed_reply, refusal_error};
 use super::{LinkError, ReplicaAction};
-use crate::log::Position;
+use crate::log::ReplPosition;
 
-const MARK_LEN: usize = 40;
-const MAX_LINE: usize = 1024;
+const END_MARK_LEN: usize = 40;
+const MAX_FIRST_LINE_LEN: usize = 1024;
 
 #[derive(Debug)]
 enum TransferBody {
-    Length {
+    WithLength {
         missing_bytes: u64,
     },
-    Mark {
+    WithEndMark {
         mark: Box<Finder<'static>>,
         /// The last received bytes, which may be the start of the end mark.
-        undecided: Vec<u8>,
+        possible_mark: Vec<u8>,
     },
 }
 
 #[derive(Debug)]
 pub(super) struct Transfer {
-    position: Position,
+    position: ReplPosition,
     len: Option<u64>,
     /// The received part of the first line.
-    line: Vec<u8>,
+    first_line: Vec<u8>,
     /// The body announced by the first line.
     body: Option<TransferBody>,
 }
 
 impl Transfer {
-    pub(super) fn new(position: Position) -> Self {
-        Self { position, len: None, line: Vec::new(), body: None }
+    pub(super) fn new(position: ReplPosition) -> Self {
+        Self { position, len: None, first_line: Vec::new(), body: None }
     }
 
-    pub(super) fn position(&self) -> Position {
+    pub(super) fn position(&self) -> ReplPosition {
         self.position
     }
 
@@ -65,7 +65,7 @@ impl Transfer {
             },
         };
         match self.body.insert(body) {
-            TransferBody::Length { missing_bytes: missing } => {
+            TransferBody::WithLength { missing_bytes: missing } => {
                 let mut bytes = bytes;
                 let here = usize::try_from(*missing).map_or(bytes.len(), |missing| missing.min(bytes.len()));
                 let rest = bytes.split_off(here);
@@ -74,25 +74,27 @@ impl Transfer {
                 push_snapshot(bytes, out);
                 Ok(done.then_some(rest))
             }
-            TransferBody::Mark { mark, undecided: held } => Ok(take_until_mark(mark, held, bytes, out)),
+            TransferBody::WithEndMark { mark, possible_mark: held } => {
+                Ok(take_until_mark(mark, held, bytes, out))
+            }
         }
     }
 
     /// Parses the first line once it is complete. Returns the announced body and the bytes that follow the line.
     fn parse_first_line(
         &mut self,
-        more: &[u8],
+        received: &[u8],
         out: &mut Vec<ReplicaAction>,
     ) -> Result<Option<(TransferBody, Vec<u8>)>, LinkError> {
-        let mut bytes = std::mem::take(&mut self.line);
-        bytes.extend_from_slice(more);
+        let mut bytes = std::mem::take(&mut self.first_line);
+        bytes.extend_from_slice(received);
         let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let Some(len) = memchr(b'\n', &bytes[start..]) else {
             bytes.drain(..start);
-            if bytes.len() > MAX_LINE {
+            if bytes.len() > MAX_FIRST_LINE_LEN {
                 return Err(malformed_reply(&bytes));
             }
-            self.line = bytes;
+            self.first_line = bytes;
             return Ok(None);
         };
         let rest = bytes.split_off(start + len + 1);
@@ -100,16 +102,16 @@ impl Transfer {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let Some(announced) = line.strip_prefix(b"$") else { return Err(refusal_error(line)) };
         let body = if let Some(mark) = announced.strip_prefix(b"EOF:") {
-            if mark.len() != MARK_LEN {
+            if mark.len() != END_MARK_LEN {
                 return Err(malformed_reply(line));
             }
             let mark = Box::new(Finder::new(mark).into_owned());
-            TransferBody::Mark { mark, undecided: Vec::new() }
+            TransferBody::WithEndMark { mark, possible_mark: Vec::new() }
         } else {
             let len = resp::parse_i64(announced).and_then(|len| u64::try_from(len).ok());
             let len = len.ok_or_else(|| malformed_reply(line))?;
             self.len = Some(len);
-            TransferBody::Length { missing_bytes: len }
+            TransferBody::WithLength { missing_bytes: len }
         };
         out.push(ReplicaAction::BeginTransfer { position: self.position, len: self.len });
         Ok(Some((body, rest)))
@@ -118,29 +120,29 @@ impl Transfer {
 
 fn take_until_mark(
     mark: &Finder<'static>,
-    held: &mut Vec<u8>,
+    possible_mark: &mut Vec<u8>,
     bytes: Vec<u8>,
     out: &mut Vec<ReplicaAction>,
 ) -> Option<Vec<u8>> {
-    let mut all = std::mem::take(held);
+    let mut all = std::mem::take(possible_mark);
     if all.is_empty() {
         all = bytes;
     } else {
         all.extend_from_slice(&bytes);
     }
     if let Some(place) = mark.find(&all) {
-        let rest = all.split_off(place + MARK_LEN);
+        let rest = all.split_off(place + END_MARK_LEN);
         all.truncate(place);
         push_snapshot(all, out);
         return Some(rest);
     }
-    *held = all.split_off(all.len().saturating_sub(MARK_LEN - 1));
+    *possible_mark = all.split_off(all.len().saturating_sub(END_MARK_LEN - 1));
     push_snapshot(all, out);
     None
 }
 
 fn push_snapshot(bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
     if !bytes.is_empty() {
-        out.push(ReplicaAction::Snapshot(bytes));
+        out.push(ReplicaAction::SnapshotBytes(bytes));
     }
 }

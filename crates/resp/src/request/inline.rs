@@ -5,7 +5,11 @@
 use super::{ArgSpan, ProtocolError};
 
 /// Unquotes the words of `line` in place and appends their ranges. `base_offset` is added to their offsets in the line.
-pub(super) fn split_words(line: &mut [u8], base: u32, words: &mut Vec<ArgSpan>) -> Result<(), ProtocolError> {
+pub(super) fn split_words(
+    line: &mut [u8],
+    base_offset: u32,
+    words: &mut Vec<ArgSpan>,
+) -> Result<(), ProtocolError> {
     let mut read = 0;
     loop {
         while line.get(read).is_some_and(|byte| is_space(*byte)) {
@@ -28,15 +32,19 @@ pub(super) fn split_words(line: &mut [u8], base: u32, words: &mut Vec<ArgSpan>) 
                 }
             }
         }
-        words.push((base + start as u32, (write - start) as u32));
+        words.push((base_offset + start as u32, (write - start) as u32));
     }
 }
 
 /// Unquotes the string whose opening quote is at `read_offset`. Returns the offsets at which reading and writing
 /// continue.
-fn unquote(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usize), ProtocolError> {
-    let quote = line[read];
-    let mut read = read + 1;
+fn unquote(
+    line: &mut [u8],
+    read_offset: usize,
+    mut write_offset: usize,
+) -> Result<(usize, usize), ProtocolError> {
+    let quote = line[read_offset];
+    let mut read = read_offset + 1;
     loop {
         let Some(&byte) = line.get(read) else { return Err(ProtocolError::UnbalancedQuotes) };
         // A backslash before the last quote of a line is a plain character.
@@ -49,12 +57,12 @@ fn unquote(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usi
             (b'\\', Some(next)) if quote == b'"' => (unescape(next), 2),
             (b'\\', Some(b'\'')) if quote == b'\'' => (b'\'', 2),
             _ if byte == quote => {
-                return Ok((read + 1, write));
+                return Ok((read + 1, write_offset));
             }
             _ => (byte, 1),
         };
-        line[write] = value;
-        write += 1;
+        line[write_offset] = value;
+        write_offset += 1;
         read += taken;
     }
 }
@@ -75,7 +83,7 @@ fn unescape(byte: u8) -> u8 {
     }
 }
 
-fn parse_hex_pair(line: &[u8], at: usize) -> Option<u8> {
+fn parse_hex_pair(line: &[u8], offset: usize) -> Option<u8> {
     let digit = |index: usize| char::from(*line.get(index)?).to_digit(16);
-    Some((digit(at)? * 16 + digit(at + 1)?) as u8)
+    Some((digit(offset)? * 16 + digit(offset + 1)?) as u8)
 }

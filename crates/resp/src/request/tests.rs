@@ -6,10 +6,10 @@ fn parse_all(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, ParseProgress) {
     let mut buffer = input.to_vec();
     let mut batch = Batch::default();
     let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
-    (requests(&batch, &buffer), parsed)
+    (collect_requests(&batch, &buffer), parsed)
 }
 
-fn requests(batch: &Batch, buffer: &[u8]) -> Vec<Vec<Vec<u8>>> {
+fn collect_requests(batch: &Batch, buffer: &[u8]) -> Vec<Vec<Vec<u8>>> {
     (0..batch.len()).map(|index| batch.args(index, buffer).iter().map(<[u8]>::to_vec).collect()).collect()
 }
 
@@ -20,8 +20,8 @@ fn parse_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Vec<Vec<u8>>
         buffer.extend_from_slice(piece);
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut buffer, &mut batch, &ParseLimits::default());
-        all.extend(requests(&batch, &buffer));
-        buffer.drain(..parsed.consumed);
+        all.extend(collect_requests(&batch, &buffer));
+        buffer.drain(..parsed.consumed_bytes);
         if parsed.error.is_some() {
             return (all, parsed.error);
         }
@@ -29,17 +29,20 @@ fn parse_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Vec<Vec<u8>>
     (all, None)
 }
 
-fn words(request: &[&str]) -> Vec<Vec<u8>> {
+fn to_byte_words(request: &[&str]) -> Vec<Vec<u8>> {
     request.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
 #[test]
-fn parses_pipeline_of_both_forms() {
+fn parses_pipeline_of_inline_and_multibulk_requests() {
     let complete = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\nping\r\n\r\n*0\r\n*-1\r\nset a \"b c\"\r\n";
     let (found, parsed) = parse_all(format!("{complete}*1\r\n$4\r\nPI").as_bytes());
-    assert_eq!(found, [words(&["GET", "k"]), words(&["ping"]), words(&["set", "a", "b c"])]);
+    assert_eq!(
+        found,
+        [to_byte_words(&["GET", "k"]), to_byte_words(&["ping"]), to_byte_words(&["set", "a", "b c"])]
+    );
     assert_eq!(parsed.error, None);
-    assert_eq!(parsed.consumed, complete.len());
+    assert_eq!(parsed.consumed_bytes, complete.len());
 }
 
 #[test]
@@ -59,7 +62,7 @@ fn reports_missing_argument_bytes() {
             let (mut parser, mut buffer) = (Parser::new(), format!("{before}{bytes}").into_bytes());
             let parsed = parser.parse(&mut buffer, &mut Batch::default(), &ParseLimits::default());
             assert_eq!(
-                parser.missing_argument_bytes(&buffer[parsed.consumed..]),
+                parser.missing_argument_bytes(&buffer[parsed.consumed_bytes..]),
                 missing,
                 "{before:?} {bytes:?}"
             );
@@ -92,13 +95,13 @@ fn inline_requests_support_quoting() {
 #[test]
 fn vertical_tab_does_not_end_a_word() {
     let (requests, _) = parse_all(b"\x0b\x0cECHO x\x0by\x0c \"a\"\x0bb\r\n");
-    assert_eq!(requests, [words(&["ECHO", "x\x0by\x0c", "a\x0bb"])]);
+    assert_eq!(requests, [to_byte_words(&["ECHO", "x\x0by\x0c", "a\x0bb"])]);
 }
 
 #[test]
 fn malformed_requests_give_specific_errors() {
     use ProtocolError::*;
-    let long = "a".repeat(MAX_LINE + 1);
+    let long = "a".repeat(MAX_LINE_LEN + 1);
     let table: Vec<(String, ProtocolError)> = vec![
         ("*x\r\n".into(), InvalidMultibulkLength),
         ("*2147483648\r\n".into(), InvalidMultibulkLength),
@@ -124,17 +127,17 @@ fn malformed_requests_give_specific_errors() {
     ];
     for (input, error) in table {
         let (found, parsed) = parse_all(format!("*1\r\n$4\r\nPING\r\n{input}").as_bytes());
-        assert_eq!(found, [words(&["PING"])], "what came before is still served");
+        assert_eq!(found, [to_byte_words(&["PING"])], "what came before is still served");
         assert_eq!(parsed.error, Some(error), "{}", &input[..input.len().min(30)]);
     }
 }
 
 /// A TLS handshake on the plain port contains a NUL, so the client gets no reply until it exceeds the line limit.
 #[test]
-fn nul_hides_the_end_of_an_inline_request() {
+fn inline_request_with_nul_gets_no_reply() {
     let (found, parsed) = parse_all(b"\x16\x03\x01\x00\x05\r\nPING\r\n");
-    assert_eq!((found.len(), parsed.consumed, parsed.error), (0, 0, None));
-    let (_, parsed) = parse_all(&[b"\x16\x03\x01\x00\r\n".as_slice(), &[b'x'; MAX_LINE]].concat());
+    assert_eq!((found.len(), parsed.consumed_bytes, parsed.error), (0, 0, None));
+    let (_, parsed) = parse_all(&[b"\x16\x03\x01\x00\r\n".as_slice(), &[b'x'; MAX_LINE_LEN]].concat());
     assert_eq!(parsed.error, Some(ProtocolError::TooBigInlineRequest));
 }
 
@@ -142,17 +145,17 @@ fn nul_hides_the_end_of_an_inline_request() {
 fn parse_stops_at_the_request_limit() {
     let mut buffer = b"PING\r\n*1\r\n$4\r\nPING\r\nPING\r\n".to_vec();
     let (mut batch, mut parser) = (Batch::default(), Parser::new());
-    let limits = ParseLimits { requests: 2, ..ParseLimits::default() };
-    assert_eq!(parser.parse(&mut buffer, &mut batch, &limits).consumed, 20);
+    let limits = ParseLimits { max_requests: 2, ..ParseLimits::default() };
+    assert_eq!(parser.parse(&mut buffer, &mut batch, &limits).consumed_bytes, 20);
     assert_eq!(batch.len(), 2);
     buffer.drain(..20);
     batch.clear();
-    assert_eq!(parser.parse(&mut buffer, &mut batch, &limits).consumed, 6);
+    assert_eq!(parser.parse(&mut buffer, &mut batch, &limits).consumed_bytes, 6);
 }
 
 #[test]
 fn unauthenticated_clients_have_tight_limits() {
-    let limits = ParseLimits { authenticated: false, ..ParseLimits::default() };
+    let limits = ParseLimits { is_authenticated: false, ..ParseLimits::default() };
     let parse = |input: &str| {
         Parser::new().parse(&mut input.as_bytes().to_vec(), &mut Batch::default(), &limits).error
     };
@@ -166,13 +169,13 @@ fn huge_announced_count_reserves_no_memory() {
     let mut parser = Parser::new();
     let parsed =
         parser.parse(&mut b"*2147483647\r\n".to_vec(), &mut Batch::default(), &ParseLimits::default());
-    assert_eq!(parsed, ParseProgress { consumed: 0, error: None });
+    assert_eq!(parsed, ParseProgress { consumed_bytes: 0, error: None });
     assert_eq!(parser.spans.capacity(), 0);
 }
 
 /// Requests in canonical form are forwarded without encoding them again.
 #[test]
-fn wire_bytes_exist_only_for_canonical_requests() {
+fn only_canonical_requests_have_wire_bytes() {
     let table: &[(&[u8], bool)] = &[
         (b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", true),
         (b"*1\r\n$0\r\n\r\n", true),
@@ -213,7 +216,7 @@ fn unexecuted_inline_requests_are_restored() {
     let (batch, words, error) = parse(&mut buffer);
     assert_eq!((words.len(), error), (4, Some(ProtocolError::UnbalancedQuotes)));
     for done in 0..=4 {
-        let (mut buffer, from) = (buffer.clone(), batch.consumed(done));
+        let (mut buffer, from) = (buffer.clone(), batch.consumed_bytes(done));
         batch.restore_inline_requests(from, &mut buffer);
         assert_eq!(buffer[from..], came[from..]);
         assert_eq!(parse(&mut buffer[from..]).1, words[done..]);
@@ -280,11 +283,11 @@ fn memory_for_many_arguments_is_freed() {
     encode_request(&mut wire, (0..100_000).map(|_| &b"x"[..]).collect::<Vec<_>>().iter().copied());
     let (mut parser, mut batch) = (Parser::new(), Batch::default());
     let half = wire.len() / 2;
-    assert_eq!(parser.parse(&mut wire[..half], &mut batch, &ParseLimits::default()).consumed, 0);
-    assert!(parser.bytes() >= 40_000 * size_of::<ArgSpan>());
+    assert_eq!(parser.parse(&mut wire[..half], &mut batch, &ParseLimits::default()).consumed_bytes, 0);
+    assert!(parser.heap_bytes() >= 40_000 * size_of::<ArgSpan>());
     let len = wire.len();
-    assert_eq!(parser.parse(&mut wire, &mut batch, &ParseLimits::default()).consumed, len);
-    assert_eq!((parser.bytes(), batch.args(0, &wire).len()), (0, 100_000));
-    batch.release_large();
-    assert!(batch.is_empty() && batch.spans.capacity() <= MAX_KEPT_BATCH_SPANS);
+    assert_eq!(parser.parse(&mut wire, &mut batch, &ParseLimits::default()).consumed_bytes, len);
+    assert_eq!((parser.heap_bytes(), batch.args(0, &wire).len()), (0, 100_000));
+    batch.release_large_buffers();
+    assert!(batch.is_empty() && batch.spans.capacity() <= MAX_RETAINED_BATCH_SPANS);
 }

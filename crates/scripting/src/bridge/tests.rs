@@ -6,7 +6,7 @@ use resp::Value;
 
 use super::*;
 use crate::interpreter::ReplicationTargets;
-use crate::tests::{interpreter, run_with_host};
+use crate::tests::{new_interpreter, run_with_host};
 
 /// A server that gives the same reply to every command and records the requests.
 #[derive(Default)]
@@ -55,12 +55,12 @@ const FORMAT_VALUE: &str = "
 
 /// Generates a random reply in wire format and in the notation of `FORMAT_VALUE`. `random_below` returns a number below
 /// its argument.
-fn random_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>, String) {
+fn random_reply(random_below: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>, String) {
     let kinds = if depth < 4 { 12 } else { 9 };
-    let text = ["", "a", "two words", "\u{e9}\0\r\n", "12"][draw(5)];
-    let line = ["OK", "two words", "7"][draw(3)];
-    let number = draw(2000) as i64 - 1000;
-    match draw(kinds) {
+    let text = ["", "a", "two words", "\u{e9}\0\r\n", "12"][random_below(5)];
+    let line = ["OK", "two words", "7"][random_below(3)];
+    let number = random_below(2000) as i64 - 1000;
+    match random_below(kinds) {
         0 => (format!(":{number}\r\n").into(), format!("number:{number}")),
         1 => (b"$-1\r\n".to_vec(), "boolean:false".to_owned()),
         2 => (b"*-1\r\n".to_vec(), "boolean:false".to_owned()),
@@ -75,20 +75,20 @@ fn random_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>,
         }
         // Lists must not contain nil, because a nil ends a list in Lua.
         9 => {
-            let items: Vec<_> = (0..draw(4)).map(|_| random_reply(draw, depth + 1)).collect();
+            let items: Vec<_> = (0..random_below(4)).map(|_| random_reply(random_below, depth + 1)).collect();
             let wire: Vec<u8> = items.iter().flat_map(|(wire, _)| wire.clone()).collect();
             let shown: Vec<&str> = items.iter().map(|(_, shown)| &**shown).collect();
-            let head = format!("{}{}\r\n", ["*", ">"][draw(2)], items.len());
+            let head = format!("{}{}\r\n", ["*", ">"][random_below(2)], items.len());
             ([head.into_bytes(), wire].concat(), format!("list[{}]", shown.join(";")))
         }
         which => {
             let is_map = which == 10;
             let (mut wire, mut parts) = (Vec::new(), Vec::new());
-            let count = draw(4);
+            let count = random_below(4);
             for index in 0..count {
                 wire.extend(format!("$2\r\nk{index}\r\n").bytes());
                 let (value, shown) = match is_map {
-                    true => random_reply(draw, depth + 1),
+                    true => random_reply(random_below, depth + 1),
                     false => (Vec::new(), "boolean:true".to_owned()),
                 };
                 wire.extend(value);
@@ -104,7 +104,7 @@ fn random_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>,
 
 #[test]
 fn replies_match_naive_conversion() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     let mut state = 1_u64;
     let mut draw = |below: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -121,7 +121,7 @@ fn replies_match_naive_conversion() {
 
 #[test]
 fn command_arguments_are_passed_unchanged() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     let mut host = FixedReply { wire: b"+OK\r\n".to_vec(), ..FixedReply::default() };
     let script = "return redis.call('a\\0b', 12, -0.0, 1.5, 2^53, 1e300, '', -7)";
     run_with_host(&mut interpreter, script, &mut host).expect("it runs");
@@ -146,7 +146,7 @@ fn command_arguments_are_passed_unchanged() {
 
 #[test]
 fn call_raises_and_pcall_returns_errors() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     let mut host = FixedReply { wire: b"-ERR no luck\r\n".to_vec(), ..FixedReply::default() };
     let raised = run_with_host(&mut interpreter, "return redis.call('x')", &mut host);
     assert!(
@@ -172,7 +172,7 @@ fn call_raises_and_pcall_returns_errors() {
 /// Lua. In both cases the next script runs normally.
 #[test]
 fn stops_and_panics_leave_clean_state() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     for script in ["redis.call('x')", "while true do pcall(redis.call, 'x') end", "redis.pcall('x') return 1"]
     {
         let mut host = FixedReply { stops_script: true, ..FixedReply::default() };
@@ -195,7 +195,7 @@ fn stops_and_panics_leave_clean_state() {
 /// A reply that exceeds Lua's memory limit fails the script and has no other effect.
 #[test]
 fn oversized_reply_fails_script() {
-    let mut interpreter = interpreter();
+    let mut interpreter = new_interpreter();
     interpreter.limit_memory(Some(1));
     let large = [&b"$20000000\r\n"[..], &vec![b'x'; 20_000_000], b"\r\n"].concat();
     let many = [&b"*2000000\r\n"[..], &b":1\r\n".repeat(2_000_000)].concat();

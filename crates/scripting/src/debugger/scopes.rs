@@ -19,7 +19,7 @@ const MAX_DEPTH: usize = 180;
 
 /// An instrumented script.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Instrumented {
+pub(super) struct InstrumentedScript {
     pub(super) text: Vec<u8>,
     /// Lines that begin with an inserted call.
     pub(super) scope_report_lines: HashSet<usize>,
@@ -32,7 +32,7 @@ pub(super) struct InvalidLua;
 type ParseResult<T = ()> = Result<T, InvalidLua>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum TokenKind {
     Name,
     Keyword,
     Text,
@@ -43,7 +43,7 @@ enum Kind {
 
 #[derive(Debug, Clone, Copy)]
 struct Token<'a> {
-    kind: Kind,
+    kind: TokenKind,
     text: &'a [u8],
     start: usize,
     line: usize,
@@ -55,12 +55,12 @@ const KEYWORDS: [&str; 21] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
     "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
-const BINARY: [&str; 15] =
+const BINARY_OPERATORS: [&str; 15] =
     ["+", "-", "*", "/", "^", "%", "..", "<", "<=", ">", ">=", "==", "~=", "and", "or"];
 
 /// Instruments a script, whose shebang may already be removed from the first line.
-pub(super) fn instrument(text: &[u8]) -> ParseResult<Instrumented> {
-    let tokens = tokens(text)?;
+pub(super) fn instrument(text: &[u8]) -> ParseResult<InstrumentedScript> {
+    let tokens = tokenize(text)?;
     let mut parser = Parser {
         tokens,
         position: 0,
@@ -69,8 +69,8 @@ pub(super) fn instrument(text: &[u8]) -> ParseResult<Instrumented> {
         inserted_calls: Vec::new(),
         scope_report_lines: HashSet::new(),
     };
-    parser.block()?;
-    if parser.current().kind != Kind::End {
+    parser.parse_block()?;
+    if parser.current().kind != TokenKind::End {
         return Err(InvalidLua);
     }
     let mut changed = Vec::with_capacity(text.len() * 2);
@@ -81,11 +81,11 @@ pub(super) fn instrument(text: &[u8]) -> ParseResult<Instrumented> {
         from = *place;
     }
     changed.extend_from_slice(&text[from..]);
-    Ok(Instrumented { text: changed, scope_report_lines: parser.scope_report_lines })
+    Ok(InstrumentedScript { text: changed, scope_report_lines: parser.scope_report_lines })
 }
 
 /// If a long bracket (`[[...]]`, `[=[...]=]` and so on) starts at `start`, returns its end.
-fn long_bracket(text: &[u8], start: usize) -> Option<ParseResult<usize>> {
+fn long_bracket_end(text: &[u8], start: usize) -> Option<ParseResult<usize>> {
     let level = text[start + 1..].iter().take_while(|byte| **byte == b'=').count();
     if text.get(start + 1 + level) != Some(&b'[') {
         return None;
@@ -98,7 +98,7 @@ fn long_bracket(text: &[u8], start: usize) -> Option<ParseResult<usize>> {
 }
 
 /// Returns the end of the quoted string that starts at `start`.
-fn quoted(text: &[u8], start: usize) -> ParseResult<usize> {
+fn quoted_string_end(text: &[u8], start: usize) -> ParseResult<usize> {
     let mut at = start + 1;
     loop {
         match text.get(at) {
@@ -111,16 +111,16 @@ fn quoted(text: &[u8], start: usize) -> ParseResult<usize> {
 }
 
 /// Returns the end of the comment that starts at `start`.
-fn comment(text: &[u8], start: usize) -> ParseResult<usize> {
+fn comment_end(text: &[u8], start: usize) -> ParseResult<usize> {
     if text.get(start + 2) == Some(&b'[')
-        && let Some(end) = long_bracket(text, start + 2)
+        && let Some(end) = long_bracket_end(text, start + 2)
     {
         return end;
     }
     Ok(text[start..].iter().position(|byte| *byte == b'\n').map_or(text.len(), |end| start + end))
 }
 
-fn tokens(text: &[u8]) -> ParseResult<Vec<Token<'_>>> {
+fn tokenize(text: &[u8]) -> ParseResult<Vec<Token<'_>>> {
     let (mut tokens, mut at, mut line, mut first) = (Vec::new(), 0, 1, true);
     while at < text.len() {
         let byte = text[at];
@@ -135,7 +135,7 @@ fn tokens(text: &[u8]) -> ParseResult<Vec<Token<'_>>> {
                 continue;
             }
             b'-' if rest.starts_with(b"--") => {
-                let end = comment(text, at)?;
+                let end = comment_end(text, at)?;
                 line += text[at..end].iter().filter(|byte| **byte == b'\n').count();
                 at = end;
                 continue;
@@ -144,32 +144,32 @@ fn tokens(text: &[u8]) -> ParseResult<Vec<Token<'_>>> {
                 let len =
                     rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
                 let keyword = KEYWORDS.iter().any(|word| word.as_bytes() == &rest[..len]);
-                (if keyword { Kind::Keyword } else { Kind::Name }, at + len)
+                (if keyword { TokenKind::Keyword } else { TokenKind::Name }, at + len)
             }
-            b'0'..=b'9' => (Kind::Number, at + number(rest)),
-            b'.' if rest.get(1).is_some_and(u8::is_ascii_digit) => (Kind::Number, at + number(rest)),
-            b'"' | b'\'' => (Kind::Text, quoted(text, at)?),
-            b'[' => match long_bracket(text, at) {
-                Some(end) => (Kind::Text, end?),
-                None => (Kind::Symbol, at + 1),
+            b'0'..=b'9' => (TokenKind::Number, at + number_len(rest)),
+            b'.' if rest.get(1).is_some_and(u8::is_ascii_digit) => (TokenKind::Number, at + number_len(rest)),
+            b'"' | b'\'' => (TokenKind::Text, quoted_string_end(text, at)?),
+            b'[' => match long_bracket_end(text, at) {
+                Some(end) => (TokenKind::Text, end?),
+                None => (TokenKind::Symbol, at + 1),
             },
             _ => {
                 let long = ["...", "..", "==", "~=", "<=", ">="]
                     .iter()
                     .find(|sign| rest.starts_with(sign.as_bytes()));
-                (Kind::Symbol, at + long.map_or(1, |sign| sign.len()))
+                (TokenKind::Symbol, at + long.map_or(1, |sign| sign.len()))
             }
         };
         tokens.push(Token { kind, text: &text[at..end], start: at, line, is_first_of_line: first });
         line += text[at..end].iter().filter(|byte| **byte == b'\n').count();
         (at, first) = (end, false);
     }
-    tokens.push(Token { kind: Kind::End, text: b"", start: text.len(), line, is_first_of_line: first });
+    tokens.push(Token { kind: TokenKind::End, text: b"", start: text.len(), line, is_first_of_line: first });
     Ok(tokens)
 }
 
 /// The length of a number token.
-fn number(text: &[u8]) -> usize {
+fn number_len(text: &[u8]) -> usize {
     let mut len = 0;
     while let Some(&byte) = text.get(len) {
         let sign = matches!(byte, b'+' | b'-') && matches!(text[len.saturating_sub(1)], b'e' | b'E');
@@ -204,7 +204,8 @@ impl<'a> Parser<'a> {
     }
 
     fn is_next(&self, word: &str) -> bool {
-        matches!(self.current().kind, Kind::Keyword | Kind::Symbol) && self.current().text == word.as_bytes()
+        matches!(self.current().kind, TokenKind::Keyword | TokenKind::Symbol)
+            && self.current().text == word.as_bytes()
     }
 
     fn skip(&mut self, word: &str) -> bool {
@@ -219,8 +220,8 @@ impl<'a> Parser<'a> {
         if self.skip(word) { Ok(()) } else { Err(InvalidLua) }
     }
 
-    fn name(&mut self) -> ParseResult<&'a [u8]> {
-        if self.current().kind == Kind::Name { Ok(self.next().text) } else { Err(InvalidLua) }
+    fn expect_name(&mut self) -> ParseResult<&'a [u8]> {
+        if self.current().kind == TokenKind::Name { Ok(self.next().text) } else { Err(InvalidLua) }
     }
 
     fn own_variables(&mut self) -> &mut Vec<&'a [u8]> {
@@ -228,7 +229,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Inserts a call at this text position that reports the variables in scope.
-    fn insert_call(&mut self, place: usize) {
+    fn insert_call(&mut self, position: usize) {
         let (own, outer) = self.locals.split_last().expect("the script's own are always there");
         let own = &own[own.len().saturating_sub(MAX_OWN_VARIABLES)..];
         let outer: Vec<&[u8]> = outer.iter().flatten().copied().collect();
@@ -241,16 +242,16 @@ impl<'a> Parser<'a> {
             call.extend_from_slice(name);
         }
         call.extend_from_slice(b" end); ");
-        self.inserted_calls.push((place, call));
+        self.inserted_calls.push((position, call));
     }
 
-    fn block(&mut self) -> ParseResult {
+    fn parse_block(&mut self) -> ParseResult {
         self.parse_nested(|this| {
             let known = this.own_variables().len();
             let mut first = true;
             loop {
                 let token = this.current();
-                let ends = token.kind == Kind::End
+                let ends = token.kind == TokenKind::End
                     || ["else", "elseif", "end", "until"].iter().any(|word| this.is_next(word));
                 if ends {
                     break;
@@ -267,7 +268,7 @@ impl<'a> Parser<'a> {
                     }
                 }
                 first = false;
-                if this.statement()? {
+                if this.parse_statement()? {
                     break;
                 }
             }
@@ -287,69 +288,69 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses a statement. Returns whether it must be the last of its block.
-    fn statement(&mut self) -> ParseResult<bool> {
+    fn parse_statement(&mut self) -> ParseResult<bool> {
         let token = self.next();
         match (token.kind, token.text) {
-            (Kind::Keyword, b"if") => self.if_branches()?,
-            (Kind::Keyword, b"while") => {
-                self.expression()?;
+            (TokenKind::Keyword, b"if") => self.parse_if_branches()?,
+            (TokenKind::Keyword, b"while") => {
+                self.parse_expression()?;
                 self.expect("do")?;
-                self.block()?;
+                self.parse_block()?;
                 self.expect("end")?;
             }
-            (Kind::Keyword, b"do") => {
-                self.block()?;
+            (TokenKind::Keyword, b"do") => {
+                self.parse_block()?;
                 self.expect("end")?;
             }
-            (Kind::Keyword, b"for") => self.for_loop()?,
-            (Kind::Keyword, b"repeat") => {
-                self.block()?;
+            (TokenKind::Keyword, b"for") => self.parse_for_loop()?,
+            (TokenKind::Keyword, b"repeat") => {
+                self.parse_block()?;
                 self.expect("until")?;
-                self.expression()?;
+                self.parse_expression()?;
             }
-            (Kind::Keyword, b"function") => {
-                self.name()?;
+            (TokenKind::Keyword, b"function") => {
+                self.expect_name()?;
                 let mut method = false;
                 while self.is_next(".") || self.is_next(":") {
                     method = self.next().text == b":";
-                    self.name()?;
+                    self.expect_name()?;
                 }
-                self.function_body(method)?;
+                self.parse_function_body(method)?;
             }
-            (Kind::Keyword, b"local") => self.local_statement()?,
-            (Kind::Keyword, b"return") => {
-                let ends = self.current().kind == Kind::End
+            (TokenKind::Keyword, b"local") => self.parse_local_statement()?,
+            (TokenKind::Keyword, b"return") => {
+                let ends = self.current().kind == TokenKind::End
                     || ["else", "elseif", "end", "until", ";"].iter().any(|word| self.is_next(word));
                 if !ends {
-                    self.expressions()?;
+                    self.parse_expressions()?;
                 }
                 self.skip(";");
                 return Ok(true);
             }
-            (Kind::Keyword, b"break") => {
+            (TokenKind::Keyword, b"break") => {
                 self.skip(";");
                 return Ok(true);
             }
             _ => {
                 self.position -= 1;
-                self.assignment_or_call()?;
+                self.parse_assignment_or_call()?;
             }
         }
         self.skip(";");
         Ok(false)
     }
 
-    fn if_branches(&mut self) -> ParseResult {
-        self.expression()?;
+    fn parse_if_branches(&mut self) -> ParseResult {
+        self.parse_expression()?;
         self.expect("then")?;
-        self.block()?;
+        self.parse_block()?;
         loop {
             if self.skip("elseif") {
-                self.expression()?;
+                self.parse_expression()?;
                 self.expect("then")?;
-                self.block()?;
+                self.parse_block()?;
             } else if self.skip("else") {
-                self.block()?;
+                self.parse_block()?;
                 return self.expect("end");
             } else {
                 return self.expect("end");
@@ -357,35 +358,35 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn for_loop(&mut self) -> ParseResult {
-        let mut names = vec![self.name()?];
+    fn parse_for_loop(&mut self) -> ParseResult {
+        let mut names = vec![self.expect_name()?];
         while self.skip(",") {
-            names.push(self.name()?);
+            names.push(self.expect_name()?);
         }
         if !self.skip("in") {
             self.expect("=")?;
         }
-        self.expressions()?;
+        self.parse_expressions()?;
         self.expect("do")?;
         let known = self.own_variables().len();
         self.own_variables().extend(names);
-        self.block()?;
+        self.parse_block()?;
         self.own_variables().truncate(known);
         self.expect("end")
     }
 
-    fn local_statement(&mut self) -> ParseResult {
+    fn parse_local_statement(&mut self) -> ParseResult {
         if self.skip("function") {
-            let name = self.name()?;
+            let name = self.expect_name()?;
             self.own_variables().push(name);
-            return self.function_body(false);
+            return self.parse_function_body(false);
         }
-        let mut names = vec![self.name()?];
+        let mut names = vec![self.expect_name()?];
         while self.skip(",") {
-            names.push(self.name()?);
+            names.push(self.expect_name()?);
         }
         if self.skip("=") {
-            self.expressions()?;
+            self.parse_expressions()?;
         }
         self.own_variables().extend(names);
         // The call is inserted after the statement, whose last token is the previous token.
@@ -395,15 +396,15 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the parameters and the body of a function.
-    fn function_body(&mut self, method: bool) -> ParseResult {
+    fn parse_function_body(&mut self, is_method: bool) -> ParseResult {
         self.expect("(")?;
-        let mut names: Vec<&[u8]> = if method { vec![b"self"] } else { Vec::new() };
+        let mut names: Vec<&[u8]> = if is_method { vec![b"self"] } else { Vec::new() };
         if !self.is_next(")") {
             loop {
                 if self.skip("...") {
                     break;
                 }
-                names.push(self.name()?);
+                names.push(self.expect_name()?);
                 if !self.skip(",") {
                     break;
                 }
@@ -411,34 +412,34 @@ impl<'a> Parser<'a> {
         }
         self.expect(")")?;
         self.locals.push(names);
-        let outcome = self.block();
+        let outcome = self.parse_block();
         self.locals.pop();
         outcome?;
         self.expect("end")
     }
 
-    fn assignment_or_call(&mut self) -> ParseResult {
-        self.primary()?;
+    fn parse_assignment_or_call(&mut self) -> ParseResult {
+        self.parse_primary_expression()?;
         while self.skip(",") {
-            self.primary()?;
+            self.parse_primary_expression()?;
         }
-        if self.skip("=") { self.expressions() } else { Ok(()) }
+        if self.skip("=") { self.parse_expressions() } else { Ok(()) }
     }
 
-    fn expressions(&mut self) -> ParseResult {
-        self.expression()?;
+    fn parse_expressions(&mut self) -> ParseResult {
+        self.parse_expression()?;
         while self.skip(",") {
-            self.expression()?;
+            self.parse_expression()?;
         }
         Ok(())
     }
 
-    fn expression(&mut self) -> ParseResult {
+    fn parse_expression(&mut self) -> ParseResult {
         self.parse_nested(|this| {
             loop {
                 while this.skip("not") || this.skip("-") || this.skip("#") {}
-                this.simple_expression()?;
-                if !BINARY.iter().any(|sign| this.is_next(sign)) {
+                this.parse_simple_expression()?;
+                if !BINARY_OPERATORS.iter().any(|sign| this.is_next(sign)) {
                     return Ok(());
                 }
                 this.next();
@@ -446,75 +447,77 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn simple_expression(&mut self) -> ParseResult {
+    fn parse_simple_expression(&mut self) -> ParseResult {
         let token = self.current();
         match (token.kind, token.text) {
-            (Kind::Number | Kind::Text, _)
-            | (Kind::Keyword, b"nil" | b"true" | b"false")
-            | (Kind::Symbol, b"...") => {
+            (TokenKind::Number | TokenKind::Text, _)
+            | (TokenKind::Keyword, b"nil" | b"true" | b"false")
+            | (TokenKind::Symbol, b"...") => {
                 self.next();
                 Ok(())
             }
-            (Kind::Symbol, b"{") => self.table(),
-            (Kind::Keyword, b"function") => {
+            (TokenKind::Symbol, b"{") => self.parse_table(),
+            (TokenKind::Keyword, b"function") => {
                 self.next();
-                self.function_body(false)
+                self.parse_function_body(false)
             }
-            _ => self.primary(),
+            _ => self.parse_primary_expression(),
         }
     }
 
-    fn primary(&mut self) -> ParseResult {
+    fn parse_primary_expression(&mut self) -> ParseResult {
         if self.skip("(") {
-            self.expression()?;
+            self.parse_expression()?;
             self.expect(")")?;
         } else {
-            self.name()?;
+            self.expect_name()?;
         }
         loop {
             if self.skip(".") {
-                self.name()?;
+                self.expect_name()?;
             } else if self.skip("[") {
-                self.expression()?;
+                self.parse_expression()?;
                 self.expect("]")?;
             } else if self.skip(":") {
-                self.name()?;
-                self.arguments()?;
-            } else if self.is_next("(") || self.is_next("{") || self.current().kind == Kind::Text {
-                self.arguments()?;
+                self.expect_name()?;
+                self.parse_arguments()?;
+            } else if self.is_next("(") || self.is_next("{") || self.current().kind == TokenKind::Text {
+                self.parse_arguments()?;
             } else {
                 return Ok(());
             }
         }
     }
 
-    fn arguments(&mut self) -> ParseResult {
+    fn parse_arguments(&mut self) -> ParseResult {
         if self.is_next("{") {
-            return self.table();
+            return self.parse_table();
         }
-        if self.current().kind == Kind::Text {
+        if self.current().kind == TokenKind::Text {
             self.next();
             return Ok(());
         }
         self.expect("(")?;
         if !self.is_next(")") {
-            self.expressions()?;
+            self.parse_expressions()?;
         }
         self.expect(")")
     }
 
-    fn table(&mut self) -> ParseResult {
+    fn parse_table(&mut self) -> ParseResult {
         self.parse_nested(|this| {
             this.expect("{")?;
             while !this.is_next("}") {
                 if this.skip("[") {
-                    this.expression()?;
+                    this.parse_expression()?;
                     this.expect("]")?;
                     this.expect("=")?;
-                } else if this.current().kind == Kind::Name && this.tokens[this.position + 1].text == b"=" {
+                } else if this.current().kind == TokenKind::Name
+                    && this.tokens[this.position + 1].text == b"="
+                {
                     this.position += 2;
                 }
-                this.expression()?;
+                this.parse_expression()?;
                 if !this.skip(",") && !this.skip(";") {
                     break;
                 }

@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 10;
 /// Number of significant digits of a printed number.
 const NUMBER_DIGITS: usize = 6;
 
-fn quoted(bytes: &[u8]) -> String {
+fn quote(bytes: &[u8]) -> String {
     let mut text = "\"".to_owned();
     for &byte in bytes {
         match byte {
@@ -59,7 +59,7 @@ fn append_value(text: &mut Vec<u8>, value: &Value, depth: usize) {
 
 /// Returns the table behind a proxy that the prelude created to freeze a table such as `redis`. Returns any other table
 /// itself.
-fn behind_proxy(table: &Table) -> Table {
+fn unwrap_proxy(table: &Table) -> Table {
     let real = || {
         let metatable = table.metatable().filter(|_| table.is_empty())?;
         let is_frozen = matches!(metatable.raw_get("__metatable"), Ok(Value::Boolean(false)));
@@ -69,7 +69,7 @@ fn behind_proxy(table: &Table) -> Table {
 }
 
 fn append_table(text: &mut Vec<u8>, table: &Table, depth: usize) {
-    let table = &behind_proxy(table);
+    let table = &unwrap_proxy(table);
     let is_list = is_list(table);
     text.push(b'{');
     for (key, value) in table.pairs::<Value, Value>().map_while(Result::ok) {
@@ -133,10 +133,10 @@ fn append_reply(text: &mut String, wire: &[u8], depth: usize) -> Option<usize> {
                 text.push_str("NULL");
                 return Some(next);
             };
-            text.push_str(&quoted(wire.get(next..next + len)?));
+            text.push_str(&quote(wire.get(next..next + len)?));
             return Some(next + len + 2);
         }
-        b'+' | b'-' => text.push_str(&quoted(&wire[..end])),
+        b'+' | b'-' => text.push_str(&quote(&wire[..end])),
         b'_' => text.push_str("(null)"),
         b'#' => text.push_str(if line == b"t" { "#true" } else { "#false" }),
         b',' => {

@@ -2,7 +2,7 @@
 
 use mlua::{Lua, Table};
 
-use super::{Arguments, LibraryResult, function};
+use super::{Arguments, LibraryResult, create_function};
 
 /// Adding this constant to a number leaves its lowest 32 bits, rounded, in the low end of the mantissa.
 const ROUNDING_BIAS: f64 = 6_755_399_441_055_744.0;
@@ -15,12 +15,15 @@ type UnaryOperation = fn(i32) -> i32;
 type BinaryOperation = fn(i32, i32) -> i32;
 type ShiftOperation = fn(i32, u32) -> i32;
 
-pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
+pub(super) fn create_library(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let unary: [(&'static str, UnaryOperation); 3] =
         [("tobit", |x| x), ("bnot", |x| !x), ("bswap", i32::swap_bytes)];
     for (name, operation) in unary {
-        table.set(name, function(lua, move |_, args| Ok(f64::from(operation(to_int32(args, 1, name)?))))?)?;
+        table.set(
+            name,
+            create_function(lua, move |_, args| Ok(f64::from(operation(to_int32(args, 1, name)?))))?,
+        )?;
     }
     let folds: [(&'static str, BinaryOperation); 3] =
         [("band", |x, y| x & y), ("bor", |x, y| x | y), ("bxor", |x, y| x ^ y)];
@@ -32,7 +35,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
             }
             Ok(f64::from(result))
         };
-        table.set(name, function(lua, fold)?)?;
+        table.set(name, create_function(lua, fold)?)?;
     }
     let shifts: [(&'static str, ShiftOperation); 5] = [
         ("lshift", |x, n| x << n),
@@ -46,7 +49,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
             let (value, by) = (to_int32(args, 1, name)?, to_int32(args, 2, name)?);
             Ok(f64::from(operation(value, by as u32 & 31)))
         };
-        table.set(name, function(lua, shift)?)?;
+        table.set(name, create_function(lua, shift)?)?;
     }
     let tohex = |lua: &Lua, args: &Arguments| -> LibraryResult<mlua::LuaString> {
         let value = to_int32(args, 1, "tohex")? as u32;
@@ -55,6 +58,6 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
         let text = if digits < 0 { format!("{value:08X}") } else { format!("{value:08x}") };
         Ok(lua.create_string(&text[8 - shown..])?)
     };
-    table.set("tohex", function(lua, tohex)?)?;
+    table.set("tohex", create_function(lua, tohex)?)?;
     Ok(table)
 }

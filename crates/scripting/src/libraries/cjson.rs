@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use mlua::{IntoLua, Lua, MultiValue, Table, Value};
 
-use super::{Arguments, FunctionLimits, LibraryError, LibraryResult, argument_error, function};
+use super::{Arguments, FunctionLimits, LibraryError, LibraryResult, argument_error, create_function};
 
 /// What the encoder and decoder do with numbers that JSON cannot represent, such as NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,13 +23,13 @@ pub(super) enum InvalidNumbers {
 
 #[derive(Debug, Clone)]
 pub(crate) struct JsonOptions {
-    sparse_converted: bool,
+    converts_sparse: bool,
     sparse_ratio: usize,
     sparse_min_index: usize,
     encode_depth: usize,
     decode_depth: usize,
     precision: usize,
-    keep_buffer: bool,
+    keeps_buffer: bool,
     encode_invalid: InvalidNumbers,
     decode_invalid: bool,
 }
@@ -37,13 +37,13 @@ pub(crate) struct JsonOptions {
 impl Default for JsonOptions {
     fn default() -> Self {
         Self {
-            sparse_converted: false,
+            converts_sparse: false,
             sparse_ratio: 2,
             sparse_min_index: 10,
             encode_depth: 1000,
             decode_depth: 1000,
             precision: 14,
-            keep_buffer: true,
+            keeps_buffer: true,
             encode_invalid: InvalidNumbers::Reject,
             decode_invalid: true,
         }
@@ -51,7 +51,7 @@ impl Default for JsonOptions {
 }
 
 /// JSON settings, shared with the functions of `cjson` that change them.
-pub(crate) type SharedOptions = Rc<RefCell<JsonOptions>>;
+pub(crate) type SharedJsonOptions = Rc<RefCell<JsonOptions>>;
 
 /// Argument `index` as an integer within bounds, if it is given.
 fn bounded_integer(
@@ -89,8 +89,8 @@ fn optional_boolean(args: &Arguments, index: usize, name: &str) -> LibraryResult
     }
 }
 
-fn check_max_arguments(args: &Arguments, most: usize, name: &str) -> LibraryResult<()> {
-    if args.len() > most { Err(argument_error(most + 1, name, "found too many arguments")) } else { Ok(()) }
+fn check_max_arguments(args: &Arguments, max: usize, name: &str) -> LibraryResult<()> {
+    if args.len() > max { Err(argument_error(max + 1, name, "found too many arguments")) } else { Ok(()) }
 }
 
 fn check_one_argument(args: &Arguments, name: &str) -> LibraryResult<()> {
@@ -100,15 +100,15 @@ fn check_one_argument(args: &Arguments, name: &str) -> LibraryResult<()> {
 /// Reads or changes an integer setting.
 fn depth_function(
     lua: &Lua,
-    settings: &SharedOptions,
+    settings: &SharedJsonOptions,
     name: &'static str,
-    most: i64,
+    max_depth: i64,
     field: fn(&mut JsonOptions) -> &mut usize,
 ) -> mlua::Result<mlua::Function> {
     let settings = settings.clone();
-    function(lua, move |_, args| -> LibraryResult<usize> {
+    create_function(lua, move |_, args| -> LibraryResult<usize> {
         check_max_arguments(args, 1, name)?;
-        let wanted = bounded_integer(args, 1, name, (1, most))?;
+        let wanted = bounded_integer(args, 1, name, (1, max_depth))?;
         let settings = &mut *settings.borrow_mut();
         if let Some(wanted) = wanted {
             *field(settings) = wanted;
@@ -117,7 +117,11 @@ fn depth_function(
     })
 }
 
-pub(super) fn library(lua: &Lua, settings: &SharedOptions, limits: &FunctionLimits) -> mlua::Result<Table> {
+pub(super) fn create_library(
+    lua: &Lua,
+    settings: &SharedJsonOptions,
+    limits: &FunctionLimits,
+) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.set("_NAME", "cjson")?;
     table.set("_VERSION", "2.1.0")?;
@@ -138,32 +142,33 @@ pub(super) fn library(lua: &Lua, settings: &SharedOptions, limits: &FunctionLimi
     let (shared, bounds) = (settings.clone(), limits.clone());
     let encode = move |lua: &Lua, args: &Arguments| -> LibraryResult<mlua::LuaString> {
         check_one_argument(args, "encode")?;
-        let text = bounds.is_lifted(lua, |pace| encode::encode(args.value(1), &shared.borrow(), pace))?;
+        let text =
+            bounds.with_limit_lifted(lua, |pace| encode::encode(args.value(1), &shared.borrow(), pace))?;
         Ok(lua.create_string(text)?)
     };
-    table.set("encode", function(lua, encode)?)?;
+    table.set("encode", create_function(lua, encode)?)?;
     let (shared, bounds) = (settings.clone(), limits.clone());
     let decode = move |lua: &Lua, args: &Arguments| -> LibraryResult<Value> {
         check_one_argument(args, "decode")?;
         let text = args.text(1, "decode")?;
-        bounds.is_lifted(lua, |pace| decode::decode(lua, &text, &shared.borrow(), pace))
+        bounds.with_limit_lifted(lua, |pace| decode::decode(lua, &text, &shared.borrow(), pace))
     };
-    table.set("decode", function(lua, decode)?)?;
-    add_switches(lua, &table, settings)?;
+    table.set("decode", create_function(lua, decode)?)?;
+    add_switch_functions(lua, &table, settings)?;
     Ok(table)
 }
 
-fn add_switches(lua: &Lua, table: &Table, settings: &SharedOptions) -> mlua::Result<()> {
+fn add_switch_functions(lua: &Lua, table: &Table, settings: &SharedJsonOptions) -> mlua::Result<()> {
     let shared = settings.clone();
     let keep = move |_: &Lua, args: &Arguments| -> LibraryResult<bool> {
         check_max_arguments(args, 1, "encode_keep_buffer")?;
         let settings = &mut *shared.borrow_mut();
         if let Some(keep) = optional_boolean(args, 1, "encode_keep_buffer")? {
-            settings.keep_buffer = keep;
+            settings.keeps_buffer = keep;
         }
-        Ok(settings.keep_buffer)
+        Ok(settings.keeps_buffer)
     };
-    table.set("encode_keep_buffer", function(lua, keep)?)?;
+    table.set("encode_keep_buffer", create_function(lua, keep)?)?;
     let shared = settings.clone();
     let decode = move |_: &Lua, args: &Arguments| -> LibraryResult<bool> {
         check_max_arguments(args, 1, "decode_invalid_numbers")?;
@@ -173,7 +178,7 @@ fn add_switches(lua: &Lua, table: &Table, settings: &SharedOptions) -> mlua::Res
         }
         Ok(settings.decode_invalid)
     };
-    table.set("decode_invalid_numbers", function(lua, decode)?)?;
+    table.set("decode_invalid_numbers", create_function(lua, decode)?)?;
     let shared = settings.clone();
     let encode = move |lua: &Lua, args: &Arguments| -> LibraryResult<Value> {
         check_max_arguments(args, 1, "encode_invalid_numbers")?;
@@ -192,7 +197,7 @@ fn add_switches(lua: &Lua, table: &Table, settings: &SharedOptions) -> mlua::Res
             InvalidNumbers::Reject => Value::Boolean(false),
         })
     };
-    table.set("encode_invalid_numbers", function(lua, encode)?)?;
+    table.set("encode_invalid_numbers", create_function(lua, encode)?)?;
     let shared = settings.clone();
     let sparse = move |lua: &Lua, args: &Arguments| -> LibraryResult<MultiValue> {
         const FUNCTION_NAME: &str = "encode_sparse_array";
@@ -200,7 +205,7 @@ fn add_switches(lua: &Lua, table: &Table, settings: &SharedOptions) -> mlua::Res
         let settings = &mut *shared.borrow_mut();
         let most = i64::from(i32::MAX);
         if let Some(converted) = optional_boolean(args, 1, FUNCTION_NAME)? {
-            settings.sparse_converted = converted;
+            settings.converts_sparse = converted;
         }
         if let Some(ratio) = bounded_integer(args, 2, FUNCTION_NAME, (0, most))? {
             settings.sparse_ratio = ratio;
@@ -208,8 +213,8 @@ fn add_switches(lua: &Lua, table: &Table, settings: &SharedOptions) -> mlua::Res
         if let Some(safe) = bounded_integer(args, 3, FUNCTION_NAME, (0, most))? {
             settings.sparse_min_index = safe;
         }
-        let all = (settings.sparse_converted, settings.sparse_ratio, settings.sparse_min_index);
+        let all = (settings.converts_sparse, settings.sparse_ratio, settings.sparse_min_index);
         mlua::IntoLuaMulti::into_lua_multi(all, lua).map_err(LibraryError::Lua)
     };
-    table.set("encode_sparse_array", function(lua, sparse)?)
+    table.set("encode_sparse_array", create_function(lua, sparse)?)
 }

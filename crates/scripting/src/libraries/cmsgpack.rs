@@ -6,7 +6,9 @@
 use mlua::{Either, IntoLua, Lua, MultiValue, Table, Value};
 
 use super::walk::visit_entries;
-use super::{Arguments, FunctionLimits, LibraryError, LibraryResult, StepCounter, function, to_number};
+use super::{
+    Arguments, FunctionLimits, LibraryError, LibraryResult, StepCounter, create_function, to_number,
+};
 
 const MAX_NESTING: usize = 16;
 /// Maximum nesting when decoding, which is higher than when encoding.
@@ -19,8 +21,8 @@ fn pack(lua: &Lua, args: &Arguments, limits: &FunctionLimits) -> LibraryResult<m
     if args.len() == 0 {
         return Err("bad argument #0 to 'pack' (MessagePack pack needs input.)".into());
     }
-    let packed = limits.is_lifted(lua, |pace| {
-        let mut packer = Packer { out: Vec::with_capacity(INITIAL_CAPACITY), pace };
+    let packed = limits.with_limit_lifted(lua, |pace| {
+        let mut packer = Packer { out: Vec::with_capacity(INITIAL_CAPACITY), step_counter: pace };
         (1..=args.len()).try_for_each(|index| packer.write(args.value(index), 0))?;
         Ok(packer.out)
     })?;
@@ -29,7 +31,7 @@ fn pack(lua: &Lua, args: &Arguments, limits: &FunctionLimits) -> LibraryResult<m
 
 struct Packer<'a> {
     out: Vec<u8>,
-    pace: StepCounter<'a>,
+    step_counter: StepCounter<'a>,
 }
 
 impl Packer<'_> {
@@ -43,7 +45,7 @@ impl Packer<'_> {
             Value::Table(table) if level < MAX_NESTING => self.write_table(table, level)?,
             _ => out.push(0xc0),
         }
-        self.pace.step(0, self.out.len())
+        self.step_counter.step(0, self.out.len())
     }
 
     /// Writes a table as a map in a single pass if its first key rules out an array. Returns false otherwise.
@@ -82,7 +84,7 @@ impl Packer<'_> {
                 }
                 _ => false,
             };
-            self.pace.step(0, 0).map(|()| true)
+            self.step_counter.step(0, 0).map(|()| true)
         })?;
         if is_array && last == len as f64 {
             write_len(&mut self.out, len, (0x90, 0xdc, 0xdd));
@@ -181,11 +183,11 @@ type UnpackedValue<'a> = Either<&'a str, Value>;
 struct Reader<'a> {
     data: &'a [u8],
     position: usize,
-    pace: StepCounter<'a>,
+    step_counter: StepCounter<'a>,
 }
 
 impl<'a> Reader<'a> {
-    fn take_bytes(&mut self, len: usize) -> Result<&'a [u8], LibraryError> {
+    fn read_bytes(&mut self, len: usize) -> Result<&'a [u8], LibraryError> {
         let left = &self.data[self.position..];
         let taken = left.get(..len).ok_or_else(|| LibraryError::from("Missing bytes in input."))?;
         self.position += len;
@@ -193,7 +195,7 @@ impl<'a> Reader<'a> {
     }
 
     fn read_unsigned(&mut self, len: usize) -> Result<u64, LibraryError> {
-        Ok(self.take_bytes(len)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+        Ok(self.read_bytes(len)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 
     fn read_signed(&mut self, len: usize) -> Result<f64, LibraryError> {
@@ -201,17 +203,17 @@ impl<'a> Reader<'a> {
         Ok(((self.read_unsigned(len)? << unused) as i64 >> unused) as f64)
     }
 
-    fn value(&mut self, lua: &Lua, depth: usize) -> LibraryResult<UnpackedValue<'a>> {
+    fn unpack_value(&mut self, lua: &Lua, depth: usize) -> LibraryResult<UnpackedValue<'a>> {
         if depth > MAX_READ_NESTING {
             return Err("Bad data format in input.".into());
         }
-        self.pace.step(0, 0)?;
-        let kind = self.take_bytes(1)?[0];
+        self.step_counter.step(0, 0)?;
+        let kind = self.read_bytes(1)?[0];
         Ok(Either::Right(match kind {
             0x00..=0x7f => Value::Number(f64::from(kind)),
             0xe0..=0xff => Value::Number(f64::from(kind as i8)),
-            0x80..=0x8f => self.map(lua, usize::from(kind & 15), depth)?,
-            0x90..=0x9f => self.array(lua, usize::from(kind & 15), depth)?,
+            0x80..=0x8f => self.unpack_map(lua, usize::from(kind & 15), depth)?,
+            0x90..=0x9f => self.unpack_array(lua, usize::from(kind & 15), depth)?,
             0xa0..=0xbf => return self.read_string(lua, usize::from(kind & 31)),
             0xc0 => Value::Nil,
             0xc2 => Value::Boolean(false),
@@ -230,18 +232,18 @@ impl<'a> Reader<'a> {
             }
             0xdc | 0xdd => {
                 let len = self.read_unsigned(2 << (kind - 0xdc))?;
-                self.array(lua, len as usize, depth)?
+                self.unpack_array(lua, len as usize, depth)?
             }
             0xde | 0xdf => {
                 let len = self.read_unsigned(2 << (kind - 0xde))?;
-                self.map(lua, len as usize, depth)?
+                self.unpack_map(lua, len as usize, depth)?
             }
             _ => return Err("Bad data format in input.".into()),
         }))
     }
 
     fn read_string(&mut self, lua: &Lua, len: usize) -> LibraryResult<UnpackedValue<'a>> {
-        let bytes = self.take_bytes(len)?;
+        let bytes = self.read_bytes(len)?;
         let text = std::str::from_utf8(bytes).map(Either::Left);
         text.or_else(|_| Ok(Either::Right(Value::String(lua.create_string(bytes)?))))
     }
@@ -251,19 +253,19 @@ impl<'a> Reader<'a> {
         len.min(self.data.len() - self.position)
     }
 
-    fn array(&mut self, lua: &Lua, len: usize, depth: usize) -> LibraryResult<Value> {
+    fn unpack_array(&mut self, lua: &Lua, len: usize, depth: usize) -> LibraryResult<Value> {
         let table = lua.create_table_with_capacity(self.capacity_hint(len), 0)?;
         for index in 1..=len {
-            table.raw_set(index, self.value(lua, depth + 1)?)?;
+            table.raw_set(index, self.unpack_value(lua, depth + 1)?)?;
         }
         Ok(Value::Table(table))
     }
 
-    fn map(&mut self, lua: &Lua, len: usize, depth: usize) -> LibraryResult<Value> {
+    fn unpack_map(&mut self, lua: &Lua, len: usize, depth: usize) -> LibraryResult<Value> {
         let table = lua.create_table_with_capacity(0, self.capacity_hint(len))?;
         for _ in 0..len {
-            let key = self.value(lua, depth + 1)?;
-            let value = self.value(lua, depth + 1)?;
+            let key = self.unpack_value(lua, depth + 1)?;
+            let value = self.unpack_value(lua, depth + 1)?;
             let usable = match &key {
                 Either::Right(Value::Nil) => false,
                 Either::Right(Value::Number(number)) => !number.is_nan(),
@@ -289,10 +291,10 @@ struct UnpackRange {
 fn unpack_range(
     lua: &Lua,
     data: &[u8],
-    part: &UnpackRange,
+    range: &UnpackRange,
     limits: &FunctionLimits,
 ) -> LibraryResult<MultiValue> {
-    let UnpackRange { limit, offset, returns_offset } = *part;
+    let UnpackRange { limit, offset, returns_offset } = *range;
     if offset < 0.0 || limit < 0.0 {
         return Err(format!(
             "Invalid request to unpack with offset of {offset} and limit of {}.",
@@ -303,13 +305,14 @@ fn unpack_range(
     if offset > data.len() as f64 {
         return Err(format!("Start offset {offset} greater than input length {}.", data.len()).into());
     }
-    limits.is_lifted(lua, |pace| {
-        let (mut reader, mut results) = (Reader { data, position: offset as usize, pace }, MultiValue::new());
+    limits.with_limit_lifted(lua, |pace| {
+        let (mut reader, mut results) =
+            (Reader { data, position: offset as usize, step_counter: pace }, MultiValue::new());
         while reader.position < data.len() && (results.len() as f64) < limit {
             if results.len() > MAX_RESULTS {
                 return Err("too many return values at once; use unpack_one or unpack_limit instead.".into());
             }
-            results.push_back(reader.value(lua, 0)?.into_lua(lua)?);
+            results.push_back(reader.unpack_value(lua, 0)?.into_lua(lua)?);
         }
         if returns_offset {
             let next = if reader.position >= data.len() { -1.0 } else { reader.position as f64 };
@@ -319,27 +322,27 @@ fn unpack_range(
     })
 }
 
-pub(super) fn library(lua: &Lua, limits: &FunctionLimits) -> mlua::Result<Table> {
+pub(super) fn create_library(lua: &Lua, limits: &FunctionLimits) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.set("_NAME", "cmsgpack")?;
     table.set("_VERSION", "lua-cmsgpack 0.4.0")?;
     table.set("_COPYRIGHT", "Copyright (C) 2012, Salvatore Sanfilippo")?;
     table.set("_DESCRIPTION", "MessagePack C implementation for Lua")?;
     let bounds = limits.clone();
-    table.set("pack", function(lua, move |lua, args| pack(lua, args, &bounds))?)?;
+    table.set("pack", create_function(lua, move |lua, args| pack(lua, args, &bounds))?)?;
     let bounds = limits.clone();
     let unpack = move |lua: &Lua, args: &Arguments| {
         let all = UnpackRange { limit: f64::INFINITY, offset: 0.0, returns_offset: false };
         unpack_range(lua, &args.text(1, "unpack")?, &all, &bounds)
     };
-    table.set("unpack", function(lua, unpack)?)?;
+    table.set("unpack", create_function(lua, unpack)?)?;
     let bounds = limits.clone();
     let unpack_one = move |lua: &Lua, args: &Arguments| {
         let offset = args.optional_number(2, "unpack_one", 0.0)?;
         let one = UnpackRange { limit: 1.0, offset, returns_offset: true };
         unpack_range(lua, &args.text(1, "unpack_one")?, &one, &bounds)
     };
-    table.set("unpack_one", function(lua, unpack_one)?)?;
+    table.set("unpack_one", create_function(lua, unpack_one)?)?;
     let bounds = limits.clone();
     let unpack_limit = move |lua: &Lua, args: &Arguments| {
         let limit = args.number(2, "unpack_limit")?;
@@ -351,6 +354,6 @@ pub(super) fn library(lua: &Lua, limits: &FunctionLimits) -> mlua::Result<Table>
         };
         unpack_range(lua, &args.text(1, "unpack_limit")?, &part, &bounds)
     };
-    table.set("unpack_limit", function(lua, unpack_limit)?)?;
+    table.set("unpack_limit", create_function(lua, unpack_limit)?)?;
     Ok(table)
 }

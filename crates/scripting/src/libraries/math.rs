@@ -4,16 +4,16 @@ use std::rc::Rc;
 
 use mlua::{Lua, Table};
 
-use super::{LibraryResult, argument_error, function};
+use super::{LibraryResult, argument_error, create_function};
 use crate::number::to_integer;
 use crate::random::Random;
 
-pub(super) fn library(lua: &Lua, random: &Rc<Random>) -> mlua::Result<Table> {
+pub(super) fn create_library(lua: &Lua, random: &Rc<Random>) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let state = random.clone();
     table.set(
         "random",
-        function(lua, move |_, args| -> LibraryResult<f64> {
+        create_function(lua, move |_, args| -> LibraryResult<f64> {
             let chance = state.next_f64();
             // Redis converts the arguments to a C int, so values that do not fit are truncated to the low 32 bits.
             let integer = |index| args.number(index, "random").map(|number| to_integer(number) as i32);
@@ -42,8 +42,8 @@ pub(super) fn library(lua: &Lua, random: &Rc<Random>) -> mlua::Result<Table> {
     let state = random.clone();
     table.set(
         "randomseed",
-        function(lua, move |_, args| -> LibraryResult<()> {
-            state.seed(to_integer(args.number(1, "randomseed")?) as i32);
+        create_function(lua, move |_, args| -> LibraryResult<()> {
+            state.set_seed(to_integer(args.number(1, "randomseed")?) as i32);
             Ok(())
         })?,
     )?;

@@ -6,15 +6,15 @@
 
 use mlua::{Function, Lua, LuaString, Table, Value};
 
-use super::{Arguments, LibraryError, LibraryResult, argument_error, function, type_name};
+use super::{Arguments, LibraryError, LibraryResult, argument_error, create_function, type_name};
 use crate::number::format_g;
 
 /// Maximum number of captures in a pattern, as in Lua.
 const MAX_CAPTURES: usize = 32;
 /// Maximum number of nested choices that are still open. Lua 5.2 and later have the same limit.
-const MAX_DEPTH: usize = 200;
+const MAX_OPEN_CHOICES: usize = 200;
 /// Number of steps between two checks whether the script must stop; they take some milliseconds.
-const STEPS: u32 = 1_000_000;
+const STEPS_PER_CHECK: u32 = 1_000_000;
 
 /// The length of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,29 +55,30 @@ fn is_class(byte: u8, class: u8) -> bool {
 }
 
 impl<'a> Matcher<'a> {
-    fn new(lua: &'a Lua, look: &'a Function, text: &'a [u8], pattern: &'a [u8]) -> Self {
-        Self { text, pattern, captures: Vec::new(), depth: 0, steps: 0, lua, check_hook: look }
+    fn new(lua: &'a Lua, check_hook: &'a Function, text: &'a [u8], pattern: &'a [u8]) -> Self {
+        Self { text, pattern, captures: Vec::new(), depth: 0, steps: 0, lua, check_hook }
     }
 
-    fn pattern_byte(&self, place: usize) -> Option<u8> {
-        self.pattern.get(place).copied()
+    fn pattern_byte(&self, pattern_pos: usize) -> Option<u8> {
+        self.pattern.get(pattern_pos).copied()
     }
 
     fn step(&mut self) -> LibraryResult<()> {
         self.steps += 1;
-        if self.steps.is_multiple_of(STEPS) {
+        if self.steps.is_multiple_of(STEPS_PER_CHECK) {
             self.check_hook.call::<()>(())?;
         }
         Ok(())
     }
 
     /// The end of the pattern item that begins at `pattern_pos`: a character, a class or a set.
-    fn item_end(&self, place: usize) -> LibraryResult<usize> {
-        match self.pattern[place] {
-            b'%' if place + 1 == self.pattern.len() => Err("malformed pattern (ends with '%')".into()),
-            b'%' => Ok(place + 2),
+    fn item_end(&self, pattern_pos: usize) -> LibraryResult<usize> {
+        match self.pattern[pattern_pos] {
+            b'%' if pattern_pos + 1 == self.pattern.len() => Err("malformed pattern (ends with '%')".into()),
+            b'%' => Ok(pattern_pos + 2),
             b'[' => {
-                let mut next = place + 1 + usize::from(self.pattern_byte(place + 1) == Some(b'^'));
+                let mut next =
+                    pattern_pos + 1 + usize::from(self.pattern_byte(pattern_pos + 1) == Some(b'^'));
                 loop {
                     let byte = self.pattern_byte(next).ok_or("malformed pattern (missing ']')")?;
                     next += 1;
@@ -89,21 +90,21 @@ impl<'a> Matcher<'a> {
                     }
                 }
             }
-            _ => Ok(place + 1),
+            _ => Ok(pattern_pos + 1),
         }
     }
 
     /// Whether `byte` is in the set that extends from `set_start` to the bracket at `set_end`.
-    fn is_in_set(&self, byte: u8, place: usize, end: usize) -> bool {
-        let negated = self.pattern[place + 1] == b'^';
-        let mut next = place + 1 + usize::from(negated);
-        while next < end {
+    fn is_in_set(&self, byte: u8, set_start: usize, set_end: usize) -> bool {
+        let negated = self.pattern[set_start + 1] == b'^';
+        let mut next = set_start + 1 + usize::from(negated);
+        while next < set_end {
             if self.pattern[next] == b'%' {
                 if is_class(byte, self.pattern[next + 1]) {
                     return !negated;
                 }
                 next += 2;
-            } else if self.pattern_byte(next + 1) == Some(b'-') && next + 2 < end {
+            } else if self.pattern_byte(next + 1) == Some(b'-') && next + 2 < set_end {
                 if (self.pattern[next]..=self.pattern[next + 2]).contains(&byte) {
                     return !negated;
                 }
@@ -119,72 +120,73 @@ impl<'a> Matcher<'a> {
     }
 
     /// Whether the character at `text_pos` matches the item from `pattern_pos` to `end`.
-    fn matches_item(&self, from: usize, place: usize, end: usize) -> bool {
-        let Some(&byte) = self.text.get(from) else { return false };
-        match self.pattern[place] {
+    fn matches_item(&self, text_pos: usize, pattern_pos: usize, end: usize) -> bool {
+        let Some(&byte) = self.text.get(text_pos) else { return false };
+        match self.pattern[pattern_pos] {
             b'.' => true,
-            b'%' => is_class(byte, self.pattern[place + 1]),
-            b'[' => self.is_in_set(byte, place, end - 1),
+            b'%' => is_class(byte, self.pattern[pattern_pos + 1]),
+            b'[' => self.is_in_set(byte, pattern_pos, end - 1),
             letter => letter == byte,
         }
     }
 
     /// Matches the rest of the pattern, from `pattern_pos`, against the text at `text_pos`. Returns the end of the
     /// match.
-    fn match_rest(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
-        if self.depth == MAX_DEPTH {
+    fn match_rest(&mut self, text_pos: usize, pattern_pos: usize) -> LibraryResult<Option<usize>> {
+        if self.depth == MAX_OPEN_CHOICES {
             return Err("pattern too complex".into());
         }
         self.depth += 1;
-        let end = self.match_items(from, place);
+        let end = self.match_items(text_pos, pattern_pos);
         self.depth -= 1;
         end
     }
 
     /// Like [`Matcher::match_rest`], but matches items without choices iteratively.
-    fn match_items(&mut self, mut from: usize, mut place: usize) -> LibraryResult<Option<usize>> {
+    fn match_items(&mut self, mut text_pos: usize, mut pattern_pos: usize) -> LibraryResult<Option<usize>> {
         loop {
             self.step()?;
-            let Some(byte) = self.pattern_byte(place) else { return Ok(Some(from)) };
+            let Some(byte) = self.pattern_byte(pattern_pos) else { return Ok(Some(text_pos)) };
             match byte {
-                b'(' if self.pattern_byte(place + 1) == Some(b')') => {
-                    return self.open_capture(from, place + 2, CaptureLength::Position);
+                b'(' if self.pattern_byte(pattern_pos + 1) == Some(b')') => {
+                    return self.open_capture(text_pos, pattern_pos + 2, CaptureLength::Position);
                 }
-                b'(' => return self.open_capture(from, place + 1, CaptureLength::Open),
-                b')' => return self.close_capture(from, place + 1),
-                b'$' if place + 1 == self.pattern.len() => {
-                    return Ok((from == self.text.len()).then_some(from));
+                b'(' => return self.open_capture(text_pos, pattern_pos + 1, CaptureLength::Open),
+                b')' => return self.close_capture(text_pos, pattern_pos + 1),
+                b'$' if pattern_pos + 1 == self.pattern.len() => {
+                    return Ok((text_pos == self.text.len()).then_some(text_pos));
                 }
-                b'%' if self.pattern_byte(place + 1) == Some(b'b') => {
-                    let Some(end) = self.match_balanced(from, place + 2)? else { return Ok(None) };
-                    (from, place) = (end, place + 4);
+                b'%' if self.pattern_byte(pattern_pos + 1) == Some(b'b') => {
+                    let Some(end) = self.match_balanced(text_pos, pattern_pos + 2)? else { return Ok(None) };
+                    (text_pos, pattern_pos) = (end, pattern_pos + 4);
                 }
-                b'%' if self.pattern_byte(place + 1) == Some(b'f') => {
-                    let Some(next) = self.match_frontier(from, place + 2)? else { return Ok(None) };
-                    place = next;
+                b'%' if self.pattern_byte(pattern_pos + 1) == Some(b'f') => {
+                    let Some(next) = self.match_frontier(text_pos, pattern_pos + 2)? else { return Ok(None) };
+                    pattern_pos = next;
                 }
-                b'%' if self.pattern_byte(place + 1).is_some_and(|byte| byte.is_ascii_digit()) => {
-                    let Some(end) = self.match_back_reference(from, self.pattern[place + 1])? else {
+                b'%' if self.pattern_byte(pattern_pos + 1).is_some_and(|byte| byte.is_ascii_digit()) => {
+                    let Some(end) = self.match_back_reference(text_pos, self.pattern[pattern_pos + 1])?
+                    else {
                         return Ok(None);
                     };
-                    (from, place) = (end, place + 2);
+                    (text_pos, pattern_pos) = (end, pattern_pos + 2);
                 }
                 _ => {
-                    let end = self.item_end(place)?;
+                    let end = self.item_end(pattern_pos)?;
                     match self.pattern_byte(end) {
                         Some(b'?') => {
-                            if self.matches_item(from, place, end)
-                                && let Some(found) = self.match_rest(from + 1, end + 1)?
+                            if self.matches_item(text_pos, pattern_pos, end)
+                                && let Some(found) = self.match_rest(text_pos + 1, end + 1)?
                             {
                                 return Ok(Some(found));
                             }
-                            place = end + 1;
+                            pattern_pos = end + 1;
                         }
-                        Some(b'*') => return self.match_greedy(from, place, end, 0),
-                        Some(b'+') => return self.match_greedy(from, place, end, 1),
-                        Some(b'-') => return self.match_lazy(from, place, end),
-                        _ if !self.matches_item(from, place, end) => return Ok(None),
-                        _ => (from, place) = (from + 1, end),
+                        Some(b'*') => return self.match_greedy(text_pos, pattern_pos, end, 0),
+                        Some(b'+') => return self.match_greedy(text_pos, pattern_pos, end, 1),
+                        Some(b'-') => return self.match_lazy(text_pos, pattern_pos, end),
+                        _ if !self.matches_item(text_pos, pattern_pos, end) => return Ok(None),
+                        _ => (text_pos, pattern_pos) = (text_pos + 1, end),
                     }
                 }
             }
@@ -193,18 +195,18 @@ impl<'a> Matcher<'a> {
 
     fn match_greedy(
         &mut self,
-        from: usize,
-        place: usize,
+        text_pos: usize,
+        pattern_pos: usize,
         end: usize,
-        least: usize,
+        min_count: usize,
     ) -> LibraryResult<Option<usize>> {
         let mut count = 0;
-        while self.matches_item(from + count, place, end) {
+        while self.matches_item(text_pos + count, pattern_pos, end) {
             count += 1;
             self.step()?;
         }
-        while count >= least {
-            if let Some(found) = self.match_rest(from + count, end + 1)? {
+        while count >= min_count {
+            if let Some(found) = self.match_rest(text_pos + count, end + 1)? {
                 return Ok(Some(found));
             }
             let Some(fewer) = count.checked_sub(1) else { break };
@@ -213,41 +215,46 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    fn match_lazy(&mut self, mut from: usize, place: usize, end: usize) -> LibraryResult<Option<usize>> {
+    fn match_lazy(
+        &mut self,
+        mut text_pos: usize,
+        pattern_pos: usize,
+        end: usize,
+    ) -> LibraryResult<Option<usize>> {
         loop {
-            if let Some(found) = self.match_rest(from, end + 1)? {
+            if let Some(found) = self.match_rest(text_pos, end + 1)? {
                 return Ok(Some(found));
             }
-            if !self.matches_item(from, place, end) {
+            if !self.matches_item(text_pos, pattern_pos, end) {
                 return Ok(None);
             }
-            from += 1;
+            text_pos += 1;
         }
     }
 
     fn open_capture(
         &mut self,
-        from: usize,
-        place: usize,
+        text_pos: usize,
+        pattern_pos: usize,
         length: CaptureLength,
     ) -> LibraryResult<Option<usize>> {
         if self.captures.len() >= MAX_CAPTURES {
             return Err("too many captures".into());
         }
         let level = self.captures.len();
-        self.captures.push((from, length));
-        let found = self.match_rest(from, place)?;
+        self.captures.push((text_pos, length));
+        let found = self.match_rest(text_pos, pattern_pos)?;
         if found.is_none() {
             self.captures.truncate(level);
         }
         Ok(found)
     }
 
-    fn close_capture(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
+    fn close_capture(&mut self, text_pos: usize, pattern_pos: usize) -> LibraryResult<Option<usize>> {
         let level = self.captures.iter().rposition(|(_, length)| *length == CaptureLength::Open);
         let level = level.ok_or("invalid pattern capture")?;
-        self.captures[level].1 = CaptureLength::Closed(from - self.captures[level].0);
-        let found = self.match_rest(from, place)?;
+        self.captures[level].1 = CaptureLength::Closed(text_pos - self.captures[level].0);
+        let found = self.match_rest(text_pos, pattern_pos)?;
         if found.is_none() {
             self.captures[level].1 = CaptureLength::Open;
         }
@@ -255,15 +262,16 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches `%bxy`, a range in which `x` and `y` are balanced. Returns the end of the range.
-    fn match_balanced(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
-        let (Some(first), Some(last)) = (self.pattern_byte(place), self.pattern_byte(place + 1)) else {
+    fn match_balanced(&mut self, text_pos: usize, pattern_pos: usize) -> LibraryResult<Option<usize>> {
+        let (Some(first), Some(last)) = (self.pattern_byte(pattern_pos), self.pattern_byte(pattern_pos + 1))
+        else {
             return Err("unbalanced pattern".into());
         };
-        if self.text.get(from) != Some(&first) {
+        if self.text.get(text_pos) != Some(&first) {
             return Ok(None);
         }
         let mut open = 1;
-        for next in from + 1..self.text.len() {
+        for next in text_pos + 1..self.text.len() {
             self.step()?;
             if self.text[next] == last {
                 open -= 1;
@@ -279,27 +287,28 @@ impl<'a> Matcher<'a> {
 
     /// Matches `%f[set]`, a frontier. Returns the next pattern position if the text at `text_pos` is a transition into
     /// the set.
-    fn match_frontier(&self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
-        if self.pattern_byte(place) != Some(b'[') {
+    fn match_frontier(&self, text_pos: usize, pattern_pos: usize) -> LibraryResult<Option<usize>> {
+        if self.pattern_byte(pattern_pos) != Some(b'[') {
             return Err("missing '[' after '%f' in pattern".into());
         }
-        let end = self.item_end(place)?;
-        let before = if from == 0 { 0 } else { self.text[from - 1] };
-        let here = self.text.get(from).copied().unwrap_or(0);
-        let crosses = !self.is_in_set(before, place, end - 1) && self.is_in_set(here, place, end - 1);
+        let end = self.item_end(pattern_pos)?;
+        let before = if text_pos == 0 { 0 } else { self.text[text_pos - 1] };
+        let here = self.text.get(text_pos).copied().unwrap_or(0);
+        let crosses =
+            !self.is_in_set(before, pattern_pos, end - 1) && self.is_in_set(here, pattern_pos, end - 1);
         Ok(crosses.then_some(end))
     }
 
     /// Matches `%1` to `%9`, a back reference to a capture. Returns the end of the match.
-    fn match_back_reference(&self, from: usize, digit: u8) -> LibraryResult<Option<usize>> {
+    fn match_back_reference(&self, text_pos: usize, digit: u8) -> LibraryResult<Option<usize>> {
         let level = usize::from(digit).checked_sub(usize::from(b'1'));
         let captured = level.and_then(|level| self.captures.get(level).copied());
         let Some((start, length)) = captured.filter(|(_, length)| *length != CaptureLength::Open) else {
             return Err("invalid capture index".into());
         };
         let CaptureLength::Closed(length) = length else { return Ok(None) };
-        let found = self.text[from..].starts_with(&self.text[start..start + length]);
-        Ok(found.then_some(from + length))
+        let found = self.text[text_pos..].starts_with(&self.text[start..start + length]);
+        Ok(found.then_some(text_pos + length))
     }
 
     /// Capture `level` as a Lua value, or the whole match if there are no captures.
@@ -320,22 +329,22 @@ impl<'a> Matcher<'a> {
     }
 
     /// The start and end of the first match at or after `text_pos`.
-    fn find_first(&mut self, mut from: usize) -> LibraryResult<Option<(usize, usize)>> {
+    fn find_first(&mut self, mut text_pos: usize) -> LibraryResult<Option<(usize, usize)>> {
         let anchored = self.pattern.first() == Some(&b'^');
         loop {
-            if let Some(end) = self.match_at_position(from, usize::from(anchored))? {
-                return Ok(Some((from, end)));
+            if let Some(end) = self.match_at_position(text_pos, usize::from(anchored))? {
+                return Ok(Some((text_pos, end)));
             }
-            from += 1;
-            if anchored || from > self.text.len() {
+            text_pos += 1;
+            if anchored || text_pos > self.text.len() {
                 return Ok(None);
             }
         }
     }
 
-    fn match_at_position(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
+    fn match_at_position(&mut self, text_pos: usize, pattern_pos: usize) -> LibraryResult<Option<usize>> {
         self.captures.clear();
-        self.match_rest(from, place)
+        self.match_rest(text_pos, pattern_pos)
     }
 }
 
@@ -361,8 +370,13 @@ impl PatternArguments {
     }
 }
 
-fn search(lua: &Lua, look: &Function, args: &Arguments, finds: bool) -> LibraryResult<mlua::MultiValue> {
-    let name = if finds { "find" } else { "match" };
+fn search(
+    lua: &Lua,
+    check_hook: &Function,
+    args: &Arguments,
+    is_find: bool,
+) -> LibraryResult<mlua::MultiValue> {
+    let name = if is_find { "find" } else { "match" };
     let subject = PatternArguments::from_arguments(lua, args, name)?;
     let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
     let start = start_index(args.optional_number(3, name, 1.0)?, text.len());
@@ -371,25 +385,25 @@ fn search(lua: &Lua, look: &Function, args: &Arguments, finds: bool) -> LibraryR
         !matches!(args.value(4), Value::Nil | Value::Boolean(false))
             || !pattern.iter().any(|byte| b"^$*+?.([%-".contains(byte))
     };
-    if finds && is_plain() {
+    if is_find && is_plain() {
         let found = memchr::memmem::find(&text[start..], &pattern);
         return Ok(match found.map(|found| start + found) {
             Some(from) => numbers(from, from + pattern.len()).into_iter().collect(),
             None => [Value::Nil].into_iter().collect(),
         });
     }
-    let mut matcher = Matcher::new(lua, look, &text, &pattern);
+    let mut matcher = Matcher::new(lua, check_hook, &text, &pattern);
     let Some((from, end)) = matcher.find_first(start)? else { return Ok([Value::Nil].into_iter().collect()) };
-    let captures = matcher.collect_captures(from, end, !finds)?;
-    let places = if finds { numbers(from, end).to_vec() } else { Vec::new() };
+    let captures = matcher.collect_captures(from, end, !is_find)?;
+    let places = if is_find { numbers(from, end).to_vec() } else { Vec::new() };
     Ok(places.into_iter().chain(captures).collect())
 }
 
 /// Creates the iterator of `gmatch`.
-fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<Function> {
+fn each_match(lua: &Lua, check_hook: &Function, args: &Arguments) -> LibraryResult<Function> {
     let subject = PatternArguments::from_arguments(lua, args, "gmatch")?;
-    let (place, look) = (std::cell::Cell::new(0), look.clone());
-    Ok(function(lua, move |lua, _| -> LibraryResult<mlua::MultiValue> {
+    let (place, look) = (std::cell::Cell::new(0), check_hook.clone());
+    Ok(create_function(lua, move |lua, _| -> LibraryResult<mlua::MultiValue> {
         let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
         let mut matcher = Matcher::new(lua, &look, &text, &pattern);
         for from in place.get()..=text.len() {
@@ -405,11 +419,11 @@ fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<Fun
 
 /// Used by the prelude for `gsub` with a function. Returns the end and the captures of a match that begins exactly at a
 /// position (counted from 0), or nothing.
-fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<mlua::MultiValue> {
+fn match_at(lua: &Lua, check_hook: &Function, args: &Arguments) -> LibraryResult<mlua::MultiValue> {
     let subject = PatternArguments::from_arguments(lua, args, "gsub")?;
     let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
     let from = (args.number(3, "gsub")? as usize).min(text.len());
-    let mut matcher = Matcher::new(lua, look, &text, &pattern);
+    let mut matcher = Matcher::new(lua, check_hook, &text, &pattern);
     let Some(end) = matcher.match_at_position(from, usize::from(pattern.first() == Some(&b'^')))? else {
         return Ok([Value::Nil].into_iter().collect());
     };
@@ -418,8 +432,13 @@ fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<mlua:
 }
 
 /// The replacement text of `gsub` for a match.
-fn replacement(matcher: &Matcher<'_>, with: &Value, start: usize, end: usize) -> LibraryResult<Vec<u8>> {
-    let found = match with {
+fn replacement_text(
+    matcher: &Matcher<'_>,
+    replacement: &Value,
+    start: usize,
+    end: usize,
+) -> LibraryResult<Vec<u8>> {
+    let found = match replacement {
         Value::Table(table) => table.get::<Value>(matcher.capture(0, start, end)?)?,
         with => return expand_replacement(matcher, &plain_text(with).unwrap_or_default(), start, end),
     };
@@ -464,7 +483,7 @@ fn expand_replacement(
     Ok(made)
 }
 
-fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<(LuaString, f64)> {
+fn substitute(lua: &Lua, check_hook: &Function, args: &Arguments) -> LibraryResult<(LuaString, f64)> {
     let subject = PatternArguments::from_arguments(lua, args, "gsub")?;
     let with = args.value(3);
     if !matches!(with, Value::String(_) | Value::Integer(_) | Value::Number(_) | Value::Table(_)) {
@@ -473,14 +492,14 @@ fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<(Lu
     let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
     let most = args.optional_number(4, "gsub", (text.len() + 1) as f64)?.trunc();
     let anchored = pattern.first() == Some(&b'^');
-    let mut matcher = Matcher::new(lua, look, &text, &pattern);
+    let mut matcher = Matcher::new(lua, check_hook, &text, &pattern);
     let (mut from, mut count, mut made) = (0, 0.0, Vec::new());
     while count < most {
         let found = matcher.match_at_position(from, usize::from(anchored))?;
         if let Some(end) = found {
             count += 1.0;
-            made.extend(replacement(&matcher, with, from, end)?);
-            if made.len() > super::MAX_STRING {
+            made.extend(replacement_text(&matcher, with, from, end)?);
+            if made.len() > super::MAX_STRING_BYTES {
                 return Err("resulting string too large".into());
             }
         }
@@ -501,17 +520,17 @@ fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<(Lu
 }
 
 /// Adds the pattern functions to `table`. `check_hook` is a function that raises an error if the script must stop.
-pub(super) fn register(table: &Table, lua: &Lua, look: &Function) -> mlua::Result<()> {
-    let ask = look.clone();
-    table.set("find", function(lua, move |lua, args| search(lua, &ask, args, true))?)?;
-    let ask = look.clone();
-    table.set("match", function(lua, move |lua, args| search(lua, &ask, args, false))?)?;
-    let ask = look.clone();
-    let gmatch = function(lua, move |lua, args| each_match(lua, &ask, args))?;
+pub(super) fn register_functions(table: &Table, lua: &Lua, check_hook: &Function) -> mlua::Result<()> {
+    let ask = check_hook.clone();
+    table.set("find", create_function(lua, move |lua, args| search(lua, &ask, args, true))?)?;
+    let ask = check_hook.clone();
+    table.set("match", create_function(lua, move |lua, args| search(lua, &ask, args, false))?)?;
+    let ask = check_hook.clone();
+    let gmatch = create_function(lua, move |lua, args| each_match(lua, &ask, args))?;
     table.set("gmatch", &gmatch)?;
     table.set("gfind", gmatch)?;
-    let ask = look.clone();
-    table.set("match_at", function(lua, move |lua, args| match_at(lua, &ask, args))?)?;
-    let ask = look.clone();
-    table.set("gsub", function(lua, move |lua, args| substitute(lua, &ask, args))?)
+    let ask = check_hook.clone();
+    table.set("match_at", create_function(lua, move |lua, args| match_at(lua, &ask, args))?)?;
+    let ask = check_hook.clone();
+    table.set("gsub", create_function(lua, move |lua, args| substitute(lua, &ask, args))?)
 }

@@ -20,7 +20,10 @@ pub(crate) mod question {
 
 /// An error in the style of the server's own errors, without a position.
 pub(crate) fn script_error(text: &str) -> mlua::Error {
-    mlua::Error::external(RaisedError { text: format!("ERR {text}").into_bytes(), table: Some(false) })
+    mlua::Error::external(RaisedError {
+        text: format!("ERR {text}").into_bytes(),
+        error_table_counted: Some(false),
+    })
 }
 
 /// Returns the integer part of a number or of a text that contains a number.
@@ -41,12 +44,12 @@ fn to_text(value: &Value) -> Option<Vec<u8>> {
 
 /// Sends a query to the host of the running script. While a script runs, `current` returns the function that queries
 /// the host, and the query marker.
-fn send_query(lua: &Lua, current: &Function, question: i64, args: MultiValue) -> mlua::Result<Value> {
+fn send_query(lua: &Lua, current: &Function, query: i64, args: MultiValue) -> mlua::Result<Value> {
     let (host, mark): (Option<Function>, Table) = current.call(())?;
     let host = host.ok_or_else(|| script_error("This function can only be called from a script"))?;
     let mut words = MultiValue::with_capacity(args.len() + 2);
     words.push_back(Value::Table(mark));
-    words.push_back(question.into_lua(lua)?);
+    words.push_back(query.into_lua(lua)?);
     words.extend(args);
     let (value, failure): (Value, Value) = host.call(words)?;
     match failure {
@@ -116,7 +119,7 @@ fn sha1(lua: &Lua, args: &MultiValue) -> mlua::Result<Value> {
 
 /// Creates the function table; see [`send_query`] for `current`. `log` is also available to library code, and some
 /// functions are for scripts only.
-pub(super) fn library(lua: &Lua, current: &Function, log: fn(u8, &str)) -> mlua::Result<Table> {
+pub(super) fn create_library(lua: &Lua, current: &Function, log: fn(u8, &str)) -> mlua::Result<Table> {
     let (at_run, scripts_only) = (lua.create_table()?, lua.create_table()?);
     let host = current.clone();
     at_run.set("setresp", lua.create_function(move |lua, args| set_protocol(lua, &host, &args))?)?;

@@ -5,10 +5,10 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{Arguments, LibraryError, LibraryResult, MAX_STRING, argument_error, function};
+use super::{Arguments, LibraryError, LibraryResult, MAX_STRING_BYTES, argument_error, create_function};
 
 /// Maximum integer width in bytes.
-const MAX_INTEGER: usize = 32;
+const MAX_INTEGER_BYTES: usize = 32;
 /// The alignment in bytes set by `!` without a number.
 const MAX_ALIGNMENT: usize = 8;
 /// Maximum number of results, limited by Lua's stack.
@@ -26,7 +26,7 @@ impl<'a> Format<'a> {
         Self { remaining: format, is_little_endian: true, alignment: 1 }
     }
 
-    fn number(&mut self, default: usize) -> Result<usize, LibraryError> {
+    fn read_number(&mut self, default: usize) -> Result<usize, LibraryError> {
         let digits = self.remaining.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if digits == 0 {
             return Ok(default);
@@ -47,11 +47,11 @@ impl<'a> Format<'a> {
             b'h' | b'H' => 2,
             b'l' | b'L' | b'T' | b'd' => 8,
             b'f' => 4,
-            b'c' => self.number(1)?,
+            b'c' => self.read_number(1)?,
             b'i' | b'I' => {
-                let size = self.number(4)?;
-                if size > MAX_INTEGER {
-                    let text = format!("integral size {size} is larger than limit of {MAX_INTEGER}");
+                let size = self.read_number(4)?;
+                if size > MAX_INTEGER_BYTES {
+                    let text = format!("integral size {size} is larger than limit of {MAX_INTEGER_BYTES}");
                     return Err(text.into());
                 }
                 size
@@ -62,12 +62,12 @@ impl<'a> Format<'a> {
     }
 
     /// Number of padding bytes needed at this offset to align a value of this size.
-    fn padding(&self, place: usize, option: u8, size: usize) -> usize {
+    fn padding(&self, offset: usize, option: u8, size: usize) -> usize {
         if size == 0 || option == b'c' {
             return 0;
         }
         let size = size.min(self.alignment);
-        (size - (place & (size - 1))) & (size - 1)
+        (size - (offset & (size - 1))) & (size - 1)
     }
 
     /// Applies an option without a value, such as the byte order.
@@ -77,7 +77,7 @@ impl<'a> Format<'a> {
             b'<' => self.is_little_endian = true,
             b'>' => self.is_little_endian = false,
             b'!' => {
-                let alignment = self.number(MAX_ALIGNMENT)?;
+                let alignment = self.read_number(MAX_ALIGNMENT)?;
                 if !alignment.is_power_of_two() {
                     return Err(format!("alignment {alignment} is not a power of 2").into());
                 }
@@ -149,7 +149,7 @@ fn pack(lua: &Lua, args: &Arguments) -> LibraryResult<mlua::LuaString> {
             }
             other => format.apply_option(other, "pack")?,
         }
-        if out.len() > MAX_STRING {
+        if out.len() > MAX_STRING_BYTES {
             return Err("resulting string too large".into());
         }
     }
@@ -175,7 +175,7 @@ fn unpack(lua: &Lua, args: &Arguments) -> LibraryResult<MultiValue> {
         let bytes = &data[place..place + size];
         match option {
             b'b' | b'B' | b'h' | b'H' | b'l' | b'L' | b'T' | b'i' | b'I' => {
-                results.push_back(Value::Number(integer(
+                results.push_back(Value::Number(decode_integer(
                     &format.to_native_order(bytes),
                     option.is_ascii_lowercase(),
                 )));
@@ -215,7 +215,7 @@ fn unpack(lua: &Lua, args: &Arguments) -> LibraryResult<MultiValue> {
 }
 
 /// Decodes a little-endian integer as a Lua number.
-fn integer(bytes: &[u8], signed: bool) -> f64 {
+fn decode_integer(bytes: &[u8], signed: bool) -> f64 {
     let mut eight = [0; 8];
     let len = bytes.len().min(8);
     eight[..len].copy_from_slice(&bytes[..len]);
@@ -244,10 +244,10 @@ fn size(_: &Lua, args: &Arguments) -> LibraryResult<f64> {
     Ok(place as f64)
 }
 
-pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
+pub(super) fn create_library(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    table.set("pack", function(lua, pack)?)?;
-    table.set("unpack", function(lua, unpack)?)?;
-    table.set("size", function(lua, size)?)?;
+    table.set("pack", create_function(lua, pack)?)?;
+    table.set("unpack", create_function(lua, unpack)?)?;
+    table.set("size", create_function(lua, size)?)?;
     Ok(table)
 }

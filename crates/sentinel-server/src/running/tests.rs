@@ -20,7 +20,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let began = std::time::Instant::now();
     let mut out = Vec::new();
     let sentinel = Sentinel::new(time_since(began), own, journal, 1, &mut out);
-    let engine = Arc::new(Engine::for_sentinel(::commands::for_sentinel().catalogue(), 1));
+    let engine = Arc::new(Engine::for_sentinel(::commands::sentinel_registry().catalogue(), 1));
     let parts = (Config::default(), Arc::default(), files);
     let mut center = Center::new(sentinel, parts, (engine, false), channel(16).0, Arc::default(), began);
     center.keep_identity(&mut out).unwrap();
@@ -115,9 +115,9 @@ fn users_are_saved_before_acl_setuser_is_answered() {
     let line = format!("user alice on #{hash} resetchannels +@all -sentinel|set");
     assert!(text.lines().any(|found| found == line), "{text}");
     assert!(!text.contains("user default"), "{text}");
-    let again = Engine::for_sentinel(::commands::for_sentinel().catalogue(), 2);
+    let again = Engine::for_sentinel(::commands::sentinel_registry().catalogue(), 2);
     access::load(&again, "", &sentinel::SentinelConfig::parse(&text).unwrap().users).unwrap();
-    assert!(again.users.read().is_request_permitted(b"alice", b"p"));
+    assert!(again.users.read().can_authenticate(b"alice", b"p"));
     assert_eq!(talk(&mut center, &mut replies, "AUTH alice p"), "+OK");
     let refused = talk(&mut center, &mut replies, "SENTINEL SET mymaster quorum 1");
     assert_eq!(refused, "-NOPERM User alice has no permissions to run the 'sentinel|set' command");
@@ -138,12 +138,12 @@ fn users_with_non_utf8_names_survive_a_restart() {
         assert_eq!(received(&mut replies).as_deref(), Some("+OK\r\n"));
     }
     let text = fs::read(folder.path().join("sentinel.conf")).unwrap();
-    let again = Engine::for_sentinel(::commands::for_sentinel().catalogue(), 2);
+    let again = Engine::for_sentinel(::commands::sentinel_registry().catalogue(), 2);
     access::load(&again, "", &sentinel::SentinelConfig::parse(&text).unwrap().users).unwrap();
     for name in [&b"\xff\xfe"[..], b"\xff"] {
-        assert!(again.users.read().is_request_permitted(name, b"p"));
-        let user = center.engine.users.read().find(name).unwrap().describe();
-        assert_eq!(again.users.read().find(name).unwrap().describe(), user);
+        assert!(again.users.read().can_authenticate(name, b"p"));
+        let user = center.engine.users.read().find(name).unwrap().format_rules();
+        assert_eq!(again.users.read().find(name).unwrap().format_rules(), user);
     }
 }
 

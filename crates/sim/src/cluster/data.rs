@@ -13,7 +13,7 @@ use slot_routing::{ReplOffset, Slot, SlotSet, Topology};
 
 use super::{ClusterEvent, ClusterWorld};
 use crate::InjectedBug;
-use crate::data::{Key, RoleChange};
+use crate::data::{KeyGroup, RoleChange};
 
 /// Interval between checks whether running writes have ended.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_micros(500);
@@ -28,7 +28,7 @@ pub(super) struct PendingSlotChange {
     offset: ReplOffset,
     /// The number of replicas that must acknowledge the offset.
     awaited_replicas: usize,
-    until: Instant,
+    deadline: Instant,
 }
 
 impl ClusterWorld {
@@ -41,55 +41,57 @@ impl ClusterWorld {
         confirm: Option<ReplicaConfirmation>,
     ) {
         let token = confirm.map(|confirm| confirm.token);
-        let said = self.simulation.say_slot_change(host, slot, change, token);
+        let said = self.simulation.announce_slot_change(host, slot, change, token);
         if let Some(ReplicaConfirmation { token, timeout }) = confirm {
             let (offset, readers) = said.unwrap_or((ReplOffset(0), 0));
             let until = self.simulation.now + timeout;
             let incarnation = self.simulation.processes[host].incarnation;
-            let told = PendingSlotChange { token, slot, offset, awaited_replicas: readers, until };
+            let told = PendingSlotChange { token, slot, offset, awaited_replicas: readers, deadline: until };
             self.simulation.schedule_after(
                 Duration::ZERO,
-                ClusterEvent::PendingSlotChange { host, incarnation, change: told },
+                ClusterEvent::CheckSlotChange { host, incarnation, change: told },
             );
         }
     }
 
     /// Checks whether enough replicas have acknowledged the slot change. After its deadline the change counts as
     /// failed.
-    pub(super) fn check_slot_change_acks(&mut self, host: usize, told: PendingSlotChange) {
-        let has_it = |(_, acknowledged): &(usize, ReplOffset)| *acknowledged >= told.offset;
+    pub(super) fn check_slot_change_acks(&mut self, host: usize, change: PendingSlotChange) {
+        let has_it = |(_, acknowledged): &(usize, ReplOffset)| *acknowledged >= change.offset;
         let held =
-            self.simulation.data.stores[host].replicas().filter(has_it).count() >= told.awaited_replicas;
-        if self.simulation.is_running(host) && (held || self.simulation.now >= told.until) {
-            let keys_in_slot = self.simulation.data.stores[host].keys_in_slot(told.slot);
+            self.simulation.data.stores[host].replicas().filter(has_it).count() >= change.awaited_replicas;
+        if self.simulation.is_running(host) && (held || self.simulation.now >= change.deadline) {
+            let keys_in_slot = self.simulation.data.stores[host].keys_in_slot(change.slot);
             return self.handle_input(
                 host,
-                ClusterInput::ReplicasAcknowledged { token: told.token, held, keys_in_slot },
+                ClusterInput::ReplicasAcknowledged {
+                    token: change.token,
+                    is_acknowledged: held,
+                    keys_in_slot,
+                },
             );
         }
         let incarnation = self.simulation.processes[host].incarnation;
-        self.simulation.schedule_after(
-            ACK_POLL_INTERVAL,
-            ClusterEvent::PendingSlotChange { host, incarnation, change: told },
-        );
+        self.simulation
+            .schedule_after(ACK_POLL_INTERVAL, ClusterEvent::CheckSlotChange { host, incarnation, change });
     }
 
     /// Issues client writes and checks which nodes accept writes.
-    pub(super) fn replicate(&mut self) {
+    pub(super) fn write_and_check_hosts(&mut self) {
         if self.simulation.clients_still_write() {
-            let keys: Vec<Key> = self.sample_slots.iter().map(|slot| slot.number()).collect();
-            self.simulation.clients_write(keys.into_iter(), 50_000);
+            let keys: Vec<KeyGroup> = self.sample_slots.iter().map(|slot| slot.number()).collect();
+            self.simulation.start_client_writes(keys.into_iter(), 50_000);
         }
         self.simulation.run_maintenance();
         while let Some(host) = self.simulation.take_finished_shutdown() {
-            self.stop(host);
+            self.restart_after_shutdown(host);
         }
         for host in 0..self.hosts.len() {
             if !self.simulation.is_running(host) {
                 continue;
             }
             let offset = self.simulation.data.stores[host].offset();
-            let received_headers = self.simulation.data.stores[host].moves.has_heard();
+            let received_headers = self.simulation.data.stores[host].slot_changes.has_received();
             if received_headers || self.hosts[host].watched_offset.is_some_and(|wanted| wanted <= offset) {
                 self.handle_input(host, ClusterInput::Deadline);
             }
@@ -100,19 +102,22 @@ impl ClusterWorld {
     /// Returns the replication state as the `gossip` state machine needs it.
     pub(super) fn replication_state(&self, host: usize) -> ReplicationStatus {
         let store = &self.simulation.data.stores[host];
-        let mut facts = ReplicationStatus { offset: store.failover_offset(), source: store.source() };
+        let mut facts =
+            ReplicationStatus { offset: store.failover_offset(), source: store.replication_source() };
         if self.simulation.plan.injected_bug == Some(InjectedBug::UnreportedDataLoss)
             && store.has_invalid_data()
         {
             facts.offset = store.offset();
-            facts.source = store.down_since().map_or(facts.source, |since| ReplicationSource::Lost { since });
+            facts.source =
+                store.link_down_since().map_or(facts.source, |since| ReplicationSource::Lost { since });
         }
         facts
     }
 
     pub(super) fn follow(&mut self, host: usize, ip: IpAddr, foreign: bool) {
         if let Some(master) = self.hosts.iter().position(|other| other.ip == ip) {
-            self.simulation.queue_role_change(host, RoleChange::BecomeReplica { master, foreign });
+            self.simulation
+                .queue_role_change(host, RoleChange::BecomeReplica { master, has_foreign_data: foreign });
         }
     }
 
@@ -122,10 +127,10 @@ impl ClusterWorld {
         let (store, topology) = (&self.simulation.data.stores[host], Arc::new(topology));
         self.hosts[host].topology = Some(topology.clone());
         let rerouting = store.engine().begin_topology_change(topology).expect("it is a node of a cluster");
-        self.hosts[host].publishing = Some((rerouting, store.under_way()));
+        self.hosts[host].publishing = Some((rerouting, store.running_commands()));
         let (incarnation, time) =
             (self.simulation.processes[host].incarnation, self.simulation.random.millis(0, 1));
-        self.simulation.schedule_after(time, ClusterEvent::Published { host, incarnation });
+        self.simulation.schedule_after(time, ClusterEvent::TopologyPublished { host, incarnation });
     }
 
     pub(super) fn on_published(&mut self, host: usize) {
@@ -137,7 +142,7 @@ impl ClusterWorld {
             let incarnation = self.simulation.processes[host].incarnation;
             return self
                 .simulation
-                .schedule_after(DRAIN_POLL_INTERVAL, ClusterEvent::Published { host, incarnation });
+                .schedule_after(DRAIN_POLL_INTERVAL, ClusterEvent::TopologyPublished { host, incarnation });
         }
         store.engine().end_topology_change(rerouting);
         self.run_pending_actions(host);
@@ -146,13 +151,13 @@ impl ClusterWorld {
     /// Blocks new writes and waits until all running writes have ended.
     pub(super) fn pause(&mut self, host: usize, until: Instant) {
         self.simulation.pause_writes(host, PausePurpose::Failover, Some(until));
-        let under_way = self.simulation.data.stores[host].under_way();
+        let under_way = self.simulation.data.stores[host].running_commands();
         self.on_drained(host, under_way);
     }
 
-    pub(super) fn on_drained(&mut self, host: usize, under_way: BTreeSet<u64>) {
+    pub(super) fn on_drained(&mut self, host: usize, running_writes: BTreeSet<u64>) {
         let store = &self.simulation.data.stores[host];
-        if store.has_drained(&under_way)
+        if store.has_drained(&running_writes)
             || self.simulation.plan.injected_bug == Some(InjectedBug::SkippedDrain)
         {
             let offset = store.offset();
@@ -161,14 +166,14 @@ impl ClusterWorld {
         let incarnation = self.simulation.processes[host].incarnation;
         self.simulation.schedule_after(
             DRAIN_POLL_INTERVAL,
-            ClusterEvent::Drained { host, incarnation, running_writes: under_way },
+            ClusterEvent::CheckDrained { host, incarnation, running_writes },
         );
     }
 
     /// Empties slots that now belong to other nodes.
     pub(super) fn drop_slots(&mut self, host: usize, slots: &SlotSet) {
         let lost = self.sample_slots.iter().filter(|slot| slots.contains(**slot));
-        let keys: Vec<Key> = lost.map(|slot| slot.number()).collect();
-        self.simulation.release_slots(host, &keys);
+        let keys: Vec<KeyGroup> = lost.map(|slot| slot.number()).collect();
+        self.simulation.start_emptying_slots(host, &keys);
     }
 }

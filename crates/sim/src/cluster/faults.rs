@@ -6,7 +6,7 @@ use super::ClusterWorld;
 use super::disk::Disk;
 use super::invariants::ClusterObservation;
 use crate::InjectedBug;
-use crate::data::ReplicaState;
+use crate::data::ProcessState;
 
 /// How a process ends and what survives its end.
 struct ProcessEnd {
@@ -27,11 +27,11 @@ impl ClusterWorld {
             Some(InjectedBug::EarlySlotHandover | InjectedBug::LateClaims)
         );
         match self.simulation.random.below(100) {
-            0..90 if often => self.plan_whole_move(host),
+            0..90 if often => self.plan_atomic_migration(host),
             // Master failures cause elections, so they are the most frequent fault.
             0..24 => {
                 let master = self.random_master().unwrap_or(host);
-                if self.simulation.random.percent(60) {
+                if self.simulation.random.chance(60) {
                     self.crash(master, 4000);
                 } else {
                     self.freeze(master);
@@ -52,8 +52,8 @@ impl ClusterWorld {
                 self.simulation.trace(|| format!("the wall clock of {host} is set by {jump} ms"));
                 self.hosts[host].wall_clock_offset += jump;
             }
-            75..79 => self.simulation.processes[host].slow = self.simulation.random.millis(0, 120),
-            79..87 => self.plan_whole_move(host),
+            75..79 => self.simulation.processes[host].extra_latency = self.simulation.random.millis(0, 120),
+            79..87 => self.plan_atomic_migration(host),
             _ => self.plan_operation(),
         }
     }
@@ -69,20 +69,24 @@ impl ClusterWorld {
 
     /// Kills a process, sometimes by cutting the power of its host, and schedules its restart. At most once per run the
     /// disk is lost as well.
-    pub(super) fn crash(&mut self, host: usize, longest: u64) {
+    pub(super) fn crash(&mut self, host: usize, max_restart_millis: u64) {
         if !self.simulation.processes[host].is_up {
             return;
         }
-        let powered = self.simulation.random.percent(60);
-        let kept = self.simulation.random.percent(50);
+        let powered = self.simulation.random.chance(60);
+        let kept = self.simulation.random.chance(50);
         self.simulation.trace(|| format!("host {host} {}", if powered { "dies" } else { "loses power" }));
         let loses_disk =
-            self.simulation.disks_lost == 0 && self.simulation.random.percent(8) && self.is_replaceable(host);
-        self.end_process(host, longest, ProcessEnd { keeps_power: powered, keeps_data: kept, loses_disk });
+            self.simulation.disks_lost == 0 && self.simulation.random.chance(8) && self.is_replaceable(host);
+        self.end_process(
+            host,
+            max_restart_millis,
+            ProcessEnd { keeps_power: powered, keeps_data: kept, loses_disk },
+        );
     }
 
     /// Ends a process that has finished its SHUTDOWN, and schedules its restart.
-    pub(super) fn stop(&mut self, host: usize) {
+    pub(super) fn restart_after_shutdown(&mut self, host: usize) {
         self.simulation.trace(|| format!("host {host} stops"));
         self.end_process(host, 4000, ProcessEnd { keeps_power: true, keeps_data: true, loses_disk: false });
     }
@@ -90,7 +94,7 @@ impl ClusterWorld {
     fn end_process(
         &mut self,
         host: usize,
-        longest: u64,
+        max_restart_millis: u64,
         ProcessEnd { keeps_power: powered, keeps_data: kept, loses_disk }: ProcessEnd,
     ) {
         let id = self.gossip(host).id();
@@ -106,16 +110,16 @@ impl ClusterWorld {
         crashed.driver = ClusterDriver::default();
         crashed.next_steps.clear();
         crashed.received_headers.clear();
-        crashed.rank = None;
+        crashed.election_rank = None;
         crashed.publishing = None;
         crashed.watched_offset = None;
         if powered {
-            crashed.disk.process_died(self.simulation.disks, &mut self.simulation.random);
+            crashed.disk.on_process_death(self.simulation.disks, &mut self.simulation.random);
         } else {
-            crashed.disk.power_failed(self.simulation.disks, &mut self.simulation.random);
+            crashed.disk.on_power_failure(self.simulation.disks, &mut self.simulation.random);
         }
         if writes || !powered {
-            self.check_invariants(&ClusterObservation::LostWrites { id });
+            self.check_invariants(&ClusterObservation::WritesLost { id });
         }
         if loses_disk {
             self.simulation.trace(|| format!("host {host} loses its disk"));
@@ -123,13 +127,13 @@ impl ClusterWorld {
             self.disk_lost_by = Some(id);
             self.hosts[host].disk = Disk::default();
         }
-        self.simulation.end_data(host, kept && !loses_disk, powered);
-        self.break_wires(host, powered);
+        self.simulation.end_process_data(host, kept && !loses_disk, powered);
+        self.break_links(host, powered);
         // A supervisor may restart the process before its failure is detected. If it lost its disk, it then has a new
         // node id at the old address.
-        let (shortest, longest) = match loses_disk && self.simulation.random.percent(50) {
+        let (shortest, longest) = match loses_disk && self.simulation.random.chance(50) {
             true => (0, 60),
-            false => (longest / 80, longest),
+            false => (max_restart_millis / 80, max_restart_millis),
         };
         self.simulation.schedule_restart(host, shortest, longest);
     }
@@ -137,7 +141,7 @@ impl ClusterWorld {
     /// Returns whether another node has a copy of this host's data.
     fn is_replaceable(&self, host: usize) -> bool {
         let stores = &self.simulation.data.stores;
-        let copies = |other: &ReplicaState| other.upstream() == Some(host) && other.is_in_sync();
+        let copies = |other: &ProcessState| other.upstream() == Some(host) && other.is_in_sync();
         stores[host].upstream().is_some() || stores.iter().any(copies)
     }
 

@@ -13,14 +13,14 @@ use crate::RandomSource;
 pub(super) const PORT: u16 = 6379;
 pub(super) const BUS_PORT: u16 = 16379;
 /// The number of slots per master that a run observes, as representatives of the others.
-const SAMPLES: usize = 3;
+const SAMPLE_SLOTS_PER_MASTER: usize = 3;
 
 pub(super) struct Formation {
     pub(super) nodes_confs: Vec<String>,
     pub(super) sample_slots: Vec<Slot>,
 }
 
-pub(super) fn config(ip: IpAddr) -> ClusterConfig {
+pub(super) fn cluster_config(ip: IpAddr) -> ClusterConfig {
     let announce =
         AnnouncedAddress { ip: Some(ip), port: PORT, bus_port: BUS_PORT, ..AnnouncedAddress::default() };
     ClusterConfig {
@@ -30,16 +30,16 @@ pub(super) fn config(ip: IpAddr) -> ClusterConfig {
         // Long enough for three election attempts.
         empty_master_timeout: Duration::from_secs(20),
         manual_failover_timeout: Duration::from_secs(2),
-        announce,
+        announced_address: announce,
         ..ClusterConfig::default()
     }
 }
 
 /// Creates the initial cluster: at least three masters, and replicas that are distributed evenly among them.
-pub(super) fn form(nodes: usize, random: &mut RandomSource) -> Formation {
+pub(super) fn form_cluster(nodes: usize, random: &mut RandomSource) -> Formation {
     let nodes = nodes.max(4);
     let masters = (nodes / 2).clamp(3, 5);
-    let ids: Vec<NodeId> = (0..nodes).map(|_| random.id()).collect();
+    let ids: Vec<NodeId> = (0..nodes).map(|_| random.random_id()).collect();
     let first = |master: usize| SLOT_COUNT * master / masters;
     let line = |text: &mut String, me: usize, number: usize| {
         let master = number % masters;
@@ -60,7 +60,7 @@ pub(super) fn form(nodes: usize, random: &mut RandomSource) -> Formation {
         let _ = writeln!(text, "vars currentEpoch {masters} lastVoteEpoch 0");
         text
     };
-    let sample = |master: usize| (0..SAMPLES).map(move |place| first(master) + place);
+    let sample = |master: usize| (0..SAMPLE_SLOTS_PER_MASTER).map(move |place| first(master) + place);
     let slot = |number: usize| Slot::new(u16::try_from(number).ok()?);
     Formation {
         nodes_confs: (0..nodes).map(nodes_conf).collect(),

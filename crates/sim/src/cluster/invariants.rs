@@ -22,18 +22,18 @@ mod whole_moves;
 #[derive(Debug)]
 pub(super) enum ClusterObservation<'a> {
     /// A voter sends its vote.
-    Voted { voter: NodeId, epoch: Epoch, candidate: NodeId },
+    VoteSent { voter: NodeId, epoch: Epoch, candidate: NodeId },
     /// A replica was elected. `voters` are the masters with slots in its view. `has_only_elected_voters` is false if a
     /// voter was promoted by TAKEOVER.
-    ElectionWon { winner: NodeId, epoch: Epoch, voters: Vec<NodeId>, by_majority: bool },
+    ElectionWon { winner: NodeId, epoch: Epoch, voters: Vec<NodeId>, has_only_elected_voters: bool },
     /// A master announces the epoch under which it claims its slots.
     EpochClaimed { id: NodeId, epoch: Epoch },
     /// A node starts to route requests by this topology.
-    Published { topology: &'a Topology },
+    TopologyPublished { topology: &'a Topology },
     /// A node died during a write, or its host lost power, so state that the node has not announced may be lost.
-    LostWrites { id: NodeId },
+    WritesLost { id: NodeId },
     /// An operator reset the node with CLUSTER RESET.
-    Reset { id: NodeId },
+    NodeReset { id: NodeId },
 }
 
 /// An invariant that checks events, with the name under which its violations are reported.
@@ -41,13 +41,13 @@ pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<Clust
 
 /// Returns all invariants that check events. `claims`, `freshness`, `key_moves`, `minority`, `whole_moves` and
 /// `coverage` check states instead.
-pub(super) fn all() -> Vec<NamedInvariant> {
+pub(super) fn all_invariants() -> Vec<NamedInvariant> {
     vec![
-        (InvariantName::OneVote, Box::new(one_vote::OneVote::default())),
-        (InvariantName::Majority, Box::new(majority::Majority::default())),
-        (InvariantName::OnePromotion, Box::new(one_promotion::OnePromotion::default())),
-        (InvariantName::OneOwner, Box::new(one_owner::OneOwner::default())),
-        (InvariantName::Epochs, Box::new(epochs::Epochs::default())),
+        (InvariantName::OneVote, Box::new(one_vote::OneVoteInvariant::default())),
+        (InvariantName::Majority, Box::new(majority::MajorityInvariant::default())),
+        (InvariantName::OnePromotion, Box::new(one_promotion::OnePromotionInvariant::default())),
+        (InvariantName::OneOwner, Box::new(one_owner::OneOwnerInvariant::default())),
+        (InvariantName::Epochs, Box::new(epochs::EpochsInvariant::default())),
     ]
 }
 

@@ -23,7 +23,7 @@ const MIGRATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A MIGRATE in progress, with its connection to the target.
 #[derive(Debug)]
 pub(super) struct KeyMigration {
-    it: SlotMigration,
+    slot_migration: SlotMigration,
     /// The incarnations of the source and target process when the connection was opened.
     incarnations: [u64; 2],
     machine: Migration,
@@ -31,20 +31,20 @@ pub(super) struct KeyMigration {
     keys: Vec<Vec<u8>>,
     locked_slots: Vec<Slot>,
     /// Bytes in flight to the target, with the time at which they arrive.
-    sent: Option<(Instant, Vec<u8>)>,
-    answers: VecDeque<(Instant, Value)>,
+    in_flight_bytes: Option<(Instant, Vec<u8>)>,
+    replies: VecDeque<(Instant, Value)>,
 }
 
 impl ClusterWorld {
     /// Migrates all keys of a slot to its target, then the slot itself.
-    pub(super) fn move_keys(&mut self, it: SlotMigration) {
+    pub(super) fn migrate_keys(&mut self, it: SlotMigration) {
         if !self.simulation.is_running(it.from) {
             return;
         }
-        let keys = self.simulation.data.stores[it.from].names(it.slot);
+        let keys = self.simulation.data.stores[it.from].key_names(it.slot);
         if keys.is_empty() {
             // Sometimes SETSLOT is sent only to the source, and the target must learn by itself that it owns the slot.
-            let source_alone = self.simulation.random.percent(15);
+            let source_alone = self.simulation.random.chance(15);
             let step = if source_alone {
                 operator::OperatorStep::AssignAtSource
             } else {
@@ -65,12 +65,21 @@ impl ClusterWorld {
         };
         let (machine, step) = Migration::new(self.simulation.clock_of(it.from), order, true);
         let incarnations = [it.from, it.to].map(|host| self.simulation.processes[host].incarnation);
-        self.keys_migrated += 1;
-        let number = self.keys_migrated;
+        self.key_migration_count += 1;
+        let number = self.key_migration_count;
         let (locked_slots, sent, answers) = (Vec::new(), None, VecDeque::new());
-        self.key_moves.insert(
+        self.key_migrations.insert(
             number,
-            KeyMigration { it, incarnations, machine, step, keys, locked_slots, sent, answers },
+            KeyMigration {
+                slot_migration: it,
+                incarnations,
+                machine,
+                step,
+                keys,
+                locked_slots,
+                in_flight_bytes: sent,
+                replies: answers,
+            },
         );
         self.continue_key_migration(number);
     }
@@ -79,32 +88,32 @@ impl ClusterWorld {
     pub(super) fn continue_key_migration(&mut self, number: u64) {
         self.receive_keys(number);
         loop {
-            let Some(one) = self.key_moves.get(&number) else { return };
-            let from = one.it.from;
+            let Some(one) = self.key_migrations.get(&number) else { return };
+            let from = one.slot_migration.from;
             if !self.simulation.is_incarnation(from, one.incarnations[0]) {
-                self.key_moves.remove(&number);
+                self.key_migrations.remove(&number);
                 return;
             }
             if let Some(until) = self.simulation.frozen_until(from) {
-                return self.simulation.schedule_at(until, ClusterEvent::MoveKeys(number));
+                return self.simulation.schedule_at(until, ClusterEvent::ContinueMigrate(number));
             }
             if let MigrateStep::Reply { result, .. } = &one.step {
                 let result = result.clone();
-                return self.end_key_move(number, &result);
+                return self.end_key_migration(number, &result);
             }
             let Some(outcome) = self.step_result(number) else {
-                return self.simulation.schedule_after(POLL_INTERVAL, ClusterEvent::MoveKeys(number));
+                return self.simulation.schedule_after(POLL_INTERVAL, ClusterEvent::ContinueMigrate(number));
             };
-            let wall = self.simulation.wall_of(from);
-            if let Some(one) = self.key_moves.get_mut(&number) {
+            let wall = self.simulation.wall_clock_of(from);
+            if let Some(one) = self.key_migrations.get_mut(&number) {
                 one.step = one.machine.handle(wall, outcome);
             }
         }
     }
 
-    fn end_key_move(&mut self, number: u64, result: &Result<&'static str, MigrateError>) {
-        let Some(one) = self.key_moves.remove(&number) else { return };
-        let it = one.it;
+    fn end_key_migration(&mut self, number: u64, result: &Result<&'static str, MigrateError>) {
+        let Some(one) = self.key_migrations.remove(&number) else { return };
+        let it = one.slot_migration;
         self.simulation.trace(|| format!("MIGRATE of slot {} ends: {result:?}", it.slot));
         for slot in one.locked_slots {
             self.simulation.data.stores[it.from].engine().resume_slot_writes(slot);
@@ -119,47 +128,47 @@ impl ClusterWorld {
 
     /// Returns the result of the step that is due, or `None` if the step must be retried later.
     fn step_result(&mut self, number: u64) -> Option<MigrateStepResult> {
-        let reached = self.reaches_target(number);
-        let one = self.key_moves.get_mut(&number)?;
-        let (from, slot) = (one.it.from, one.it.slot);
+        let reached = self.can_reach_target(number);
+        let one = self.key_migrations.get_mut(&number)?;
+        let (from, slot) = (one.slot_migration.from, one.slot_migration.slot);
         let late = self.simulation.clock_of(from) >= one.machine.deadline();
-        let wall = self.simulation.wall_of(from);
+        let wall = self.simulation.wall_clock_of(from);
         let store = &mut self.simulation.data.stores[from];
         match &one.step {
             // The slot is locked by another command, so the step must wait.
             MigrateStep::Capture { .. } | MigrateStep::Release { .. } if store.is_locked(slot.number()) => {
                 None
             }
-            MigrateStep::Capture { hold, keys } => {
+            MigrateStep::Capture { pause_slots: hold, keys } => {
                 one.locked_slots.extend(hold.iter().filter(|slot| store.engine().pause_slot_writes(**slot)));
                 let engine = store.engine();
                 let name = |key: &usize| one.keys[*key].as_slice();
-                let capture = |(key, dialect): &_| engine.capture(0, name(key), wall, *dialect);
+                let capture = |(key, dialect): &_| engine.capture_key(0, name(key), wall, *dialect);
                 Some(MigrateStepResult::Captured(keys.iter().map(capture).collect()))
             }
             _ if late => Some(MigrateStepResult::Deadline),
             MigrateStep::Connect { .. } if reached => {
-                Some(MigrateStepResult::Connected { is_reused: false, to_self: false })
+                Some(MigrateStepResult::Connected { is_reused: false, is_own_server: false })
             }
             MigrateStep::Connect { .. } => Some(MigrateStepResult::ConnectFailed(MigrateError::Connecting)),
             MigrateStep::Send(bytes) => {
-                let (bytes, time) = (bytes.clone(), self.simulation.latency(from, one.it.to));
-                one.sent = Some((self.simulation.now + time, bytes));
+                let (bytes, time) = (bytes.clone(), self.simulation.latency(from, one.slot_migration.to));
+                one.in_flight_bytes = Some((self.simulation.now + time, bytes));
                 Some(MigrateStepResult::Sent)
             }
             MigrateStep::Read if self.simulation.plan.injected_bug == Some(InjectedBug::EarlyKeyDeletion) => {
                 Some(MigrateStepResult::Replied(Value::Simple("OK".to_owned())))
             }
             MigrateStep::Read => {
-                let is_there = one.answers.front().is_some_and(|(at, _)| *at <= self.simulation.now);
-                let answer = one.answers.pop_front_if(|_| is_there);
+                let is_there = one.replies.front().is_some_and(|(at, _)| *at <= self.simulation.now);
+                let answer = one.replies.pop_front_if(|_| is_there);
                 answer
                     .map(|(_, answer)| MigrateStepResult::Replied(answer))
                     .or((!reached).then_some(MigrateStepResult::ReadFailed))
             }
             MigrateStep::Release { key, captured } => {
                 let name = one.keys[*key].clone();
-                let (outcome, effects) = store.release(&name, wall, captured);
+                let (outcome, effects) = store.delete_migrated_key(&name, wall, captured);
                 let is_gone = matches!(outcome, Ok(ReleaseResult::Deleted(_)));
                 self.simulation.log_effects(from, &effects);
                 if is_gone {
@@ -173,9 +182,9 @@ impl ClusterWorld {
     }
 
     /// Returns whether the process at the target is still the same and can be reached.
-    fn reaches_target(&self, number: u64) -> bool {
-        self.key_moves.get(&number).is_some_and(|one| {
-            let SlotMigration { from, to, .. } = one.it;
+    fn can_reach_target(&self, number: u64) -> bool {
+        self.key_migrations.get(&number).is_some_and(|one| {
+            let SlotMigration { from, to, .. } = one.slot_migration;
             self.simulation.is_incarnation(to, one.incarnations[1])
                 && !self.simulation.cannot_communicate(from, to)
         })
@@ -183,30 +192,30 @@ impl ClusterWorld {
 
     /// Executes the requests that arrived at the target.
     fn receive_keys(&mut self, number: u64) {
-        let reached = self.reaches_target(number);
-        let Some(one) = self.key_moves.get_mut(&number) else { return };
-        let (from, to, slot) = (one.it.from, one.it.to, one.it.slot);
-        let is_there = one.sent.as_ref().is_some_and(|(at, _)| *at <= self.simulation.now);
+        let reached = self.can_reach_target(number);
+        let Some(one) = self.key_migrations.get_mut(&number) else { return };
+        let (from, to, slot) = (one.slot_migration.from, one.slot_migration.to, one.slot_migration.slot);
+        let is_there = one.in_flight_bytes.as_ref().is_some_and(|(at, _)| *at <= self.simulation.now);
         let is_free = !self.simulation.data.stores[to].is_locked(slot.number());
         if !is_there || !reached || !is_free || !self.simulation.is_running(to) {
             return;
         }
-        let Some((_, bytes)) = one.sent.take() else { return };
-        let wall = self.simulation.wall_of(to);
-        let (answers, effects) = self.simulation.data.stores[to].receive(wall, bytes);
+        let Some((_, bytes)) = one.in_flight_bytes.take() else { return };
+        let wall = self.simulation.wall_clock_of(to);
+        let (answers, effects) = self.simulation.data.stores[to].execute_requests(wall, bytes);
         self.simulation.log_effects(to, &effects);
         let at = self.simulation.now + self.simulation.latency(to, from);
-        if let Some(one) = self.key_moves.get_mut(&number) {
-            one.answers.extend(answers.into_iter().map(|answer| (at, answer)));
+        if let Some(one) = self.key_migrations.get_mut(&number) {
+            one.replies.extend(answers.into_iter().map(|answer| (at, answer)));
         }
     }
 
     /// Returns the slot migration to which a MIGRATE command belongs. `None` if the target process has restarted or is
     /// a replica.
-    pub(super) fn endpoints_of_key_migration(&self, number: u64) -> Option<SlotMigration> {
-        let one = self.key_moves.get(&number)?;
-        let to = one.it.to;
+    pub(super) fn slot_migration_of(&self, number: u64) -> Option<SlotMigration> {
+        let one = self.key_migrations.get(&number)?;
+        let to = one.slot_migration.to;
         let is_master = self.simulation.data.stores[to].upstream().is_none();
-        (self.simulation.is_incarnation(to, one.incarnations[1]) && is_master).then_some(one.it)
+        (self.simulation.is_incarnation(to, one.incarnations[1]) && is_master).then_some(one.slot_migration)
     }
 }

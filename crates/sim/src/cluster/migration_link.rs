@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use clock::Instant;
-use migration::{ControlCommand, ExportDriverEvent, ImportDriverEvent, SyncSlots};
+use migration::{ControlCommand, ExportDriverEvent, ImportDriverEvent, SyncSlotsCommand};
 use resp::{Batch, ParseLimits, Parser};
 
 use super::whole_moves::{MigrationStep, SOURCE, TARGET};
@@ -20,7 +20,7 @@ const RESEND_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct MigrationLink {
     /// The number of the current connection, the last one that was opened.
-    connection: u64,
+    connection_number: u64,
     state: ConnectionState,
     /// Bytes and the end of the connection, in flight to each side.
     queues: [DeliveryQueue<LinkItem>; 2],
@@ -48,11 +48,11 @@ enum LinkItem {
 impl MigrationLink {
     pub(super) fn new(is_resumable: bool) -> Self {
         let queues = [DeliveryQueue::default(), DeliveryQueue::default()];
-        Self { connection: 0, state: ConnectionState::Closed, queues, is_resumable }
+        Self { connection_number: 0, state: ConnectionState::Closed, queues, is_resumable }
     }
 
     /// Returns whether no bytes and no connection end are in flight.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.queues.iter().all(DeliveryQueue::is_empty)
     }
 }
@@ -60,24 +60,25 @@ impl MigrationLink {
 impl ClusterWorld {
     /// Opens a new connection from the source to the target.
     pub(super) fn dial_target(&mut self, number: u64, timeout: Duration) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        one.link.connection += 1;
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
+        one.link.connection_number += 1;
         one.link.state = ConnectionState::Dialling;
         one.link.queues = [DeliveryQueue::default(), DeliveryQueue::default()];
-        let (connection, [from, to]) = (one.link.connection, one.hosts);
+        let (connection, [from, to]) = (one.link.connection_number, one.hosts);
         let time = self.simulation.latency(from, to);
-        let step = MigrationStep::Dialled { connection, until: self.simulation.now + timeout };
-        self.simulation.schedule_after(time, ClusterEvent::Move { number, step });
+        let step = MigrationStep::DialArrives { connection, until: self.simulation.now + timeout };
+        self.simulation.schedule_after(time, ClusterEvent::MigrationStep { number, step });
     }
 
     /// Handles a connection attempt that reaches its host. A frozen process still accepts connections.
-    pub(super) fn on_move_dialled(&mut self, number: u64, connection: u64, until: Instant) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        if one.link.connection != connection || one.link.state != ConnectionState::Dialling {
+    pub(super) fn on_migration_dialled(&mut self, number: u64, connection: u64, until: Instant) {
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
+        if one.link.connection_number != connection || one.link.state != ConnectionState::Dialling {
             return;
         }
         let [from, to] = one.hosts;
-        let not_connected = ClusterEvent::Move { number, step: MigrationStep::NotConnected { connection } };
+        let not_connected =
+            ClusterEvent::MigrationStep { number, step: MigrationStep::NotConnected { connection } };
         if self.simulation.cannot_communicate(from, to) || !self.simulation.processes[to].has_power {
             return self.simulation.schedule_at(until, not_connected);
         }
@@ -86,96 +87,97 @@ impl ClusterWorld {
             return self.simulation.schedule_at(self.simulation.now, not_connected);
         }
         one.link.state = ConnectionState::AtListener;
-        self.put_move(number, SOURCE, LinkItem::Connected);
+        self.enqueue_migration_item(number, SOURCE, LinkItem::Connected);
     }
 
     pub(super) fn on_not_connected(&mut self, number: u64, connection: u64) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        if one.link.connection == connection && one.link.state == ConnectionState::Dialling {
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
+        if one.link.connection_number == connection && one.link.state == ConnectionState::Dialling {
             one.link.state = ConnectionState::Closed;
-            self.tell_source(number, ExportDriverEvent::NotConnected("refused".to_owned()));
+            self.notify_source(number, ExportDriverEvent::ConnectFailed("refused".to_owned()));
         }
     }
 
     /// Breaks the connection as a network fault does: each side learns of the end, and all items in flight are lost.
-    pub(super) fn break_move_link(&mut self, number: u64) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+    pub(super) fn break_migration_link(&mut self, number: u64) {
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         if matches!(one.link.state, ConnectionState::AtListener | ConnectionState::AtDriver) {
             self.simulation.trace(|| format!("the link of move {number} breaks"));
             let link = &mut one.link;
             link.state = ConnectionState::Closed;
-            link.connection += 1;
+            link.connection_number += 1;
             link.queues = [DeliveryQueue::default(), DeliveryQueue::default()];
             for side in [SOURCE, TARGET] {
-                self.put_move(number, side, LinkItem::Closed);
+                self.enqueue_migration_item(number, side, LinkItem::Closed);
             }
         }
     }
 
     /// Closes the connection at one side.
-    pub(super) fn close_move_link(&mut self, number: u64, side: usize) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+    pub(super) fn close_migration_link(&mut self, number: u64, side: usize) {
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         let state = std::mem::replace(&mut one.link.state, ConnectionState::Closed);
         if matches!(state, ConnectionState::AtListener | ConnectionState::AtDriver) {
-            self.put_move(number, 1 - side, LinkItem::Closed);
+            self.enqueue_migration_item(number, 1 - side, LinkItem::Closed);
         }
     }
 
     /// Sends bytes from one side to the other.
-    pub(super) fn send_move(&mut self, number: u64, side: usize, bytes: Vec<u8>) {
-        let state = self.whole_moves.get(&number).map(|one| one.link.state);
+    pub(super) fn send_migration_bytes(&mut self, number: u64, side: usize, bytes: Vec<u8>) {
+        let state = self.atomic_migrations.get(&number).map(|one| one.link.state);
         if matches!(state, Some(ConnectionState::AtListener | ConnectionState::AtDriver)) {
-            self.put_move(number, 1 - side, LinkItem::Bytes(bytes));
+            self.enqueue_migration_item(number, 1 - side, LinkItem::Bytes(bytes));
         }
     }
 
-    fn put_move(&mut self, number: u64, to: usize, item: LinkItem) {
-        let Some(one) = self.whole_moves.get(&number) else { return };
+    fn enqueue_migration_item(&mut self, number: u64, to: usize, item: LinkItem) {
+        let Some(one) = self.atomic_migrations.get(&number) else { return };
         let at = self.simulation.now + self.simulation.latency(one.hosts[1 - to], one.hosts[to]);
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        let connection = one.link.connection;
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
+        let connection = one.link.connection_number;
         if let Some(at) = one.link.queues[to].push(at, item) {
-            let step = MigrationStep::Arrives { side: to, connection };
-            self.simulation.schedule_at(at, ClusterEvent::Move { number, step });
+            let step = MigrationStep::ItemArrives { side: to, connection };
+            self.simulation.schedule_at(at, ClusterEvent::MigrationStep { number, step });
         }
     }
 
     /// Resumes reading the target's connection after pending commands have been executed.
-    pub(super) fn read_on(&mut self, number: u64) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+    pub(super) fn resume_reading(&mut self, number: u64) {
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         if let Some(target) = &mut one.target
-            && target.driver.reads()
-            && std::mem::take(&mut target.is_behind)
+            && target.driver.can_read()
+            && std::mem::take(&mut target.has_unread_bytes)
         {
-            let step = MigrationStep::Arrives { side: TARGET, connection: one.link.connection };
-            self.simulation.schedule_at(self.simulation.now, ClusterEvent::Move { number, step });
+            let step = MigrationStep::ItemArrives { side: TARGET, connection: one.link.connection_number };
+            self.simulation.schedule_at(self.simulation.now, ClusterEvent::MigrationStep { number, step });
         }
     }
 
-    pub(super) fn receive_move(&mut self, number: u64, side: usize, connection: u64) {
-        let frozen = self.side(number, side).flatten().map(|until| until.since(self.simulation.now));
+    pub(super) fn receive_migration_items(&mut self, number: u64, side: usize, connection: u64) {
+        let frozen = self.side_status(number, side).flatten().map(|until| until.since(self.simulation.now));
         let now = self.simulation.now;
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        if one.link.connection != connection {
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
+        if one.link.connection_number != connection {
             return;
         }
         if side == TARGET
             && let Some(target) = &mut one.target
-            && !target.driver.reads()
+            && !target.driver.can_read()
         {
-            target.is_behind = true;
+            target.has_unread_bytes = true;
             return;
         }
         let [from, to] = one.hosts;
         let apart = self.simulation.cannot_communicate(from, to).then_some(RESEND_INTERVAL);
-        let again = ClusterEvent::Move { number, step: MigrationStep::Arrives { side, connection } };
+        let again =
+            ClusterEvent::MigrationStep { number, step: MigrationStep::ItemArrives { side, connection } };
         match one.link.queues[side].next(now, frozen.or(apart)) {
             DeliveryPoll::Empty => {}
-            DeliveryPoll::Later(at) => self.simulation.schedule_at(at, again),
+            DeliveryPoll::RetryAt(at) => self.simulation.schedule_at(at, again),
             DeliveryPoll::Item(item) => {
                 self.simulation.schedule_at(now, again);
                 let more = !one.link.queues[side].is_empty();
-                if self.side(number, side).is_none() {
+                if self.side_status(number, side).is_none() {
                     return;
                 }
                 if side == SOURCE {
@@ -193,46 +195,50 @@ impl ClusterWorld {
             LinkItem::Bytes(bytes) => ExportDriverEvent::Received(bytes),
             LinkItem::Closed => ExportDriverEvent::Closed,
         };
-        self.tell_source(number, event);
+        self.notify_source(number, event);
     }
 
     fn on_item_for_target(&mut self, number: u64, item: LinkItem, more: bool) {
-        let Some(one) = self.whole_moves.get(&number) else { return };
+        let Some(one) = self.atomic_migrations.get(&number) else { return };
         match (item, one.link.state) {
-            (LinkItem::Bytes(bytes), ConnectionState::AtListener) => self.listen(number, bytes),
-            (LinkItem::Bytes(bytes), _) => {
-                self.tell_target(number, ImportDriverEvent::Received { bytes, more });
+            (LinkItem::Bytes(bytes), ConnectionState::AtListener) => {
+                self.handle_first_commands(number, bytes);
             }
-            (LinkItem::Closed, _) => self.tell_target(number, ImportDriverEvent::Closed),
+            (LinkItem::Bytes(bytes), _) => {
+                self.notify_target(number, ImportDriverEvent::Received { bytes, has_more: more });
+            }
+            (LinkItem::Closed, _) => self.notify_target(number, ImportDriverEvent::Closed),
             (LinkItem::Connected, _) => {}
         }
     }
 
     /// Handles the first commands on a connection, before they assign it to a migration.
-    fn listen(&mut self, number: u64, mut bytes: Vec<u8>) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        let limits = ParseLimits { requests: 1, ..ParseLimits::default() };
+    fn handle_first_commands(&mut self, number: u64, mut bytes: Vec<u8>) {
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
+        let limits = ParseLimits { max_requests: 1, ..ParseLimits::default() };
         let mut batch = Batch::default();
         let parsed = Parser::new().parse(&mut bytes, &mut batch, &limits);
         assert!(parsed.error.is_none() && batch.len() == 1, "a source begins with whole commands");
-        let rest = bytes.split_off(parsed.consumed);
+        let rest = bytes.split_off(parsed.consumed_bytes);
         let reply: &[u8] = match ControlCommand::decode(batch.args(0, &bytes)) {
-            Ok(Some(ControlCommand::SyncSlots(SyncSlots::AskResumable))) if one.link.is_resumable => {
+            Ok(Some(ControlCommand::SyncSlots(SyncSlotsCommand::QueryResumable)))
+                if one.link.is_resumable =>
+            {
                 b"+OK\r\n"
             }
-            Ok(Some(ControlCommand::SyncSlots(SyncSlots::Establish(establish)))) => {
+            Ok(Some(ControlCommand::SyncSlots(SyncSlotsCommand::Establish(establish)))) => {
                 one.link.state = ConnectionState::AtDriver;
-                if self.accept_move(number, establish, rest) {
+                if self.accept_migration(number, establish, rest) {
                     return;
                 }
                 b"-ERR\r\n"
             }
-            Ok(Some(ControlCommand::SyncSlots(SyncSlots::Resume(_)))) if one.target.is_some() => {
+            Ok(Some(ControlCommand::SyncSlots(SyncSlotsCommand::Resume(_)))) if one.target.is_some() => {
                 one.link.state = ConnectionState::AtDriver;
-                return self.tell_target(number, ImportDriverEvent::Resumed(rest));
+                return self.notify_target(number, ImportDriverEvent::Resumed(rest));
             }
             _ => b"-ERR\r\n",
         };
-        self.send_move(number, TARGET, reply.to_vec());
+        self.send_migration_bytes(number, TARGET, reply.to_vec());
     }
 }

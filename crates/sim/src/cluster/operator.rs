@@ -74,7 +74,7 @@ impl ClusterWorld {
             (self.simulation.random.below(self.hosts.len()), self.simulation.random.below(self.hosts.len()));
         match self.simulation.random.below(15) {
             0..5 => self.plan_failover(),
-            5..9 => self.plan_moves(host),
+            5..9 => self.plan_slot_migrations(host),
             12..14 => self.plan_migration_with_faults(host),
             9 if self.is_replica(host) => self.plan_replication(host),
             10 if self.is_replica(other) => {
@@ -83,7 +83,7 @@ impl ClusterWorld {
             }
             11 => self.run_step(OperatorStep::Meet { host, other }),
             14 if self.is_replica(host) => {
-                let hard = self.simulation.random.percent(50);
+                let hard = self.simulation.random.chance(50);
                 self.run_step(OperatorStep::Reset { host, hard });
                 self.simulation.remove_replica(host, None);
             }
@@ -102,21 +102,21 @@ impl ClusterWorld {
     }
 
     /// Starts to migrate one slot, or all sample slots of its owner, to `to`.
-    fn plan_moves(&mut self, to: usize) {
+    fn plan_slot_migrations(&mut self, to: usize) {
         let slot = self.simulation.random.pick(&self.sample_slots);
-        let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
+        let Some(from) = (0..self.hosts.len()).find(|&host| self.owns_slot(host, slot)) else { return };
         let now = self.simulation.now;
-        self.moves.retain(|(_, until)| *until > now);
-        let whole = self.simulation.random.percent(40);
+        self.slot_migrations.retain(|(_, until)| *until > now);
+        let whole = self.simulation.random.chance(40);
         let range: Vec<Slot> =
-            self.sample_slots.iter().copied().filter(|one| whole && self.owns(from, *one)).collect();
+            self.sample_slots.iter().copied().filter(|one| whole && self.owns_slot(from, *one)).collect();
         for slot in if range.is_empty() { vec![slot] } else { range } {
             let step = SlotMigration { slot, from, to };
             let hindered = |(other, _): &(SlotMigration, Instant)| {
                 other.slot == slot || other.from == to || other.to == from
             };
-            if !self.moves.iter().any(hindered) {
-                self.moves.push((step, now + MAX_MIGRATION_TIME));
+            if !self.slot_migrations.iter().any(hindered) {
+                self.slot_migrations.push((step, now + MAX_MIGRATION_TIME));
                 self.run_step(OperatorStep::Import(step));
             }
         }
@@ -124,33 +124,33 @@ impl ClusterWorld {
 
     /// Starts an atomic migration of some slots of one master to `to`. Sometimes the source or the target is killed or
     /// frozen during the migration.
-    pub(super) fn plan_whole_move(&mut self, to: usize) {
+    pub(super) fn plan_atomic_migration(&mut self, to: usize) {
         let slot = self.simulation.random.pick(&self.sample_slots);
-        let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
+        let Some(from) = (0..self.hosts.len()).find(|&host| self.owns_slot(host, slot)) else { return };
         let now = self.simulation.now;
-        self.moves.retain(|(_, until)| *until > now);
+        self.slot_migrations.retain(|(_, until)| *until > now);
         let one_of = |(other, _): &(SlotMigration, Instant)| {
             [from, to].contains(&other.from) || [from, to].contains(&other.to)
         };
-        if self.is_replica(to) || self.moves.iter().any(one_of) {
+        if self.is_replica(to) || self.slot_migrations.iter().any(one_of) {
             return;
         }
-        let whole = self.simulation.random.percent(60);
+        let whole = self.simulation.random.chance(60);
         let slots: Vec<Slot> = self
             .sample_slots
             .iter()
             .copied()
-            .filter(|one| *one == slot || whole && self.owns(from, *one))
+            .filter(|one| *one == slot || whole && self.owns_slot(from, *one))
             .collect();
-        self.moves.extend(
+        self.slot_migrations.extend(
             slots
                 .iter()
                 .map(|slot| (SlotMigration { slot: *slot, from, to }, now + MAX_ATOMIC_MIGRATION_TIME)),
         );
-        self.begin_whole_move(slots, from, to);
-        if self.simulation.plan.injected_bug.is_none() && self.simulation.random.percent(60) {
-            let end = if self.simulation.random.percent(50) { from } else { to };
-            let fire = if self.simulation.random.percent(40) {
+        self.begin_atomic_migration(slots, from, to);
+        if self.simulation.plan.injected_bug.is_none() && self.simulation.random.chance(60) {
+            let end = if self.simulation.random.chance(50) { from } else { to };
+            let fire = if self.simulation.random.chance(40) {
                 OperatorStep::Kill(end)
             } else {
                 OperatorStep::FreezeLong(end)
@@ -166,9 +166,9 @@ impl ClusterWorld {
         if !self.gossip_of(to).is_some_and(|gossip| gossip.is_voter(gossip.id())) {
             return;
         }
-        self.plan_moves(to);
-        let Some((SlotMigration { from, to, .. }, _)) = self.moves.last().copied() else { return };
-        let end = if self.simulation.random.percent(60) { from } else { to };
+        self.plan_slot_migrations(to);
+        let Some((SlotMigration { from, to, .. }, _)) = self.slot_migrations.last().copied() else { return };
+        let end = if self.simulation.random.chance(60) { from } else { to };
         let fire = match self.simulation.random.below(3) {
             0 => OperatorStep::Kill(end),
             1 => OperatorStep::Freeze(end),
@@ -211,7 +211,7 @@ impl ClusterWorld {
         self.hosts[host].gossip.as_ref().is_some_and(|gossip| !gossip.myself().is_master())
     }
 
-    fn owns(&self, host: usize, slot: Slot) -> bool {
+    fn owns_slot(&self, host: usize, slot: Slot) -> bool {
         self.hosts[host].gossip.as_ref().is_some_and(|gossip| gossip.slot_owner(slot) == Some(gossip.id()))
     }
 
@@ -238,29 +238,29 @@ impl ClusterWorld {
                 (host, Some(OperatorCommand::Replicate { node: master.to_string(), holds_keys: false }), None)
             }
             OperatorStep::Import(SlotMigration { slot, from, to }) => {
-                let change = id(from).map(|from| SlotChange::Importing { from });
+                let change = id(from).map(|from| SlotChange::Importing { source: from });
                 let next = Some(OperatorStep::Export(SlotMigration { slot, from, to }));
                 (to, change.map(|change| set_slot(to, slot, change)), next)
             }
             OperatorStep::Export(it) => {
-                let change = id(it.to).map(|to| set_slot(it.from, it.slot, SlotChange::Migrating { to }));
-                (it.from, change, Some(OperatorStep::MoveKeys(it)))
+                let change = |target| set_slot(it.from, it.slot, SlotChange::Migrating { target });
+                (it.from, id(it.to).map(change), Some(OperatorStep::MoveKeys(it)))
             }
-            OperatorStep::MoveKeys(it) => return self.move_keys(it),
+            OperatorStep::MoveKeys(it) => return self.migrate_keys(it),
             OperatorStep::AssignAtTarget(it) => {
                 let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());
                 self.assigned_slots.extend(target.map(|target| (target, it.slot)));
-                let change = id(it.to).map(|to| set_slot(it.to, it.slot, SlotChange::Node(to)));
+                let change = id(it.to).map(|to| set_slot(it.to, it.slot, SlotChange::AssignTo(to)));
                 (it.to, change, Some(OperatorStep::AssignAtSource(it)))
             }
             OperatorStep::AssignAtSource(it) => {
                 let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());
                 self.assigned_slots.extend(target.map(|target| (target, it.slot)));
-                let change = id(it.to).map(SlotChange::Node);
-                (it.from, change.map(|change| set_slot(it.from, it.slot, change)), None)
+                let change = id(it.to).map(|to| set_slot(it.from, it.slot, SlotChange::AssignTo(to)));
+                (it.from, change, None)
             }
             OperatorStep::Kill(_) | OperatorStep::Freeze(_) | OperatorStep::FreezeLong(_)
-                if self.simulation.healed =>
+                if self.simulation.is_healed =>
             {
                 return;
             }
@@ -270,9 +270,9 @@ impl ClusterWorld {
             OperatorStep::Forget { host, id } => {
                 (host, Some(OperatorCommand::Forget { node: id.to_string() }), None)
             }
-            OperatorStep::Reset { host, hard } => {
+            OperatorStep::Reset { host, hard: is_hard } => {
                 self.masters_without_replica.extend(self.master_of(host));
-                (host, Some(OperatorCommand::Reset { hard, holds_keys: false }), None)
+                (host, Some(OperatorCommand::Reset { is_hard, holds_keys: false }), None)
             }
             OperatorStep::Meet { host, other } => (host, Some(self.meet_command(other)), None),
         };
@@ -281,14 +281,14 @@ impl ClusterWorld {
     }
 
     /// Handles the reply to an operator's command. After an error or a missing reply, follow-up steps are not run.
-    pub(super) fn on_answer(
+    pub(super) fn on_command_reply(
         &mut self,
         host: usize,
         token: u64,
         result: &Result<OperatorReply, OperatorError>,
     ) {
         self.simulation.trace(|| format!("answer of {host}: {result:?}"));
-        self.on_claim_answered(host, token, result);
+        self.on_claim_reply(host, token, result);
         if let Some(next) = self.hosts[host].next_steps.remove(&token).filter(|_| result.is_ok()) {
             let time = self.simulation.random.millis(5, 400);
             self.simulation.schedule_after(time, ClusterEvent::OperatorCommand(next));
@@ -367,9 +367,9 @@ impl ClusterWorld {
     fn master_awaiting_failover(&mut self) -> Option<NodeId> {
         let lost = self.disk_lost_by?;
         let must = self
-            .lost_is_replaced
+            .is_lost_node_replaced
             .unwrap_or_else(|| (0..self.hosts.len()).any(|host| self.is_eligible_replica(host, lost)));
-        self.lost_is_replaced = Some(must);
+        self.is_lost_node_replaced = Some(must);
         let is_missed = |host: usize| {
             let gossip = self.gossip(host);
             gossip.is_voter(lost) || gossip.myself().master() == Some(lost)
@@ -385,7 +385,7 @@ impl ClusterWorld {
         let received_headers = match facts.source {
             ReplicationSource::Streaming { last_heard } => Some(last_heard),
             ReplicationSource::Lost { since } => Some(since),
-            ReplicationSource::Never => None,
+            ReplicationSource::NeverSynchronized => None,
         };
         gossip.myself().master() == Some(master)
             && gossip.is_voter(master)
@@ -405,7 +405,7 @@ impl ClusterWorld {
         let leads = |host: &usize| self.gossip(*host).is_voter(self.gossip(*host).id());
         let Some(master) = hosts.clone().find(leads) else { return };
         let free = |slot: &Slot| self.gossip(master).slot_owner(*slot).is_none();
-        let owned = |slot: &Slot| hosts.clone().any(|host| self.owns(host, *slot));
+        let owned = |slot: &Slot| hosts.clone().any(|host| self.owns_slot(host, *slot));
         let orphans: Vec<Slot> =
             Slot::all().filter(|slot| forgotten(slot) && free(slot) && !owned(slot)).collect();
         if !orphans.is_empty() {
@@ -425,14 +425,14 @@ impl ClusterWorld {
         let marked: BTreeSet<Slot> =
             view.migrating().keys().chain(view.importing().keys()).copied().collect();
         let stopped = |slot: &Slot| {
-            !self.moves.iter().any(|(it, until)| it.slot == *slot && *until > self.simulation.now)
+            !self.slot_migrations.iter().any(|(it, until)| it.slot == *slot && *until > self.simulation.now)
         };
-        let settled = |slot: &Slot| self.agrees_on_owner(*slot);
+        let settled = |slot: &Slot| self.nodes_agree_on_owner(*slot);
         marked.into_iter().filter(stopped).filter(settled).collect()
     }
 
     /// Returns whether all nodes agree on a slot's owner.
-    fn agrees_on_owner(&self, slot: Slot) -> bool {
+    fn nodes_agree_on_owner(&self, slot: Slot) -> bool {
         let owner = |host| self.gossip_of(host).and_then(|gossip| gossip.slot_owner(slot));
         let first = owner(0);
         first.is_some() && (1..self.hosts.len()).all(|host| owner(host) == first)

@@ -12,29 +12,29 @@ use slot_routing::NodeId;
 #[derive(Debug, Default)]
 pub(super) struct Takeovers {
     /// Masters that were promoted by TAKEOVER, and masters that were elected with the vote of another forced master.
-    forced: BTreeSet<NodeId>,
+    forced_masters: BTreeSet<NodeId>,
     /// Candidates that received a vote from one of the forced masters.
-    voted_for_by_forced: BTreeSet<NodeId>,
+    candidates_of_forced_masters: BTreeSet<NodeId>,
 }
 
 impl Takeovers {
     pub(super) fn record_takeover(&mut self, id: NodeId) {
-        self.forced.insert(id);
+        self.forced_masters.insert(id);
     }
 
     pub(super) fn record_vote(&mut self, voter: NodeId, candidate: NodeId) {
-        if self.forced.contains(&voter) {
-            self.voted_for_by_forced.insert(candidate);
+        if self.forced_masters.contains(&voter) {
+            self.candidates_of_forced_masters.insert(candidate);
         }
     }
 
     /// Records an elected node. Returns whether none of its voters was a forced master.
     pub(super) fn record_election(&mut self, winner: NodeId) -> bool {
-        let agreed = !self.voted_for_by_forced.contains(&winner);
+        let agreed = !self.candidates_of_forced_masters.contains(&winner);
         if agreed {
-            self.forced.remove(&winner)
+            self.forced_masters.remove(&winner)
         } else {
-            self.forced.insert(winner)
+            self.forced_masters.insert(winner)
         };
         agreed
     }

@@ -11,7 +11,7 @@ use driver::Driver;
 use engine::Session;
 use gossip::{OperatorCommand, OperatorError, OperatorReply};
 use migration::{
-    Establish, ExportConfig, ExportDriver, ExportDriverAction, ExportDriverEvent, ExportJob,
+    EstablishMessage, ExportConfig, ExportDriver, ExportDriverAction, ExportDriverEvent, ExportJob,
     ImportConditions, ImportDriver, ImportDriverAction, ImportDriverEvent, SourceCommands,
 };
 use replication::CursorId;
@@ -20,10 +20,10 @@ use slot_routing::{NodeId, Ownership, Slot, Topology};
 use super::migration_link::MigrationLink;
 use super::{ClusterEvent, ClusterWorld};
 use crate::InjectedBug;
-use crate::data::{Change, Key, source_session};
+use crate::data::{EncodedCommand, KeyGroup, source_session};
 
 /// The longest delay, in microseconds, between the wakeup of a thread and its run.
-const WAKE_MICROS: usize = 1000;
+const MAX_WAKE_DELAY_MICROS: usize = 1000;
 /// The longest time, in milliseconds, that the target waits for its replicas before it claims the slots.
 const MAX_REPLICA_WAIT_MS: u64 = 500;
 /// The value of `cluster-node-timeout`, which limits the first connection attempt.
@@ -40,15 +40,15 @@ pub(super) struct AtomicMigration {
     /// The hosts of the source and the target.
     pub(super) hosts: [usize; 2],
     pub(super) incarnations: [u64; 2],
-    pub(super) keys: Vec<Key>,
+    pub(super) keys: Vec<KeyGroup>,
     slots: Vec<Slot>,
     target_id: NodeId,
-    pub(super) establish: Establish,
+    pub(super) establish: EstablishMessage,
     pub(super) source: Option<MigrationSource>,
     pub(super) target: Option<MigrationTarget>,
     pub(super) link: MigrationLink,
     /// Whether the thread of each side has been woken and will run soon.
-    is_woken: [bool; 2],
+    is_run_scheduled: [bool; 2],
     /// For each side, the time of the scheduled wakeup for the driver's deadline.
     wakeups: [Option<Instant>; 2],
 }
@@ -57,10 +57,10 @@ pub(super) struct AtomicMigration {
 #[derive(Debug)]
 pub(super) struct MigrationSource {
     driver: ExportDriver,
-    seen: Option<Arc<Topology>>,
+    last_topology: Option<Arc<Topology>>,
     snapshot: SnapshotTransfer,
     cursor: Option<CursorId>,
-    hold: WriteHold,
+    write_block: WriteBlock,
 }
 
 /// The progress of sending the slots' snapshot.
@@ -69,28 +69,28 @@ enum SnapshotTransfer {
     NotWanted,
     Wanted,
     /// The snapshot has been taken. These commands have not been sent yet.
-    Taken(VecDeque<Change>),
+    Taken(VecDeque<EncodedCommand>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WriteHold {
+enum WriteBlock {
     None,
     /// Writes to the slots are blocked, but writes that began earlier are still running.
     Draining,
-    Held,
+    Blocked,
 }
 
 /// The state of the task that imports slots.
 pub(super) struct MigrationTarget {
     pub(super) driver: ImportDriver,
-    seen: Option<Arc<Topology>>,
+    last_topology: Option<Arc<Topology>>,
     session: Session,
     /// Commands from the source that have not been executed yet.
     commands: Option<SourceCommands>,
     /// Whether bytes on the connection are not read until `commands` have been executed.
-    pub(super) is_behind: bool,
+    pub(super) has_unread_bytes: bool,
     /// The token of the operator command that claims the slots.
-    claim: Option<u64>,
+    claim_token: Option<u64>,
 }
 
 /// An event of an atomic slot migration.
@@ -101,21 +101,21 @@ pub(super) enum MigrationStep {
     /// Wakes this side at the deadline of its driver.
     Deadline(usize),
     /// An item arrives at this side of the connection with this number.
-    Arrives { side: usize, connection: u64 },
+    ItemArrives { side: usize, connection: u64 },
     /// The source's connection attempt reaches the target's host.
-    Dialled { connection: u64, until: Instant },
+    DialArrives { connection: u64, until: Instant },
     /// The source's connection attempt fails.
     NotConnected { connection: u64 },
     /// The network breaks the current connection.
-    Breaks,
+    ConnectionBreaks,
     /// The target's replicas have acknowledged the data. With the injected bug `LateClaims`, the target's clock stops
     /// at `granted_at`.
-    ReplicasHave { granted: Instant },
+    ReplicasAcknowledged { granted_at: Instant },
 }
 
 impl ClusterWorld {
     /// Starts the migration of slots to `to`.
-    pub(super) fn begin_whole_move(&mut self, slots: Vec<Slot>, from: usize, to: usize) {
+    pub(super) fn begin_atomic_migration(&mut self, slots: Vec<Slot>, from: usize, to: usize) {
         let hosts = [from, to];
         if from == to
             || hosts.iter().any(|host| !self.simulation.is_running(*host))
@@ -124,7 +124,7 @@ impl ClusterWorld {
             return;
         }
         // CLUSTER MIGRATESLOTS rejects slots that a SETSLOT migration is moving.
-        let is_at_rest = |slot: &Slot| self.role_for(from, *slot) == Some(Ownership::Local);
+        let is_at_rest = |slot: &Slot| self.slot_role(from, *slot) == Some(Ownership::Local);
         if !slots.iter().all(is_at_rest) {
             return;
         }
@@ -132,16 +132,16 @@ impl ClusterWorld {
         let config = ExportConfig {
             connect_timeout: CONNECT_TIMEOUT,
             timeout: REPL_TIMEOUT,
-            authenticate: false,
-            max_remaining: u64::MAX,
+            requires_authentication: false,
+            max_remaining_bytes: u64::MAX,
         };
-        self.slots_migrated += 1;
-        let number = self.slots_migrated;
-        let establish = Establish {
+        self.atomic_migration_count += 1;
+        let number = self.atomic_migration_count;
+        let establish = EstablishMessage {
             source: self.gossip(from).id(),
-            name: self.simulation.random.job(),
+            name: self.simulation.random.random_job_name(),
             ranges: slots.iter().map(|slot| (*slot, *slot)).collect(),
-            resumable: false,
+            is_resumable: false,
         };
         let target_id = self.gossip(to).id();
         let job = ExportJob { establish: establish.clone(), target: target_id };
@@ -156,71 +156,82 @@ impl ClusterWorld {
             establish,
             source: Some(MigrationSource {
                 driver,
-                seen: None,
+                last_topology: None,
                 snapshot: SnapshotTransfer::NotWanted,
                 cursor: None,
-                hold: WriteHold::None,
+                write_block: WriteBlock::None,
             }),
             target: None,
-            link: MigrationLink::new(self.simulation.random.percent(60)),
-            is_woken: [false; 2],
+            link: MigrationLink::new(self.simulation.random.chance(60)),
+            is_run_scheduled: [false; 2],
             wakeups: [None; 2],
         };
-        self.whole_moves.insert(number, one);
-        self.act_for_source(number, actions);
-        if self.simulation.plan.injected_bug.is_none() && self.simulation.random.percent(40) {
+        self.atomic_migrations.insert(number, one);
+        self.perform_source_actions(number, actions);
+        if self.simulation.plan.injected_bug.is_none() && self.simulation.random.chance(40) {
             let time = self.simulation.random.millis(0, 800);
-            self.simulation.schedule_after(time, ClusterEvent::Move { number, step: MigrationStep::Breaks });
+            self.simulation.schedule_after(
+                time,
+                ClusterEvent::MigrationStep { number, step: MigrationStep::ConnectionBreaks },
+            );
         }
     }
 
-    pub(super) fn role_for(&self, host: usize, slot: Slot) -> Option<Ownership> {
+    pub(super) fn slot_role(&self, host: usize, slot: Slot) -> Option<Ownership> {
         self.hosts[host].topology.as_ref().map(|topology| topology.ownership(slot))
     }
 
-    pub(super) fn step_move(&mut self, number: u64, step: MigrationStep) {
+    pub(super) fn perform_migration_step(&mut self, number: u64, step: MigrationStep) {
         match step {
             MigrationStep::Run(side) => self.run_side(number, side, step),
-            MigrationStep::Deadline(side) => self.on_move_deadline(number, side, step),
-            MigrationStep::Arrives { side, connection } => self.receive_move(number, side, connection),
-            MigrationStep::Dialled { connection, until } => self.on_move_dialled(number, connection, until),
+            MigrationStep::Deadline(side) => self.on_migration_deadline(number, side, step),
+            MigrationStep::ItemArrives { side, connection } => {
+                self.receive_migration_items(number, side, connection);
+            }
+            MigrationStep::DialArrives { connection, until } => {
+                self.on_migration_dialled(number, connection, until);
+            }
             MigrationStep::NotConnected { connection } => self.on_not_connected(number, connection),
-            MigrationStep::Breaks => self.break_move_link(number),
-            MigrationStep::ReplicasHave { granted } => self.on_replicas_have(number, granted),
+            MigrationStep::ConnectionBreaks => self.break_migration_link(number),
+            MigrationStep::ReplicasAcknowledged { granted_at: granted } => {
+                self.on_replicas_acknowledged(number, granted);
+            }
         }
     }
 
     /// Wakes every side whose state has changed. Called after every event.
-    pub(super) fn wake_moves(&mut self) {
-        for number in self.whole_moves.keys().copied().collect::<Vec<_>>() {
+    pub(super) fn wake_migrations(&mut self) {
+        for number in self.atomic_migrations.keys().copied().collect::<Vec<_>>() {
             for side in [SOURCE, TARGET] {
-                if self.side(number, side).is_none() {
+                if self.side_status(number, side).is_none() {
                     self.end_side(number, side);
                     continue;
                 }
                 let has_work =
                     if side == SOURCE { self.source_has_work(number) } else { self.target_has_work(number) };
-                let Some(one) = self.whole_moves.get_mut(&number) else { continue };
-                if has_work && !std::mem::replace(&mut one.is_woken[side], true) {
-                    let micros = self.simulation.random.below(WAKE_MICROS) as u64;
+                let Some(one) = self.atomic_migrations.get_mut(&number) else { continue };
+                if has_work && !std::mem::replace(&mut one.is_run_scheduled[side], true) {
+                    let micros = self.simulation.random.below(MAX_WAKE_DELAY_MICROS) as u64;
                     let step = MigrationStep::Run(side);
-                    self.simulation
-                        .schedule_after(Duration::from_micros(micros), ClusterEvent::Move { number, step });
+                    self.simulation.schedule_after(
+                        Duration::from_micros(micros),
+                        ClusterEvent::MigrationStep { number, step },
+                    );
                 }
             }
-            self.plan_deadlines(number);
+            self.schedule_migration_deadlines(number);
             let is_over =
-                |one: &AtomicMigration| one.source.is_none() && one.target.is_none() && one.link.is_quiet();
-            if self.whole_moves.get(&number).is_some_and(is_over) {
-                self.whole_moves.remove(&number);
+                |one: &AtomicMigration| one.source.is_none() && one.target.is_none() && one.link.is_idle();
+            if self.atomic_migrations.get(&number).is_some_and(is_over) {
+                self.atomic_migrations.remove(&number);
             }
         }
     }
 
     /// Schedules wakeups at the deadlines of both sides' drivers.
-    fn plan_deadlines(&mut self, number: u64) {
+    fn schedule_migration_deadlines(&mut self, number: u64) {
         for side in [SOURCE, TARGET] {
-            let Some(one) = self.whole_moves.get_mut(&number) else { return };
+            let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
             let deadline = match side {
                 SOURCE => one.source.as_ref().and_then(|source| source.driver.next_deadline()),
                 _ => one.target.as_ref().and_then(|target| target.driver.next_deadline()),
@@ -231,32 +242,34 @@ impl ClusterWorld {
             let at = (deadline - self.simulation.processes[host].clock_offset).max(earliest);
             if one.wakeups[side].is_none_or(|planned| at < planned || planned < now) {
                 one.wakeups[side] = Some(at);
-                self.simulation
-                    .schedule_at(at, ClusterEvent::Move { number, step: MigrationStep::Deadline(side) });
+                self.simulation.schedule_at(
+                    at,
+                    ClusterEvent::MigrationStep { number, step: MigrationStep::Deadline(side) },
+                );
             }
         }
     }
 
-    fn on_move_deadline(&mut self, number: u64, side: usize, step: MigrationStep) {
-        if let Some(Some(until)) = self.side(number, side) {
-            return self.simulation.schedule_at(until, ClusterEvent::Move { number, step });
+    fn on_migration_deadline(&mut self, number: u64, side: usize, step: MigrationStep) {
+        if let Some(Some(until)) = self.side_status(number, side) {
+            return self.simulation.schedule_at(until, ClusterEvent::MigrationStep { number, step });
         }
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         if one.wakeups[side].is_some_and(|at| at > self.simulation.now) {
             return;
         }
         one.wakeups[side] = None;
         if side == SOURCE {
-            self.tell_source(number, ExportDriverEvent::Deadline);
+            self.notify_source(number, ExportDriverEvent::Deadline);
         } else {
-            self.tell_target(number, ImportDriverEvent::Deadline);
+            self.notify_target(number, ImportDriverEvent::Deadline);
         }
     }
 
     /// Returns `None` if the process of this side is gone. Otherwise the inner value is the time until which the
     /// process is frozen, if it is frozen.
-    pub(super) fn side(&self, number: u64, side: usize) -> Option<Option<Instant>> {
-        let one = self.whole_moves.get(&number)?;
+    pub(super) fn side_status(&self, number: u64, side: usize) -> Option<Option<Instant>> {
+        let one = self.atomic_migrations.get(&number)?;
         let host = one.hosts[side];
         self.simulation
             .is_incarnation(host, one.incarnations[side])
@@ -265,20 +278,20 @@ impl ClusterWorld {
 
     /// Ends the task of a process that died. If the host lost power, nobody closes the connection.
     fn end_side(&mut self, number: u64, side: usize) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         let was_there =
             if side == SOURCE { one.source.take().is_some() } else { one.target.take().is_some() };
         if was_there && self.simulation.processes[one.hosts[side]].has_power {
-            self.close_move_link(number, side);
+            self.close_migration_link(number, side);
         }
     }
 
     fn run_side(&mut self, number: u64, side: usize, step: MigrationStep) {
-        if let Some(Some(until)) = self.side(number, side) {
-            return self.simulation.schedule_at(until, ClusterEvent::Move { number, step });
+        if let Some(Some(until)) = self.side_status(number, side) {
+            return self.simulation.schedule_at(until, ClusterEvent::MigrationStep { number, step });
         }
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        one.is_woken[side] = false;
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
+        one.is_run_scheduled[side] = false;
         if side == SOURCE {
             self.run_source(number);
         } else {
@@ -287,45 +300,46 @@ impl ClusterWorld {
     }
 
     fn source_has_work(&self, number: u64) -> bool {
-        let Some(one) = self.whole_moves.get(&number) else { return false };
+        let Some(one) = self.atomic_migrations.get(&number) else { return false };
         let (Some(source), host) = (&one.source, one.hosts[SOURCE]) else { return false };
         let log = source.cursor.and_then(|cursor| self.simulation.unread_log(host, cursor));
         let accepts_data = source.driver.accepts_data();
-        self.is_rerouted(host, source.seen.as_ref())
+        self.has_new_topology(host, source.last_topology.as_ref())
             || matches!(source.snapshot, SnapshotTransfer::Wanted)
             || accepts_data && matches!(source.snapshot, SnapshotTransfer::Taken(_))
-            || accepts_data && source.driver.reads_log() && source.cursor.is_some() && log != Some(0)
-            || source.hold == WriteHold::Draining && self.simulation.slots_are_free(host, &one.keys)
+            || accepts_data && source.driver.is_sending_log() && source.cursor.is_some() && log != Some(0)
+            || source.write_block == WriteBlock::Draining
+                && self.simulation.are_slots_unlocked(host, &one.keys)
     }
 
-    fn is_rerouted(&self, host: usize, seen: Option<&Arc<Topology>>) -> bool {
+    fn has_new_topology(&self, host: usize, last_topology: Option<&Arc<Topology>>) -> bool {
         let topology = self.hosts[host].topology.as_ref();
         topology
-            .zip(seen)
-            .map_or(topology.is_some() != seen.is_some(), |(one, other)| !Arc::ptr_eq(one, other))
+            .zip(last_topology)
+            .map_or(topology.is_some() != last_topology.is_some(), |(one, other)| !Arc::ptr_eq(one, other))
     }
 
     /// Runs the source's thread once, like one iteration of the node's loop.
     fn run_source(&mut self, number: u64) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
         let topology = self.hosts[host].topology.clone();
-        source.seen.clone_from(&topology);
+        source.last_topology.clone_from(&topology);
         let keys = one.keys.clone();
         let accepts_data = source.driver.accepts_data();
         let event = match &mut source.snapshot {
-            SnapshotTransfer::Wanted => match self.simulation.cut_slots(host, &keys) {
+            SnapshotTransfer::Wanted => match self.simulation.snapshot_slots(host, &keys) {
                 Some((parts, cursor)) => {
                     (source.snapshot, source.cursor) = (SnapshotTransfer::Taken(parts.into()), Some(cursor));
                     Some(ExportDriverEvent::SnapshotTaken)
                 }
                 None => {
                     source.snapshot = SnapshotTransfer::NotWanted;
-                    Some(ExportDriverEvent::SnapshotBusy)
+                    Some(ExportDriverEvent::SnapshotUnavailable)
                 }
             },
             SnapshotTransfer::Taken(parts) if accepts_data => match parts.pop_front() {
-                Some(part) => Some(ExportDriverEvent::SnapshotPart(part)),
+                Some(part) => Some(ExportDriverEvent::SnapshotChunk(part)),
                 None => {
                     source.snapshot = SnapshotTransfer::NotWanted;
                     Some(ExportDriverEvent::SnapshotEnd)
@@ -333,16 +347,17 @@ impl ClusterWorld {
             },
             SnapshotTransfer::Taken(_) => None,
             SnapshotTransfer::NotWanted
-                if source.hold == WriteHold::Draining && self.simulation.slots_are_free(host, &keys) =>
+                if source.write_block == WriteBlock::Draining
+                    && self.simulation.are_slots_unlocked(host, &keys) =>
             {
-                source.hold = WriteHold::Held;
+                source.write_block = WriteBlock::Blocked;
                 let unread = source.cursor.and_then(|cursor| self.simulation.unread_log(host, cursor));
-                Some(ExportDriverEvent::WritesHeld { unread: unread.unwrap_or(u64::MAX) })
+                Some(ExportDriverEvent::WritesPaused { unread_bytes: unread.unwrap_or(u64::MAX) })
             }
             SnapshotTransfer::NotWanted => {
-                match source.cursor.filter(|_| accepts_data && source.driver.reads_log()) {
+                match source.cursor.filter(|_| accepts_data && source.driver.is_sending_log()) {
                     Some(cursor) => Some(match self.simulation.read_log(host, cursor) {
-                        Some(bytes) => ExportDriverEvent::LogRead(bytes),
+                        Some(bytes) => ExportDriverEvent::LogChunk(bytes),
                         None => ExportDriverEvent::Failed("the log fell off".to_owned()),
                     }),
                     None => None,
@@ -351,73 +366,78 @@ impl ClusterWorld {
         };
         let is_replica = self.simulation.data.stores[host].upstream().is_some();
         if let Some(topology) = topology {
-            self.tell_source(number, ExportDriverEvent::Topology { topology, is_replica });
+            self.notify_source(number, ExportDriverEvent::Topology { topology, is_replica });
         }
         if let Some(event) = event {
-            self.tell_source(number, event);
+            self.notify_source(number, event);
         }
     }
 
     /// Passes an event to the source's driver, followed by the number of log bytes that have not been sent yet.
-    pub(super) fn tell_source(&mut self, number: u64, event: ExportDriverEvent) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+    pub(super) fn notify_source(&mut self, number: u64, event: ExportDriverEvent) {
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
         let (now, mut actions) = (self.simulation.clock_of(host), Vec::new());
         source.driver.handle(now, event, &mut actions);
         if actions.is_empty()
             && let Some(remaining) = source.cursor.and_then(|cursor| self.simulation.unread_log(host, cursor))
         {
-            source.driver.handle(now, ExportDriverEvent::Remaining(remaining), &mut actions);
+            source.driver.handle(now, ExportDriverEvent::UnreadLogBytes(remaining), &mut actions);
         }
-        self.act_for_source(number, actions);
+        self.perform_source_actions(number, actions);
     }
 
-    fn act_for_source(&mut self, number: u64, actions: Vec<ExportDriverAction>) {
+    fn perform_source_actions(&mut self, number: u64, actions: Vec<ExportDriverAction>) {
         for action in actions {
-            let Some(one) = self.whole_moves.get_mut(&number) else { return };
+            let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
             let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
             match action {
                 ExportDriverAction::Connect(timeout) => self.dial_target(number, timeout),
-                ExportDriverAction::Send(bytes) => self.send_move(number, SOURCE, bytes),
+                ExportDriverAction::Send(bytes) => self.send_migration_bytes(number, SOURCE, bytes),
                 // The simulated nodes have no password.
                 ExportDriverAction::SendCredentials => {}
-                ExportDriverAction::LogResumed => {
+                ExportDriverAction::ReportResumed => {
                     self.simulation.trace(|| format!("move {number} is resumed"));
                 }
-                ExportDriverAction::Close => self.close_move_link(number, SOURCE),
+                ExportDriverAction::Close => self.close_migration_link(number, SOURCE),
                 ExportDriverAction::TakeSnapshot => source.snapshot = SnapshotTransfer::Wanted,
-                ExportDriverAction::HoldWrites => {
-                    source.hold = WriteHold::Draining;
+                ExportDriverAction::PauseWrites => {
+                    source.write_block = WriteBlock::Draining;
                     let keys = one.keys.clone();
                     if self.simulation.plan.injected_bug == Some(InjectedBug::EarlySlotHandover) {
-                        (source.hold, source.cursor) = (WriteHold::Held, None);
-                        self.simulation.hold_slots(host, &keys, true);
-                        self.tell_source(number, ExportDriverEvent::WritesHeld { unread: 0 });
+                        (source.write_block, source.cursor) = (WriteBlock::Blocked, None);
+                        self.simulation.set_slot_writes_blocked(host, &keys, true);
+                        self.notify_source(number, ExportDriverEvent::WritesPaused { unread_bytes: 0 });
                     } else {
-                        self.simulation.hold_slots(host, &keys, true);
+                        self.simulation.set_slot_writes_blocked(host, &keys, true);
                     }
                 }
                 ExportDriverAction::End(outcome) => {
                     let (keys, cursor) = (one.keys.clone(), source.cursor);
                     one.source = None;
                     self.simulation.trace(|| format!("move {number} ends at its source: {outcome:?}"));
-                    self.simulation.hold_slots(host, &keys, false);
+                    self.simulation.set_slot_writes_blocked(host, &keys, false);
                     if let Some(cursor) = cursor {
-                        self.simulation.forget_changes(host, cursor);
+                        self.simulation.remove_cursor(host, cursor);
                     }
-                    self.close_move_link(number, SOURCE);
+                    self.close_migration_link(number, SOURCE);
                 }
             }
         }
     }
 
     /// Handles ESTABLISH: begins the import unless the state of the node forbids it. Returns whether the import began.
-    pub(super) fn accept_move(&mut self, number: u64, establish: Establish, rest: Vec<u8>) -> bool {
-        let Some(one) = self.whole_moves.get(&number) else { return false };
+    pub(super) fn accept_migration(
+        &mut self,
+        number: u64,
+        establish: EstablishMessage,
+        rest: Vec<u8>,
+    ) -> bool {
+        let Some(one) = self.atomic_migrations.get(&number) else { return false };
         let host = one.hosts[TARGET];
-        let marked = |slot: &Slot| self.role_for(host, *slot) == Some(Ownership::Importing);
+        let marked = |slot: &Slot| self.slot_role(host, *slot) == Some(Ownership::Importing);
         let is_hindered = one.target.is_some()
-            || self.conditions(host, &establish).failure_reason().is_some()
+            || self.import_conditions(host, &establish).failure_reason().is_some()
             || self.gossip(host).id() != one.target_id
             || one.slots.iter().any(marked);
         if is_hindered || !self.simulation.begin_import(host, &establish) {
@@ -427,133 +447,143 @@ impl ClusterWorld {
         let now = self.simulation.clock_of(host);
         let (driver, actions) = ImportDriver::new(now, establish, REPL_TIMEOUT, commands, rest);
         let (session, seen) = (source_session(), None);
-        let target = MigrationTarget { driver, seen, session, commands: None, is_behind: false, claim: None };
-        self.whole_moves.entry(number).and_modify(|one| one.target = Some(target));
-        self.act_for_target(number, now, actions);
+        let target = MigrationTarget {
+            driver,
+            last_topology: seen,
+            session,
+            commands: None,
+            has_unread_bytes: false,
+            claim_token: None,
+        };
+        self.atomic_migrations.entry(number).and_modify(|one| one.target = Some(target));
+        self.perform_target_actions(number, now, actions);
         true
     }
 
-    fn conditions(&self, host: usize, job: &Establish) -> ImportConditions {
+    fn import_conditions(&self, host: usize, establish: &EstablishMessage) -> ImportConditions {
         let is_replica = self.simulation.data.stores[host].upstream().is_some();
         match &self.hosts[host].topology {
-            Some(topology) => ImportConditions::new(topology, is_replica, job, false),
-            None => ImportConditions { is_master: false, source_serves: false, flushed: false },
+            Some(topology) => ImportConditions::new(topology, is_replica, establish, false),
+            None => ImportConditions { is_master: false, source_owns_slots: false, was_flushed: false },
         }
     }
 
     fn target_has_work(&self, number: u64) -> bool {
-        let Some(one) = self.whole_moves.get(&number) else { return false };
+        let Some(one) = self.atomic_migrations.get(&number) else { return false };
         let (Some(target), host) = (&one.target, one.hosts[TARGET]) else { return false };
-        self.is_rerouted(host, target.seen.as_ref())
+        self.has_new_topology(host, target.last_topology.as_ref())
             || target.commands.is_some() && !self.simulation.is_import_paused(host)
     }
 
     fn run_target(&mut self, number: u64) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
-        target.seen.clone_from(&self.hosts[host].topology);
+        target.last_topology.clone_from(&self.hosts[host].topology);
         // Commands from the source are not executed during a pause.
         if !self.simulation.is_import_paused(host)
             && let Some(commands) = target.commands.take()
         {
-            let applied = self.simulation.take_changes(host, &mut target.session, commands.bytes);
-            self.tell_target(number, ImportDriverEvent::Applied(applied));
-            self.read_on(number);
+            let applied = self.simulation.import_changes(host, &mut target.session, commands.bytes);
+            self.notify_target(number, ImportDriverEvent::CommandsApplied(applied));
+            self.resume_reading(number);
         }
-        let Some(one) = self.whole_moves.get(&number) else { return };
+        let Some(one) = self.atomic_migrations.get(&number) else { return };
         let Some(target) = &one.target else { return };
-        let conditions = self.conditions(host, target.driver.job());
-        self.tell_target(number, ImportDriverEvent::Conditions(conditions));
+        let conditions = self.import_conditions(host, target.driver.job());
+        self.notify_target(number, ImportDriverEvent::ConditionsChanged(conditions));
     }
 
-    pub(super) fn tell_target(&mut self, number: u64, event: ImportDriverEvent) {
-        let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
+    pub(super) fn notify_target(&mut self, number: u64, event: ImportDriverEvent) {
+        let Some(host) = self.atomic_migrations.get(&number).map(|one| one.hosts[TARGET]) else { return };
         self.send_event_to_target(number, self.simulation.clock_of(host), event);
     }
 
     fn send_event_to_target(&mut self, number: u64, now: Instant, event: ImportDriverEvent) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         let Some(target) = &mut one.target else { return };
         let mut actions = Vec::new();
         target.driver.handle(now, event, &mut actions);
-        self.act_for_target(number, now, actions);
+        self.perform_target_actions(number, now, actions);
     }
 
-    fn act_for_target(&mut self, number: u64, now: Instant, actions: Vec<ImportDriverAction>) {
+    fn perform_target_actions(&mut self, number: u64, now: Instant, actions: Vec<ImportDriverAction>) {
         for action in actions {
-            let Some(one) = self.whole_moves.get_mut(&number) else { return };
+            let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
             let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
             match action {
-                ImportDriverAction::Send(bytes) => self.send_move(number, TARGET, bytes),
-                ImportDriverAction::Apply(commands) => target.commands = Some(commands),
+                ImportDriverAction::Send(bytes) => self.send_migration_bytes(number, TARGET, bytes),
+                ImportDriverAction::ApplyCommands(commands) => target.commands = Some(commands),
                 ImportDriverAction::AwaitReplicas => {
                     let wait = self.simulation.random.millis(0, MAX_REPLICA_WAIT_MS);
                     // The target is frozen when `LateClaims` is injected, because the bug shows only in late claims.
                     if self.simulation.plan.injected_bug == Some(InjectedBug::LateClaims)
-                        && !self.simulation.healed
+                        && !self.simulation.is_healed
                     {
                         self.freeze_long(host);
                     }
-                    let step = MigrationStep::ReplicasHave { granted: now };
-                    self.simulation.schedule_after(wait, ClusterEvent::Move { number, step });
+                    let step = MigrationStep::ReplicasAcknowledged { granted_at: now };
+                    self.simulation.schedule_after(wait, ClusterEvent::MigrationStep { number, step });
                 }
-                ImportDriverAction::Claim => self.claim_move(number),
+                ImportDriverAction::ClaimSlots => self.claim_migrated_slots(number),
                 ImportDriverAction::End(outcome) => {
                     let establish = target.driver.job().clone();
                     one.target = None;
                     self.simulation.trace(|| format!("move {number} ends at its target: {outcome:?}"));
                     self.simulation.end_import(host, &establish, outcome);
-                    self.close_move_link(number, TARGET);
+                    self.close_migration_link(number, TARGET);
                 }
             }
         }
     }
 
-    fn on_replicas_have(&mut self, number: u64, granted: Instant) {
-        match self.side(number, TARGET) {
+    fn on_replicas_acknowledged(&mut self, number: u64, granted: Instant) {
+        match self.side_status(number, TARGET) {
             None => return self.end_side(number, TARGET),
             Some(Some(until)) => {
-                let step = MigrationStep::ReplicasHave { granted };
-                return self.simulation.schedule_at(until, ClusterEvent::Move { number, step });
+                let step = MigrationStep::ReplicasAcknowledged { granted_at: granted };
+                return self.simulation.schedule_at(until, ClusterEvent::MigrationStep { number, step });
             }
             Some(None) => {}
         }
-        let Some(one) = self.whole_moves.get(&number) else { return };
+        let Some(one) = self.atomic_migrations.get(&number) else { return };
         let (Some(target), host) = (&one.target, one.hosts[TARGET]) else { return };
-        let conditions = self.conditions(host, target.driver.job());
+        let conditions = self.import_conditions(host, target.driver.job());
         let is_late = self.simulation.plan.injected_bug == Some(InjectedBug::LateClaims);
         let now = if is_late { granted } else { self.simulation.clock_of(host) };
         self.send_event_to_target(number, now, ImportDriverEvent::ReplicasCaughtUp(conditions));
     }
 
-    fn claim_move(&mut self, number: u64) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+    fn claim_migrated_slots(&mut self, number: u64) {
+        let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
         let from = one.establish.source;
         self.assigned_slots.extend(one.slots.iter().map(|slot| (one.target_id, *slot)));
-        let command = OperatorCommand::ClaimSlots { slots: one.slots.iter().copied().collect(), from };
-        target.claim = Some(self.hosts[host].last_token + 1);
+        let command =
+            OperatorCommand::ClaimSlots { slots: one.slots.iter().copied().collect(), source: from };
+        target.claim_token = Some(self.hosts[host].last_token + 1);
         self.check_moved(number);
         self.send_command(host, command, None);
     }
 
     /// Handles the reply to a command. If the command was the claim of a migration, the target's driver learns the
     /// result.
-    pub(super) fn on_claim_answered(
+    pub(super) fn on_claim_reply(
         &mut self,
         host: usize,
         token: u64,
         result: &Result<OperatorReply, OperatorError>,
     ) {
         let is_meant = |one: &AtomicMigration| {
-            one.hosts[TARGET] == host && one.target.as_ref().is_some_and(|target| target.claim == Some(token))
+            one.hosts[TARGET] == host
+                && one.target.as_ref().is_some_and(|target| target.claim_token == Some(token))
         };
-        let Some(number) = self.whole_moves.iter().find(|(_, one)| is_meant(one)).map(|(number, _)| *number)
+        let Some(number) =
+            self.atomic_migrations.iter().find(|(_, one)| is_meant(one)).map(|(number, _)| *number)
         else {
             return;
         };
         let claimed = result.as_ref().map(|_| ()).map_err(ToString::to_string);
-        self.tell_target(number, ImportDriverEvent::Claimed(claimed));
+        self.notify_target(number, ImportDriverEvent::ClaimResult(claimed));
     }
 }
 

@@ -41,7 +41,7 @@ impl ClusterWorld {
         let delivery_queues = [DeliveryQueue::default(), DeliveryQueue::default()];
         self.wires.insert(wire, BusLink { hosts: [host, to], link_ids: [Some(link), None], delivery_queues });
         let time = self.simulation.latency(host, to);
-        self.simulation.schedule_after(time, ClusterEvent::Dialled { wire });
+        self.simulation.schedule_after(time, ClusterEvent::DialArrives { wire });
     }
 
     /// Handles a connection attempt that reaches its host. A frozen process still accepts connections.
@@ -72,7 +72,7 @@ impl ClusterWorld {
         let at = self.simulation.now + self.simulation.latency(hosts[1 - side], hosts[side]);
         let planned = self.wires.get_mut(&wire).and_then(|wire| wire.delivery_queues[side].push(at, item));
         if let Some(at) = planned {
-            self.simulation.schedule_at(at, ClusterEvent::Arrives { wire, side });
+            self.simulation.schedule_at(at, ClusterEvent::ItemArrives { wire, side });
         }
     }
 
@@ -88,7 +88,8 @@ impl ClusterWorld {
             self.inject_votes(host, &packet);
             return;
         }
-        if self.simulation.plan.injected_bug == Some(InjectedBug::UnsavedVotes) && !self.simulation.healed {
+        if self.simulation.plan.injected_bug == Some(InjectedBug::UnsavedVotes) && !self.simulation.is_healed
+        {
             match packet.body {
                 MessageBody::AuthRequest => self.inject_rival_requests(host, to, &packet),
                 // Votes are dropped, so that nobody wins this epoch before the voter is asked to vote again.
@@ -96,13 +97,13 @@ impl ClusterWorld {
                 _ => {}
             }
         }
-        if !self.simulation.healed {
+        if !self.simulation.is_healed {
             // Vote requests are duplicated more often than other packets.
             let network = &self.simulation.network;
             let (loss, max_delay) = (network.loss_percent, network.longest_duplicate_delay);
             let is_vote_request = matches!(packet.body, MessageBody::AuthRequest);
             let duplicated = if is_vote_request { 20 } else { network.duplicate_percent };
-            if self.simulation.random.percent(duplicated) && !self.simulation.is_cut(host, to) {
+            if self.simulation.random.chance(duplicated) && !self.simulation.is_blocked(host, to) {
                 let late =
                     self.simulation.latency(host, to) * 3 + self.simulation.random.millis(0, max_delay);
                 self.simulation.schedule_after(
@@ -110,7 +111,7 @@ impl ClusterWorld {
                     ClusterEvent::StrayPacket { from: host, to, packet: packet.clone() },
                 );
             }
-            if self.simulation.random.percent(loss) {
+            if self.simulation.random.chance(loss) {
                 return;
             }
         }
@@ -179,7 +180,7 @@ impl ClusterWorld {
                     packet.header.slots.remove(slot);
                 }
                 if matches!(packet.body, MessageBody::Update(_)) {
-                    packet.body = MessageBody::Other(0);
+                    packet.body = MessageBody::Unsupported(0);
                 }
             }
             Some(InjectedBug::LostOffsets) => packet.header.offset = ReplOffset(0),
@@ -209,10 +210,10 @@ impl ClusterWorld {
 
     /// Breaks the links of a process that has ended. With `notifies_peers`, its peers are notified; otherwise its host
     /// lost power.
-    pub(super) fn break_wires(&mut self, host: usize, told: bool) {
+    pub(super) fn break_links(&mut self, host: usize, notifies_peers: bool) {
         for (wire, side) in std::mem::take(&mut self.hosts[host].links).into_values() {
             self.close_side(wire, side);
-            if told {
+            if notifies_peers {
                 self.enqueue(wire, 1 - side, LinkItem::Closed);
             }
         }
@@ -224,14 +225,14 @@ impl ClusterWorld {
             let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
             let (from, to, now) = (hosts[1 - side], hosts[side], self.simulation.now);
             let frozen = self.simulation.processes[to].is_up && !self.simulation.is_running(to);
-            let blocked_for = (self.simulation.is_cut(from, to) || frozen).then_some(RETRY_INTERVAL);
+            let blocked_for = (self.simulation.is_blocked(from, to) || frozen).then_some(RETRY_INTERVAL);
             let Some(lane) = self.wires.get_mut(&wire).map(|wire| &mut wire.delivery_queues[side]) else {
                 return;
             };
             match lane.next(now, blocked_for) {
                 DeliveryPoll::Empty => return,
-                DeliveryPoll::Later(at) => {
-                    return self.simulation.schedule_at(at, ClusterEvent::Arrives { wire, side });
+                DeliveryPoll::RetryAt(at) => {
+                    return self.simulation.schedule_at(at, ClusterEvent::ItemArrives { wire, side });
                 }
                 DeliveryPoll::Item(LinkItem::Packet(packet)) => self.deliver_packet(wire, side, packet),
                 DeliveryPoll::Item(item) => self.deliver(wire, side, &item),
@@ -244,14 +245,14 @@ impl ClusterWorld {
         let (here, there, end) = (hosts[side], hosts[1 - side], ends[side]);
         match (item, end) {
             (LinkItem::Accepted, _) if self.simulation.processes[here].is_up => {
-                self.hosts[here].accepted += 1;
-                let link = LinkId::In(self.hosts[here].accepted);
+                self.hosts[here].accepted_count += 1;
+                let link = LinkId::Inbound(self.hosts[here].accepted_count);
                 self.hosts[here].links.insert(link, (wire, side));
                 if let Some(wire) = self.wires.get_mut(&wire) {
                     wire.link_ids[side] = Some(link);
                 }
                 let (peer, local) = (self.hosts[there].ip, self.hosts[here].ip);
-                self.handle_input(here, ClusterInput::Accepted { link, peer, local });
+                self.handle_input(here, ClusterInput::LinkAccepted { link, peer_ip: peer, local_ip: local });
             }
             (LinkItem::Connected, Some(link)) => self.handle_input(here, ClusterInput::Connected { link }),
             (LinkItem::Closed, end) => {
@@ -280,7 +281,7 @@ impl ClusterWorld {
         if let Some(link) = ends[side] {
             if self.simulation.is_running(here) {
                 let received_headers =
-                    ReceivedHeader { at: self.simulation.now, header: packet.header.clone() };
+                    ReceivedHeader { arrived_at: self.simulation.now, header: packet.header.clone() };
                 self.hosts[here].received_headers.insert(received_headers.header.sender, received_headers);
                 self.distort_packet(here, &mut packet);
                 self.handle_input(here, ClusterInput::Packet { link, packet });

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use clock::Instant;
-use replication::wait::{AppendOnlyOff, CopyCount, LogProgress, RequiredCopies, Waiters};
+use replication::wait::{AppendOnlyOffError, CopyCount, LogProgress, RequiredCopies, Waiters};
 use slot_routing::ReplOffset;
 
 use super::DataChange;
-use super::store::ReplicaState;
+use super::store::ProcessState;
 use crate::simulation::Simulation;
 use crate::{InjectedBug, InvariantName};
 
@@ -16,7 +16,7 @@ use crate::{InjectedBug, InvariantName};
 struct CopyWaiter {
     offset: ReplOffset,
     required: RequiredCopies,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 /// The clients waiting at a process, by number.
@@ -27,14 +27,14 @@ pub(super) struct CopyWaiters {
     last_id: u64,
 }
 
-impl ReplicaState {
+impl ProcessState {
     /// Returns how far the process's log has been copied to replicas and to disks.
-    fn copied(&self) -> LogProgress {
+    fn copy_progress(&self) -> LogProgress {
         let master = self.master_driver.master();
         LogProgress {
-            local: self.on_disk(),
-            acknowledged: master.acknowledged_offsets(),
-            synced: master.synced_offsets(),
+            local_file: self.on_disk(),
+            acknowledged_offsets: master.acknowledged_offsets(),
+            synced_offsets: master.synced_offsets(),
         }
     }
 }
@@ -42,67 +42,68 @@ impl ReplicaState {
 impl<E: Debug> Simulation<E> {
     /// Handles a finished write, after which the client sometimes sends WAIT or WAITAOF.
     pub(super) fn maybe_wait_for_copies(&mut self, host: usize, offset: ReplOffset) {
-        if !self.random.percent(10) {
+        if !self.random.chance(10) {
             return;
         }
         let wanted = self.random.pick(&[
             RequiredCopies::Acknowledged { replicas: 1 },
             RequiredCopies::Acknowledged { replicas: 2 },
-            RequiredCopies::Synced { local: true, replicas: 0 },
-            RequiredCopies::Synced { local: true, replicas: 1 },
-            RequiredCopies::Synced { local: false, replicas: 1 },
+            RequiredCopies::Synced { requires_local_file: true, replicas: 0 },
+            RequiredCopies::Synced { requires_local_file: true, replicas: 1 },
+            RequiredCopies::Synced { requires_local_file: false, replicas: 1 },
         ]);
-        let until = self.random.percent(50).then(|| self.clock_of(host) + self.random.millis(1, 2000));
+        let until = self.random.chance(50).then(|| self.clock_of(host) + self.random.millis(1, 2000));
         let store = &mut self.data.stores[host];
         if store.upstream().is_some() {
             return;
         }
-        let copies = store.copied().count_copies(offset, wanted);
+        let copies = store.copy_progress().count_copies(offset, wanted);
         if copies.map_or(true, |copies| copies.satisfies(wanted)) {
-            return self.reply_copies(host, offset, wanted, copies);
+            return self.reply_to_copy_waiter(host, offset, wanted, copies);
         }
-        let waiting = &mut store.copies_wanted;
+        let waiting = &mut store.copy_waiters;
         waiting.last_id += 1;
-        waiting.waiters_by_id.insert(waiting.last_id, CopyWaiter { offset, required: wanted, until });
+        waiting
+            .waiters_by_id
+            .insert(waiting.last_id, CopyWaiter { offset, required: wanted, deadline: until });
         waiting.waiters.add(waiting.last_id, offset, wanted);
-        self.ask_for_acknowledgements(host);
+        self.request_acknowledgements(host);
     }
 
     /// Replies to clients that now have the required number of copies.
-    pub(super) fn release_copies(&mut self, host: usize) {
+    pub(super) fn release_copy_waiters(&mut self, host: usize) {
         if self.has_injected_bug(InjectedBug::MissedWakeups) {
             return;
         }
         let store = &mut self.data.stores[host];
-        let reach = store.copied();
-        for (client, copies) in store.copies_wanted.waiters.release(&reach) {
-            let asked = self.data.stores[host].copies_wanted.waiters_by_id.remove(&client);
+        let reach = store.copy_progress();
+        for (client, copies) in store.copy_waiters.waiters.release(&reach) {
+            let asked = self.data.stores[host].copy_waiters.waiters_by_id.remove(&client);
             let CopyWaiter { offset, required: wanted, .. } = asked.expect("who waits has asked");
-            self.reply_copies(host, offset, wanted, copies);
+            self.reply_to_copy_waiter(host, offset, wanted, copies);
         }
     }
 
     /// Replies to clients whose timeout has passed, and checks that no other client should have had its reply already.
-    pub(super) fn end_waits_for_copies(&mut self, host: usize) {
+    pub(super) fn end_overdue_copy_waits(&mut self, host: usize) {
         let now = self.clock_of(host);
         let store = &mut self.data.stores[host];
-        let is_over = |_: &u64, asked: &mut CopyWaiter| asked.until.is_some_and(|until| until <= now);
-        let over: Vec<(u64, CopyWaiter)> =
-            store.copies_wanted.waiters_by_id.extract_if(.., is_over).collect();
+        let is_over = |_: &u64, asked: &mut CopyWaiter| asked.deadline.is_some_and(|until| until <= now);
+        let over: Vec<(u64, CopyWaiter)> = store.copy_waiters.waiters_by_id.extract_if(.., is_over).collect();
         for (client, CopyWaiter { offset, required: wanted, .. }) in over {
             let store = &mut self.data.stores[host];
-            store.copies_wanted.waiters.remove(client, offset);
-            let copies = store.copied().count_copies(offset, wanted);
-            self.reply_copies(host, offset, wanted, copies);
+            store.copy_waiters.waiters.remove(client, offset);
+            let copies = store.copy_progress().count_copies(offset, wanted);
+            self.reply_to_copy_waiter(host, offset, wanted, copies);
         }
         let store = &self.data.stores[host];
-        let reach = store.copied();
+        let reach = store.copy_progress();
         let suffice = |asked: &&CopyWaiter| {
             let copies = reach.count_copies(asked.offset, asked.required);
             copies.map_or(true, |copies| copies.satisfies(asked.required))
         };
         if let Some(CopyWaiter { offset, required: wanted, .. }) =
-            store.copies_wanted.waiters_by_id.values().find(suffice)
+            store.copy_waiters.waiters_by_id.values().find(suffice)
         {
             let why =
                 format!("a client of host {host} waits for {wanted:?} of {offset}, and there are {reach:?}");
@@ -110,16 +111,16 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    fn reply_copies(
+    fn reply_to_copy_waiter(
         &mut self,
         host: usize,
         offset: ReplOffset,
         wanted: RequiredCopies,
-        copies: Result<CopyCount, AppendOnlyOff>,
+        copies: Result<CopyCount, AppendOnlyOffError>,
     ) {
         self.trace(|| format!("at host {host}: {wanted:?} of {offset}: {copies:?}"));
         if let Ok(copies) = copies {
-            self.check_invariants(host, DataChange::Copied { offset, wanted, copies });
+            self.check_invariants(host, DataChange::CopiesCounted { offset, required: wanted, copies });
         }
     }
 }

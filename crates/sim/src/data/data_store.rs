@@ -11,33 +11,33 @@ use engine::{
     CapturedKey, CommandError, CommandOrigin, ConnectionInfo, EffectLog, Engine, NodeFlags, ReleaseResult,
     RemainingKeys, Session,
 };
-use migration::{ControlCommand, SlotsOfCommand};
+use migration::{CommandSlotFinder, ControlCommand};
 use persistence::aof::Manifest;
-use replication::Position;
+use replication::ReplPosition;
 use resp::{Args, Value};
 use slot_routing::{
     Endpoint, Epoch, Member, NodeId, Ownership, ReplOffset, Role, SLOT_COUNT, Slot, SlotSet, Topology,
 };
 use snapshot_io::{AofLoadResult, LoadResult, WriteObserver};
 
-use super::Key;
+use super::KeyGroup;
 use crate::clients::Words;
 use crate::disk::SimDisk;
-use crate::executor::{self, ExecutionStop, Executor, QuietLoadHost};
+use crate::executor::{self, ExecutionStop, Executor, LoadCommandForwarder};
 use crate::waiting::WaitingClient;
 
 /// The node flags that reject or block client writes.
-const WRITE_BLOCKING_GATES: NodeFlags = NodeFlags::PAUSED
+const WRITE_BLOCKING_FLAGS: NodeFlags = NodeFlags::PAUSED
     .union(NodeFlags::LOADING)
     .union(NodeFlags::REPLICA)
     .union(NodeFlags::CLUSTER_DOWN)
     .union(NodeFlags::EMPTY_MASTER);
 /// The time at which the simulator itself reads data. It is so early that no key is expired.
-const NO_TIME: Millis = Millis(0);
+const EARLIEST_TIME: Millis = Millis(0);
 
 /// Returns the name of the key that holds the number of the slot's last write. It is also the hash tag of the slot's
 /// other keys.
-pub(super) fn marker_key(key: Key) -> &'static str {
+pub(super) fn marker_key(key: KeyGroup) -> &'static str {
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();
     let names = NAMES.get_or_init(|| {
         let mut names = vec![String::new(); SLOT_COUNT];
@@ -57,22 +57,22 @@ pub(super) fn marker_key(key: Key) -> &'static str {
 }
 
 /// Returns the slot of a command's keys, if it has any.
-pub(super) fn slot_of_command(args: Args<'_>) -> Option<Key> {
+pub(super) fn slot_of_command(args: Args<'_>) -> Option<KeyGroup> {
     let tagged = args.iter().skip(1).find(|arg| arg.starts_with(b"{"))?;
     Some(Slot::of_key(tagged).number())
 }
 
 /// The effects of executed commands, until they are moved to the log.
 #[derive(Debug, Clone, Default)]
-struct Effects(Arc<Mutex<Vec<u8>>>);
+struct CollectedEffects(Arc<Mutex<Vec<u8>>>);
 
-impl Effects {
+impl CollectedEffects {
     fn take(&self) -> Vec<u8> {
         std::mem::take(&mut self.0.lock().expect("no run goes on after a panic"))
     }
 }
 
-impl EffectLog for Effects {
+impl EffectLog for CollectedEffects {
     fn has_readers(&self) -> bool {
         true
     }
@@ -88,14 +88,14 @@ impl EffectLog for Effects {
 pub(super) struct DataStore {
     /// Reading data executes commands, which needs a mutable executor.
     executor: RefCell<Executor>,
-    effects: Effects,
+    effects: CollectedEffects,
 }
 
 impl DataStore {
     /// Creates an empty keyspace that serves `slots`.
-    pub(super) fn empty(slots: &SlotSet, clustered: bool) -> Self {
-        let effects = Effects::default();
-        let topology = clustered.then(single_node_topology);
+    pub(super) fn empty(slots: &SlotSet, is_cluster_enabled: bool) -> Self {
+        let effects = CollectedEffects::default();
+        let topology = is_cluster_enabled.then(single_node_topology);
         let executor = Executor::new((slots, 1), topology, Box::new(effects.clone()));
         executor.engine.settings.set_node_flag(NodeFlags::LOADING, true);
         Self { executor: RefCell::new(executor), effects }
@@ -107,16 +107,16 @@ impl DataStore {
     }
 
     /// Returns whether a client's write to this slot would be accepted now.
-    pub(super) fn takes_writes(&self, key: Key, wall: Millis) -> bool {
+    pub(super) fn accepts_writes(&self, key: KeyGroup, wall: Millis) -> bool {
         let engine = self.engine();
         engine.pauses.end_expired(&engine.settings, wall);
         let slot = engine.keyspace.lock(slot_of(key));
         let is_ours = matches!(slot.ownership(), Ownership::Local | Ownership::Migrating);
-        is_ours && !slot.has_paused_writes() && !engine.settings.node_flags().intersects(WRITE_BLOCKING_GATES)
+        is_ours && !slot.has_paused_writes() && !engine.settings.node_flags().intersects(WRITE_BLOCKING_FLAGS)
     }
 
     /// Returns the number of the last write to this slot.
-    pub(super) fn last_write(&self, key: Key) -> Option<u64> {
+    pub(super) fn last_write(&self, key: KeyGroup) -> Option<u64> {
         let reply = self.run_command(&["GET", marker_key(key)]);
         match resp::parse_value(&reply) {
             Ok(Some((Value::Bulk(text), _))) => resp::parse_i64(&text).map(|number| number as u64),
@@ -127,7 +127,7 @@ impl DataStore {
     /// Executes a command with all permissions and without access checks, and returns its reply.
     fn run_command(&self, words: &[&str]) -> Vec<u8> {
         let mut session = Session::new(0, CommandOrigin::Master, true);
-        self.executor.borrow_mut().call(&mut session, NO_TIME, words)
+        self.executor.borrow_mut().call(&mut session, EARLIEST_TIME, words)
     }
 
     /// Executes a client's pipeline. Returns the replies to all commands before the first one that a pause blocks, and
@@ -143,13 +143,13 @@ impl DataStore {
             resp::encode_request(&mut buffer, words.iter().map(String::as_bytes));
         }
         let (ran, _) = self.executor.get_mut().run(session, wall, buffer);
-        (values(&ran.replies), self.effects.take())
+        (parse_replies(&ran.replies), self.effects.take())
     }
 
     /// Opens a session for a client.
     pub(super) fn connect(&self) -> Session {
-        let client = self.engine().clients.connect(ConnectionInfo::default(), NO_TIME, Box::new(|| {}));
-        Session::of(client, CommandOrigin::Client, true)
+        let client = self.engine().clients.connect(ConnectionInfo::default(), EARLIEST_TIME, Box::new(|| {}));
+        Session::for_client(client, CommandOrigin::Client, true)
     }
 
     pub(super) fn disconnect(&self, client: &WaitingClient) {
@@ -157,8 +157,8 @@ impl DataStore {
     }
 
     /// Runs a closure on the executor. Returns its result, and the effects that must enter the log.
-    pub(super) fn with_databases<T>(&mut self, does: impl FnOnce(&mut Executor) -> T) -> (T, Vec<u8>) {
-        let done = does(self.executor.get_mut());
+    pub(super) fn with_executor<T>(&mut self, action: impl FnOnce(&mut Executor) -> T) -> (T, Vec<u8>) {
+        let done = action(self.executor.get_mut());
         (done, self.effects.take())
     }
 
@@ -166,28 +166,28 @@ impl DataStore {
     ///
     /// # Panics
     /// If a pause is active, because the commands that it blocks would be lost.
-    pub(super) fn import(
+    pub(super) fn execute_import(
         &mut self,
         session: &mut Session,
         wall: Millis,
         requests: Vec<u8>,
     ) -> (Result<(), String>, Vec<u8>) {
         let (ran, stop) = self.executor.get_mut().run(session, wall, requests);
-        assert_eq!(stop, ExecutionStop::Ended, "the commands of a source wait for the end of a pause");
+        assert_eq!(stop, ExecutionStop::Finished, "the commands of a source wait for the end of a pause");
         (ran.failure.map_or(Ok(()), Err), self.effects.take())
     }
 
     /// Returns the function that finds the slots of a command.
-    pub(super) fn slots_of_command(&self) -> SlotsOfCommand {
+    pub(super) fn slots_of_command(&self) -> CommandSlotFinder {
         let commands = self.executor.borrow().commands.clone();
-        SlotsOfCommand::new(move |args, visit| {
+        CommandSlotFinder::new(move |args, visit| {
             commands.key_slots(args).unwrap_or_default().into_iter().for_each(visit);
         })
     }
 
     /// Executes a command from a master's stream. An error means that a change that the master has made could not be
     /// applied.
-    pub(super) fn apply(
+    pub(super) fn apply_command(
         &mut self,
         session: &mut Session,
         wall: Millis,
@@ -199,13 +199,13 @@ impl DataStore {
     }
 
     /// Deletes expired keys and returns the effects.
-    pub(super) fn expire(&mut self, wall: Millis) -> Vec<u8> {
+    pub(super) fn delete_expired(&mut self, wall: Millis) -> Vec<u8> {
         self.executor.get_mut().expire(wall);
         self.effects.take()
     }
 
     /// Returns the names of a slot's keys.
-    pub(super) fn key_names(&self, key: Key) -> Vec<Vec<u8>> {
+    pub(super) fn key_names(&self, key: KeyGroup) -> Vec<Vec<u8>> {
         match resp::parse_value(&self.run_command(&["KEYS", &format!("{}*", marker_key(key))])) {
             Ok(Some((Value::Array(names), _))) => {
                 let name = |name: Value| if let Value::Bulk(name) = name { Some(name) } else { None };
@@ -216,7 +216,7 @@ impl DataStore {
     }
 
     /// Deletes some keys of a slot that another node now serves. Returns the effects.
-    pub(super) fn delete_moved_keys(&mut self, key: Key) -> (RemainingKeys, Vec<u8>) {
+    pub(super) fn delete_moved_keys(&mut self, key: KeyGroup) -> (RemainingKeys, Vec<u8>) {
         let left = self.engine().delete_unowned_keys(slot_of(key));
         (left, self.effects.take())
     }
@@ -228,7 +228,7 @@ impl DataStore {
     }
 
     /// Deletes a migrated key unless its value has changed since it was captured. Returns the result and the effects.
-    pub(super) fn release(
+    pub(super) fn delete_migrated_key(
         &mut self,
         name: &[u8],
         wall: Millis,
@@ -239,14 +239,14 @@ impl DataStore {
     }
 
     /// Executes a client's encoded requests. Returns the replies and the effects.
-    pub(super) fn receive(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
+    pub(super) fn execute_requests(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
         let mut session = Session::new(0, CommandOrigin::Client, true);
         let (ran, _) = self.executor.get_mut().run(&mut session, wall, requests);
-        (values(&ran.replies), self.effects.take())
+        (parse_replies(&ran.replies), self.effects.take())
     }
 
     /// Returns RESTORE commands that recreate all keys of a slot.
-    pub(super) fn restore_commands(&self, key: Key) -> Vec<Vec<u8>> {
+    pub(super) fn restore_commands(&self, key: KeyGroup) -> Vec<Vec<u8>> {
         let names = self.key_names(key);
         names.iter().map(|name| self.restore_command(name)).collect()
     }
@@ -273,20 +273,20 @@ impl DataStore {
     }
 
     /// Serializes a snapshot, which records its position in the process's history.
-    pub(super) fn snapshot(&self, position: Position, slot_states: &str) -> Vec<u8> {
+    pub(super) fn snapshot(&self, position: ReplPosition, slot_states: &str) -> Vec<u8> {
         self.write_rdb(position, (false, slot_states))
     }
 
-    fn write_rdb(&self, position: Position, beside: (bool, &str)) -> Vec<u8> {
+    fn write_rdb(&self, position: ReplPosition, aof_base_and_slot_states: (bool, &str)) -> Vec<u8> {
         let executor = self.executor.borrow();
-        let (cut, _) = snapshot_io::take_snapshot(&executor.engine, executor::nanos, || ());
+        let (cut, _) = snapshot_io::take_snapshot(&executor.engine, executor::constant_nanos, || ());
         let (state, ()) = cut.expect("no other snapshot is under way");
-        executor::write_rdb(state, (position, NO_TIME), beside, &mut NoWriteObserver)
+        executor::write_rdb(state, (position, EARLIEST_TIME), aof_base_and_slot_states, &mut NoWriteObserver)
             .expect("memory takes it")
     }
 
     /// Serializes the base file of an append-only file.
-    pub(super) fn write_base(&self, position: Position) -> Vec<u8> {
+    pub(super) fn write_base(&self, position: ReplPosition) -> Vec<u8> {
         self.write_rdb(position, (true, ""))
     }
 
@@ -303,7 +303,7 @@ impl DataStore {
                 imports.apply_command(&executor.engine, &command);
             }
         };
-        let host = QuietLoadHost { now: NO_TIME, on_command: &on_command };
+        let host = LoadCommandForwarder { now: EARLIEST_TIME, on_command: &on_command };
         let loaded = executor.loader(&host).run_files(folder, manifest, true);
         self.effects.take();
         loaded.map_err(|error| error.to_string())
@@ -311,13 +311,13 @@ impl DataStore {
 
     /// Deletes all data without logging effects.
     pub(super) fn clear(&mut self) {
-        snapshot_io::clear(&self.executor.get_mut().engine);
+        snapshot_io::clear_for_loading(&self.executor.get_mut().engine);
     }
 
     /// Replaces the data by the content of a snapshot.
     pub(super) fn load(&mut self, snapshot: &[u8]) -> LoadResult {
         let executor = self.executor.get_mut();
-        let host = QuietLoadHost::at(NO_TIME);
+        let host = LoadCommandForwarder::at(EARLIEST_TIME);
         let loaded = executor.loader(&host).replace(snapshot, snapshot.len() as u64, false, || true);
         loaded.unwrap_or_else(|error| panic!("a snapshot is whole: {error}"))
     }
@@ -333,19 +333,19 @@ fn single_node_topology() -> Topology {
         role: Role::Master,
         config_epoch: Epoch(0),
         offset: ReplOffset(0),
-        failed: false,
-        suspected: false,
+        has_failed: false,
+        is_suspected: false,
     };
     Topology::new(id, Epoch(0), false, vec![member])
 }
 
 /// Returns the slot of a group of keys.
-pub(super) fn slot_of(key: Key) -> Slot {
+pub(super) fn slot_of(key: KeyGroup) -> Slot {
     Slot::new(key).expect("a key is the number of a slot")
 }
 
 /// Parses the replies in a buffer.
-fn values(mut replies: &[u8]) -> Vec<Value> {
+fn parse_replies(mut replies: &[u8]) -> Vec<Value> {
     let mut values = Vec::new();
     while let Ok(Some((value, len))) = resp::parse_value(replies) {
         replies = &replies[len..];
@@ -358,7 +358,7 @@ fn values(mut replies: &[u8]) -> Vec<Value> {
 struct NoWriteObserver;
 
 impl WriteObserver for NoWriteObserver {
-    fn on_part_written(&mut self, _keys: u64) -> std::io::Result<()> {
+    fn on_keys_written(&mut self, _keys: u64) -> std::io::Result<()> {
         Ok(())
     }
 }
@@ -378,8 +378,8 @@ mod tests {
         let mut data_store = DataStore::empty(&SlotSet::from_iter([slot_of(1)]), true);
         let mut request = Vec::new();
         resp::encode_request(&mut request, ["SET", marker_key(1), "7"].map(str::as_bytes));
-        let mut session = Session::new(0, CommandOrigin::Source, true);
-        assert_eq!(data_store.import(&mut session, Millis(1), request.clone()).0, Ok(()));
+        let mut session = Session::new(0, CommandOrigin::SlotMigrationSource, true);
+        assert_eq!(data_store.execute_import(&mut session, Millis(1), request.clone()).0, Ok(()));
         assert_eq!(data_store.last_write(1), Some(7));
         let engine = data_store.engine();
         engine.pauses.pause(
@@ -389,6 +389,6 @@ mod tests {
             Millis(i64::MAX),
         );
         drop(engine);
-        drop(data_store.import(&mut session, Millis(1), request));
+        drop(data_store.execute_import(&mut session, Millis(1), request));
     }
 }

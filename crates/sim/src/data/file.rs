@@ -15,8 +15,8 @@ use replication::Log;
 use slot_routing::ReplOffset;
 
 use super::copies::CopyWaiters;
-use super::store::ReplicaState;
-use super::{DataChange, DataEvent, Key};
+use super::store::ProcessState;
+use super::{DataChange, DataEvent, KeyGroup};
 use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, aof_folder};
 use crate::disk::{OpenFile, ProcessDeath, SimDisk};
 use crate::simulation::Simulation;
@@ -26,13 +26,13 @@ use crate::{InjectedBug, InvariantName, RandomSource};
 const REWRITE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The sizes of the append-only files of a process that has none.
-const NO_FILES: AofSizes = AofSizes { base: 0, all: 0 };
+const EMPTY_AOF_SIZES: AofSizes = AofSizes { base: 0, total: 0 };
 
 /// A finished write whose client waits for the sync.
 struct WriteAwaitingSync {
-    end: ReplOffset,
-    key: Key,
-    write: u64,
+    end_offset: ReplOffset,
+    key: KeyGroup,
+    write_number: u64,
 }
 
 /// The append-only file of a process, and the clients that wait for its sync.
@@ -42,11 +42,11 @@ pub(super) struct DataFile {
     aof: SimAofDriver,
     writer: AofWriter,
     /// The serialized base file of a rewrite, before it is written.
-    cut: Option<(RewriteId, Vec<u8>)>,
-    holds_writes: bool,
-    committed: ReplOffset,
-    waiting: Vec<WriteAwaitingSync>,
-    next_deadline: Option<Instant>,
+    unwritten_base: Option<(RewriteId, Vec<u8>)>,
+    delays_replies: bool,
+    committed_offset: ReplOffset,
+    unsynced_writes: Vec<WriteAwaitingSync>,
+    next_run_at: Option<Instant>,
 }
 
 impl DataFile {
@@ -59,14 +59,14 @@ impl DataFile {
         now: Instant,
     ) -> (Self, Vec<AofAction>) {
         let settings = AofSettings {
-            policy,
-            timestamps: random.percent(50),
+            fsync_policy: policy,
+            has_timestamps: random.chance(50),
             name: AOF_NAME.to_owned(),
             ..AofSettings::default()
         };
         let executor = FileExecutor::new(aof_folder(&disk));
         let position = StartPosition::NextSnapshot;
-        let start = AofStart { settings, manifest: Manifest::default(), position, sizes: NO_FILES };
+        let start = AofStart { settings, manifest: Manifest::default(), position, sizes: EMPTY_AOF_SIZES };
         Self::new(disk, executor, start, log, (now, Millis(0)))
     }
 
@@ -84,11 +84,11 @@ impl DataFile {
             settings,
             aof,
             writer: AofWriter::new(executor),
-            cut: None,
-            holds_writes: false,
-            committed: ReplOffset(0),
-            waiting: Vec::new(),
-            next_deadline: None,
+            unwritten_base: None,
+            delays_replies: false,
+            committed_offset: ReplOffset(0),
+            unsynced_writes: Vec::new(),
+            next_run_at: None,
         };
         (file, actions)
     }
@@ -96,12 +96,12 @@ impl DataFile {
     /// Loads the files of a starting process and opens them for appending. If that fails, the process does not start.
     fn load_from_disk(
         self,
-        store: &mut ReplicaState,
-        times: (Instant, Millis),
+        store: &mut ProcessState,
+        now_and_wall: (Instant, Millis),
     ) -> Result<(Self, Vec<AofAction>), String> {
         let Self { disk, settings, .. } = self;
         let folder = aof_folder(&disk);
-        let found = folder.find().map_err(|error| error.to_string())?;
+        let found = folder.find_manifest().map_err(|error| error.to_string())?;
         let (executor, manifest, position) = match found {
             None => (FileExecutor::new(folder), Manifest::default(), StartPosition::NextSnapshot),
             Some(manifest) => {
@@ -109,19 +109,19 @@ impl DataFile {
                 if let Some(position) = loaded.position {
                     store.log.adopt_history(position);
                 }
-                let (executor, position) =
-                    FileExecutor::open(folder, &manifest, loaded.db).map_err(|error| error.to_string())?;
+                let (executor, position) = FileExecutor::open(folder, &manifest, loaded.selected_db)
+                    .map_err(|error| error.to_string())?;
                 (executor, manifest, position)
             }
         };
         let sizes = executor.folder().sizes(&manifest);
         let start = AofStart { settings, manifest, position, sizes };
-        Ok(Self::new(disk, executor, start, &mut store.log, times))
+        Ok(Self::new(disk, executor, start, &mut store.log, now_and_wall))
     }
 
     /// Returns the log offset up to which the file is synced.
-    pub(super) fn synced(&self) -> Option<ReplOffset> {
-        self.aof.synced()
+    pub(super) fn synced_offset(&self) -> Option<ReplOffset> {
+        self.aof.synced_offset()
     }
 
     /// Returns whether the files contain all data up to the target. `None` if the sync has not ended yet, or if the
@@ -134,36 +134,42 @@ impl DataFile {
     }
 
     /// Removes clients whose writes are not synced, because the history that contains their writes has ended.
-    pub(super) fn drop_held_replies(&mut self) {
-        self.waiting.clear();
+    pub(super) fn drop_unsynced_writes(&mut self) {
+        self.unsynced_writes.clear();
     }
 
     /// Returns whether writes that are acknowledged from now on survive a power failure.
     fn is_durable(&self) -> bool {
         let status = self.aof.status();
-        status.is_some_and(|file| file.policy == FsyncPolicy::Always && file.state == AofState::Complete)
+        status
+            .is_some_and(|file| file.fsync_policy == FsyncPolicy::Always && file.state == AofState::Complete)
     }
 
     /// Returns when the file's thread runs next. `until` is the deadline of its driver, if there is one.
-    fn next_step(&self, now: Instant, until: Option<Instant>, random: &mut RandomSource) -> Option<Instant> {
-        if self.writer.operation().is_some() || self.cut.is_some() {
+    fn next_run_time(
+        &self,
+        now: Instant,
+        until: Option<Instant>,
+        random: &mut RandomSource,
+    ) -> Option<Instant> {
+        if self.writer.operation().is_some() || self.unwritten_base.is_some() {
             return Some(now + Duration::from_micros(random.below(3000) as u64));
         }
-        let look = self.aof.rewrites().scheduled.then_some(now + REWRITE_CHECK_INTERVAL);
+        let look = self.aof.rewrites().is_scheduled.then_some(now + REWRITE_CHECK_INTERVAL);
         until.into_iter().chain(look).min()
     }
 }
 
 impl<E: Debug> Simulation<E> {
     /// Enables `appendonly` on a process, with a probability of 70 percent.
-    pub(crate) fn choose_file(&mut self, host: usize) {
+    pub(crate) fn enable_file_at_random(&mut self, host: usize) {
         let Some(policy) = self.data.settings.appendfsync else { return };
-        if self.random.percent(70) {
+        if self.random.chance(70) {
             let (disk, now) = (self.new_disk(), self.clock_of(host));
             let log = &mut self.data.stores[host].log;
             let (file, actions) = DataFile::without_file(disk, policy, &mut self.random, log, now);
             self.data.stores[host].file = Some(file);
-            self.take_actions(host, actions);
+            self.perform_file_actions(host, actions);
         }
     }
 
@@ -173,20 +179,26 @@ impl<E: Debug> Simulation<E> {
 
     /// Restarts a process, with its predecessor's files if `keeps_files` is set. With `keeps_power`, only the process
     /// died; otherwise its host lost power.
-    pub(super) fn find_file(&mut self, host: usize, mut old: DataFile, kept: bool, told: bool) {
-        if kept {
-            old.disk.restart(if told { ProcessDeath::Killed } else { ProcessDeath::PowerCut });
-            old.disk.set_failing(0);
-            old.disk.set_full(false);
+    pub(super) fn restart_file(
+        &mut self,
+        host: usize,
+        mut old_file: DataFile,
+        keeps_files: bool,
+        keeps_power: bool,
+    ) {
+        if keeps_files {
+            old_file.disk.restart(if keeps_power { ProcessDeath::Killed } else { ProcessDeath::PowerCut });
+            old_file.disk.set_failure_rate(0);
+            old_file.disk.set_full(false);
         } else {
-            old.disk = self.new_disk();
+            old_file.disk = self.new_disk();
         }
-        let times = (self.clock_of(host), self.wall_of(host));
+        let times = (self.clock_of(host), self.wall_clock_of(host));
         let store = &mut self.data.stores[host];
-        match old.load_from_disk(store, times) {
+        match old_file.load_from_disk(store, times) {
             Ok((file, actions)) => {
                 store.file = Some(file);
-                self.take_actions(host, actions);
+                self.perform_file_actions(host, actions);
             }
             Err(error) => {
                 self.record_violation(
@@ -199,27 +211,27 @@ impl<E: Debug> Simulation<E> {
 
     /// Passes an event to the file's driver.
     fn handle_file_event(&mut self, host: usize, event: AofDriverEvent<OpenFile>) {
-        let (now, wall) = (self.clock_of(host), self.wall_of(host));
-        let ReplicaState { file, log, .. } = &mut self.data.stores[host];
+        let (now, wall) = (self.clock_of(host), self.wall_clock_of(host));
+        let ProcessState { file, log, .. } = &mut self.data.stores[host];
         let Some(DataFile { aof, .. }) = file else { return };
         let mut actions = Vec::new();
         aof.handle(log, now, wall, event, &mut actions);
-        self.take_actions(host, actions);
+        self.perform_file_actions(host, actions);
         self.schedule_file_work(host);
     }
 
     /// Notifies the file's driver that the log has grown or was replaced.
-    pub(super) fn tell_file_of_log(&mut self, host: usize) {
+    pub(super) fn notify_file_of_log(&mut self, host: usize) {
         self.handle_file_event(host, AofDriverEvent::LogChanged);
     }
 
     /// Requests that the file be synced; returns the target to wait for.
     pub(super) fn request_sync(&mut self, host: usize) -> Option<SyncTarget> {
-        let (now, wall) = (self.clock_of(host), self.wall_of(host));
-        let ReplicaState { file, log, .. } = &mut self.data.stores[host];
+        let (now, wall) = (self.clock_of(host), self.wall_clock_of(host));
+        let ProcessState { file, log, .. } = &mut self.data.stores[host];
         let mut actions = Vec::new();
         let target = file.as_mut()?.aof.request_sync(log, now, wall, &mut actions);
-        self.take_actions(host, actions);
+        self.perform_file_actions(host, actions);
         self.schedule_file_work(host);
         Some(target)
     }
@@ -233,19 +245,19 @@ impl<E: Debug> Simulation<E> {
     }
 
     fn work_on_file_at(&mut self, host: usize, due: Instant) {
-        let (now, at) = (self.now, self.process(host));
+        let (now, at) = (self.now, self.process_id(host));
         let Some(file) = &mut self.data.stores[host].file else { return };
-        if file.next_deadline.is_none_or(|planned| due < planned || planned < now) {
-            file.next_deadline = Some(due);
-            self.schedule_data(due, DataEvent::File { at });
+        if file.next_run_at.is_none_or(|planned| due < planned || planned < now) {
+            file.next_run_at = Some(due);
+            self.schedule_data(due, DataEvent::RunFileThread { process_id: at });
         }
     }
 
     /// Starts or finishes an operation of the file's thread and continues a rewrite if there is one.
     pub(super) fn work_on_file(&mut self, host: usize) {
-        let (now, wall) = (self.clock_of(host), self.wall_of(host));
-        let ReplicaState { file, log, .. } = &mut self.data.stores[host];
-        let Some(DataFile { aof, writer, next_deadline: due, .. }) = file else { return };
+        let (now, wall) = (self.clock_of(host), self.wall_clock_of(host));
+        let ProcessState { file, log, .. } = &mut self.data.stores[host];
+        let Some(DataFile { aof, writer, next_run_at: due, .. }) = file else { return };
         *due = None;
         let (mut actions, mut until) = (Vec::new(), None);
         if writer.operation().is_some() {
@@ -255,10 +267,10 @@ impl<E: Debug> Simulation<E> {
                 error = completed.error().map(str::to_owned);
                 aof.complete(now, completed, &mut actions);
             }
-            let synced = aof.synced();
+            let synced = aof.synced_offset();
             self.trace_data(host, |_| format!("{}: {error:?}", operation.escape_debug()));
             if let Some(upto) = synced {
-                self.check_invariants(host, DataChange::Synced { offset: upto });
+                self.check_invariants(host, DataChange::FileSynced { offset: upto });
             }
             until = Some(now);
         } else {
@@ -268,11 +280,11 @@ impl<E: Debug> Simulation<E> {
                 WriterStep::Stop => {}
             }
         }
-        self.take_actions(host, actions);
+        self.perform_file_actions(host, actions);
         self.continue_rewrite(host);
         let skew = self.processes[host].clock_offset;
         let file = self.data.stores[host].file.as_ref().expect("a process keeps its file");
-        if let Some(due) = file.next_step(now, until, &mut self.random) {
+        if let Some(due) = file.next_run_time(now, until, &mut self.random) {
             let due = (due - skew).max(self.now);
             self.work_on_file_at(host, due);
         }
@@ -283,7 +295,7 @@ impl<E: Debug> Simulation<E> {
         let store = &mut self.data.stores[host];
         // A replica's data is invalid after a failed synchronization and must not be saved.
         let may_cut = store.can_snapshot() && !store.is_loading() && !store.has_invalid_data();
-        let Some(DataFile { aof, writer, cut, .. }) = &mut store.file else { return };
+        let Some(DataFile { aof, writer, unwritten_base: cut, .. }) = &mut store.file else { return };
         if let Some((rewrite, rdb)) = cut.take() {
             let event = match writer.write_base(&rdb) {
                 Ok(base) => AofDriverEvent::BaseWritten { rewrite, base, rdb: true },
@@ -294,12 +306,12 @@ impl<E: Debug> Simulation<E> {
             && aof.is_rewrite_due(now, 0, 0)
             && let Ok(rewrite) = aof.begin_rewrite(now)
         {
-            self.cut_base(host, rewrite);
+            self.serialize_base(host, rewrite);
         }
     }
 
     /// Serializes the current data as the base file of a rewrite.
-    fn cut_base(&mut self, host: usize, rewrite: RewriteId) {
+    fn serialize_base(&mut self, host: usize, rewrite: RewriteId) {
         let fresh = self.new_history();
         let store = &mut self.data.stores[host];
         store.log.open(fresh);
@@ -311,90 +323,95 @@ impl<E: Debug> Simulation<E> {
         let at = store.log.position();
         let rdb = store.data_store.write_base(at);
         if let Some(file) = &mut store.file {
-            file.cut = Some((rewrite, rdb));
+            file.unwritten_base = Some((rewrite, rdb));
         }
         self.trace_data(host, |_| format!("the base of a rewrite is cut at {at:?}"));
         self.handle_file_event(host, AofDriverEvent::SnapshotTaken { rewrite, db });
         let store = &mut self.data.stores[host];
-        store.imports.repeat_in_log(&mut store.log);
-        self.schedule_stream(host);
+        store.imports.repeat_running_imports_in_log(&mut store.log);
+        self.wake_replica_connections(host);
     }
 
-    fn take_actions(&mut self, host: usize, actions: Vec<AofAction>) {
+    fn perform_file_actions(&mut self, host: usize, actions: Vec<AofAction>) {
         for action in actions {
             let store = &mut self.data.stores[host];
             let Some(file) = &mut store.file else { return };
             match action {
-                AofAction::PublishCommitPoint(offset) => file.committed = offset,
-                AofAction::HoldReplies(holds) => file.holds_writes = holds,
+                AofAction::PublishCommitPoint(offset) => file.committed_offset = offset,
+                AofAction::HoldReplies(holds) => file.delays_replies = holds,
                 AofAction::WriteErrorChanged(error) => {
                     store.set_node_flag(NodeFlags::AOF_FAILED, error.is_some());
                 }
-                AofAction::DeleteHistory(history) => match file.writer.folder().delete(&history) {
+                AofAction::DeleteHistory(history) => match file.writer.folder().delete_files(&history) {
                     true => self.handle_file_event(host, AofDriverEvent::HistoryDeleted),
                     false => self.handle_file_event(host, AofDriverEvent::HistoryKept),
                 },
                 AofAction::SyncDelayed | AofAction::RewriteEnded { .. } => {}
             }
         }
-        self.answer_waiting(host);
-        self.release_copies(host);
+        self.reply_to_synced_writes(host);
+        self.release_copy_waiters(host);
     }
 
     /// Replies to a client's finished write at once or after the sync.
-    pub(super) fn answer_client(&mut self, host: usize, key: Key, write: u64) {
+    pub(super) fn reply_to_write(&mut self, host: usize, key: KeyGroup, write: u64) {
         let end = self.data.stores[host].offset();
         let early = self.has_injected_bug(InjectedBug::EarlyReply);
         match &mut self.data.stores[host].file {
-            Some(file) if file.holds_writes && file.committed < end && !early => {
-                file.waiting.push(WriteAwaitingSync { end, key, write });
+            Some(file) if file.delays_replies && file.committed_offset < end && !early => {
+                file.unsynced_writes.push(WriteAwaitingSync { end_offset: end, key, write_number: write });
             }
             _ => self.acknowledge(host, key, write, end),
         }
     }
 
-    fn answer_waiting(&mut self, host: usize) {
+    fn reply_to_synced_writes(&mut self, host: usize) {
         let Some(file) = &mut self.data.stores[host].file else { return };
-        let (holds, committed) = (file.holds_writes, file.committed);
-        let done: Vec<WriteAwaitingSync> =
-            file.waiting.extract_if(.., |waiting| !holds || waiting.end <= committed).collect();
-        for WriteAwaitingSync { end, key, write } in done {
+        let (holds, committed) = (file.delays_replies, file.committed_offset);
+        let done: Vec<WriteAwaitingSync> = file
+            .unsynced_writes
+            .extract_if(.., |waiting| !holds || waiting.end_offset <= committed)
+            .collect();
+        for WriteAwaitingSync { end_offset: end, key, write_number: write } in done {
             self.acknowledge(host, key, write, end);
         }
     }
 
-    fn acknowledge(&mut self, host: usize, key: Key, write: u64, end: ReplOffset) {
+    fn acknowledge(&mut self, host: usize, key: KeyGroup, write: u64, end: ReplOffset) {
         let durable = self.data.stores[host].file.as_ref().is_some_and(DataFile::is_durable);
-        self.check_invariants(host, DataChange::Acknowledged { key, write, end, durable });
+        self.check_invariants(
+            host,
+            DataChange::WriteAcknowledged { key, write, end_offset: end, is_durable: durable },
+        );
         self.maybe_wait_for_copies(host, end);
     }
 
     /// Removes a key whose slot moved to another node, and the clients that wait for the sync of writes to it.
-    pub(crate) fn drop_key(&mut self, host: usize, key: Key) {
+    pub(crate) fn drop_key(&mut self, host: usize, key: KeyGroup) {
         if let Some(file) = &mut self.data.stores[host].file {
-            file.waiting.retain(|waiting| waiting.key != key);
+            file.unsynced_writes.retain(|waiting| waiting.key != key);
         }
-        self.check_invariants(host, DataChange::Dropped { key });
+        self.check_invariants(host, DataChange::KeyDropped { key });
     }
 
     /// Drops the clients that wait for a sync, because the node has become a replica.
-    pub(super) fn drop_waiting(&mut self, host: usize) {
-        self.data.stores[host].copies_wanted = CopyWaiters::default();
+    pub(super) fn drop_waiting_clients(&mut self, host: usize) {
+        self.data.stores[host].copy_waiters = CopyWaiters::default();
     }
 
     /// Occasionally makes the disk fail or run full, or requests a rewrite of the append-only file.
-    pub(super) fn try_disk(&mut self, host: usize) {
-        let healed = self.healed;
+    pub(super) fn disturb_disk(&mut self, host: usize) {
+        let healed = self.is_healed;
         let Some(DataFile { disk, aof, .. }) = &mut self.data.stores[host].file else { return };
         if healed {
-            disk.set_failing(0);
+            disk.set_failure_rate(0);
             disk.set_full(false);
-        } else if self.random.percent(3) {
-            disk.set_failing(self.random.pick(&[0, 0, 0, 10, 40]));
-            disk.set_full(self.random.percent(10));
-        } else if self.random.percent(2) {
+        } else if self.random.chance(3) {
+            disk.set_failure_rate(self.random.pick(&[0, 0, 0, 10, 40]));
+            disk.set_full(self.random.chance(10));
+        } else if self.random.chance(2) {
             aof.schedule_rewrite();
         }
-        self.tell_file_of_log(host);
+        self.notify_file_of_log(host);
     }
 }

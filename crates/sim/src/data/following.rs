@@ -5,17 +5,17 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use engine::{CommandOrigin, NodeFlags, Session};
-use migration::{ControlCommand, SyncSlots};
+use migration::{ControlCommand, SyncSlotsCommand};
 use replication::replica::{RdbChannelAction, RdbChannelEvent, ReplicaAction, ReplicaEvent};
 use replication::replica_driver::{self, ReplicaDriverAction};
-use replication::{IncomingStream, Position, StreamEpoch, master_driver};
+use replication::{IncomingStream, ReplPosition, StreamEpoch, master_driver};
 use resp::Args;
 
 use super::data_store::slot_of_command;
 use super::link::StreamItem;
 use super::serving::ReplicationMessage;
-use super::store::ReplicaState;
-use super::{DataChange, DataEvent, Key, LOCK_RETRY_INTERVAL};
+use super::store::ProcessState;
+use super::{DataChange, DataEvent, KeyGroup, LOCK_RETRY_INTERVAL};
 use crate::simulation::Simulation;
 use crate::{InjectedBug, InvariantName};
 
@@ -25,9 +25,9 @@ pub(super) struct Follower {
     stream: StreamEpoch,
     link: Option<u64>,
     /// The second connection, which transfers the snapshot with dual-channel replication.
-    rdb: Option<u64>,
+    rdb_link: Option<u64>,
     /// The snapshot bytes received so far.
-    snapshot: Vec<u8>,
+    received_snapshot: Vec<u8>,
     /// Stream bytes that have been received but not applied yet.
     incoming: IncomingStream,
     /// The session that executes the stream's commands.
@@ -47,22 +47,22 @@ pub(super) struct StreamSegment {
     stream: StreamEpoch,
     batch: replication::StreamBatch,
     commands: VecDeque<StreamCommand>,
-    ack_wanted: bool,
+    is_ack_requested: bool,
 }
 
 enum StreamCommand {
     /// A command for the engine, with the slot of its keys if it has any.
-    Run(Vec<u8>, Option<Key>),
+    Run(Vec<u8>, Option<KeyGroup>),
     /// An input for the `gossip` state machine.
     GossipInput(gossip::ClusterInput),
     /// A change of the state of an import.
-    Import(Box<SyncSlots>),
+    Import(Box<SyncSlotsCommand>),
 }
 
 /// A snapshot being loaded.
 pub(super) struct SnapshotLoad {
     stream: StreamEpoch,
-    pub(super) position: Position,
+    pub(super) position: ReplPosition,
     snapshot: Vec<u8>,
 }
 
@@ -88,16 +88,27 @@ impl<E: Debug> Simulation<E> {
             return;
         };
         let (link, rdb, snapshot, incoming) = (None, None, Vec::new(), IncomingStream::default());
-        let session = session_of_stream();
-        store.follower = Some(Follower { master, stream, link, rdb, snapshot, incoming, session });
-        let under_way = store.under_way();
-        let at = self.process(host);
-        self.data_within(500, DataEvent::Start { at, stream, under_way });
+        let session = stream_session();
+        store.follower = Some(Follower {
+            master,
+            stream,
+            link,
+            rdb_link: rdb,
+            received_snapshot: snapshot,
+            incoming,
+            session,
+        });
+        let under_way = store.running_commands();
+        let at = self.process_id(host);
+        self.schedule_data_within(
+            500,
+            DataEvent::StartFollowing { process_id: at, stream, running_commands: under_way },
+        );
     }
 
     pub(super) fn stop_following(&mut self, host: usize) {
         let follower = self.data.stores[host].follower.take();
-        let links = follower.into_iter().flat_map(|follower| [follower.link, follower.rdb]);
+        let links = follower.into_iter().flat_map(|follower| [follower.link, follower.rdb_link]);
         links.flatten().for_each(|link| self.close_side(link, 0));
     }
 
@@ -110,24 +121,26 @@ impl<E: Debug> Simulation<E> {
         }
         let drained =
             store.has_drained(&under_way) || self.plan.injected_bug == Some(InjectedBug::SkippedDrain);
-        if store.load.is_some() || !drained {
-            let at = self.process(host);
-            return self
-                .schedule_data(self.now + LOCK_RETRY_INTERVAL, DataEvent::Start { at, stream, under_way });
+        if store.snapshot_load.is_some() || !drained {
+            let at = self.process_id(host);
+            return self.schedule_data(
+                self.now + LOCK_RETRY_INTERVAL,
+                DataEvent::StartFollowing { process_id: at, stream, running_commands: under_way },
+            );
         }
-        store.engine().unblock_all();
-        self.handle_driver_event(host, replica_driver::ReplicaDriverEvent::Drained);
+        store.engine().unblock_all_waiters();
+        self.handle_driver_event(host, replica_driver::ReplicaDriverEvent::WritesDrained);
         self.trace_data(host, |store| format!("follows from {:?}", store.position()));
     }
 
     /// Passes a connection event to the replica's state machine and carries out the resulting actions.
-    pub(super) fn handle_link_event(&mut self, host: usize, link: u64, came: LinkEvent) {
+    pub(super) fn handle_link_event(&mut self, host: usize, link: u64, event: LinkEvent) {
         let Some(follower) = self.data.stores[host].follower.as_ref() else { return };
         if !self.processes[host].is_up {
             return;
         }
         if follower.link == Some(link) {
-            let input = match came {
+            let input = match event {
                 LinkEvent::Bytes(bytes) if self.ignores_promotion(host) => {
                     return self.receive_segment(host, bytes);
                 }
@@ -137,8 +150,8 @@ impl<E: Debug> Simulation<E> {
                 LinkEvent::Closed => ReplicaEvent::Closed,
             };
             self.handle_replica_event(host, input);
-        } else if follower.rdb == Some(link) {
-            let input = match came {
+        } else if follower.rdb_link == Some(link) {
+            let input = match event {
                 LinkEvent::Connected => RdbChannelEvent::Connected,
                 LinkEvent::Bytes(bytes) => RdbChannelEvent::Received(bytes),
                 LinkEvent::Refused | LinkEvent::Closed => RdbChannelEvent::Closed,
@@ -164,15 +177,15 @@ impl<E: Debug> Simulation<E> {
             follower.link = None;
         }
         if input == ReplicaEvent::RdbChannel(RdbChannelEvent::Closed) {
-            follower.rdb = None;
+            follower.rdb_link = None;
         }
-        self.handle_driver_event(host, replica_driver::ReplicaDriverEvent::Link(input));
+        self.handle_driver_event(host, replica_driver::ReplicaDriverEvent::LinkEvent(input));
     }
 
     fn handle_driver_event(&mut self, host: usize, input: replica_driver::ReplicaDriverEvent) {
         let now = self.clock_of(host);
-        let synced = self.data.stores[host].on_disk().end();
-        let ReplicaState { replica_driver: following, follower, log, .. } = &mut self.data.stores[host];
+        let synced = self.data.stores[host].on_disk().end_offset();
+        let ProcessState { replica_driver: following, follower, log, .. } = &mut self.data.stores[host];
         let Some(follower) = follower else { return };
         let mut orders = Vec::new();
         following.set_fsynced_offset(synced);
@@ -183,7 +196,7 @@ impl<E: Debug> Simulation<E> {
                 ReplicaDriverAction::StreamSuperseded => self.stop_following(host),
                 ReplicaDriverAction::HistoryReplaced => self.send_message(
                     host,
-                    ReplicationMessage::Serve(master_driver::MasterDriverEvent::HistoryReplaced),
+                    ReplicationMessage::MasterEvent(master_driver::MasterDriverEvent::HistoryReplaced),
                 ),
                 ReplicaDriverAction::LinkAction(action) => self.perform_replica_action(host, action),
             }
@@ -194,9 +207,9 @@ impl<E: Debug> Simulation<E> {
         let Some(follower) = &mut self.data.stores[host].follower else { return };
         match action {
             ReplicaAction::Connect => {
-                follower.incoming.restart();
+                follower.incoming.discard_partial();
                 if self.plan.injected_bug != Some(InjectedBug::ResumedTransactions) {
-                    follower.session = session_of_stream();
+                    follower.session = stream_session();
                 }
                 let master = follower.master;
                 let link = self.dial(host, master);
@@ -205,7 +218,7 @@ impl<E: Debug> Simulation<E> {
                 }
             }
             ReplicaAction::Close(reason) => {
-                let links = [follower.link.take(), follower.rdb.take()];
+                let links = [follower.link.take(), follower.rdb_link.take()];
                 self.trace_data(host, |_| format!("leaves its master: {reason}"));
                 links.into_iter().flatten().for_each(|link| self.close_side(link, 0));
             }
@@ -214,13 +227,15 @@ impl<E: Debug> Simulation<E> {
                     self.enqueue(link, 1, StreamItem::Bytes(bytes));
                 }
             }
-            ReplicaAction::BeginTransfer { .. } => follower.snapshot.clear(),
-            ReplicaAction::Snapshot(bytes) => follower.snapshot.extend(bytes),
-            ReplicaAction::Load { position } => self.load(host, position),
+            ReplicaAction::BeginTransfer { .. } => follower.received_snapshot.clear(),
+            ReplicaAction::SnapshotBytes(bytes) => follower.received_snapshot.extend(bytes),
+            ReplicaAction::LoadSnapshot { position } => self.load_snapshot(host, position),
             ReplicaAction::Resume { slot_states, .. } => {
                 if let Some(states) = slot_states {
                     let moves = gossip::parse_slot_states(&states);
-                    self.data.stores[host].moves.hear(gossip::ClusterInput::MovesLoaded(moves));
+                    self.data.stores[host]
+                        .slot_changes
+                        .add_received(gossip::ClusterInput::SlotMarksLoaded(moves));
                 }
                 self.trace_data(host, |store| format!("goes on at {:?}", store.position()));
             }
@@ -229,29 +244,29 @@ impl<E: Debug> Simulation<E> {
                 let master = follower.master;
                 let link = self.dial(host, master);
                 if let Some(follower) = &mut self.data.stores[host].follower {
-                    follower.rdb = Some(link);
+                    follower.rdb_link = Some(link);
                 }
             }
             ReplicaAction::RdbChannel(RdbChannelAction::Send(bytes)) => {
-                if let Some(link) = follower.rdb {
+                if let Some(link) = follower.rdb_link {
                     self.enqueue(link, 1, StreamItem::Bytes(bytes));
                 }
             }
             ReplicaAction::RdbChannel(RdbChannelAction::Close) => {
-                let link = follower.rdb.take();
+                let link = follower.rdb_link.take();
                 link.into_iter().for_each(|link| self.close_side(link, 0));
             }
-            ReplicaAction::Stream(bytes) => {
+            ReplicaAction::StreamBytes(bytes) => {
                 self.receive_segment(host, bytes);
             }
         }
     }
 
     /// Starts to load a complete snapshot on a separate thread, which goes on even if the connection ends.
-    fn load(&mut self, host: usize, position: Position) {
+    fn load_snapshot(&mut self, host: usize, position: ReplPosition) {
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };
-        let (stream, snapshot) = (follower.stream, std::mem::take(&mut follower.snapshot));
+        let (stream, snapshot) = (follower.stream, std::mem::take(&mut follower.received_snapshot));
         // Sometimes the snapshot is found to be invalid before any data is dropped.
         if self.new_history().as_str().starts_with('f') {
             self.trace_data(host, |store| {
@@ -260,35 +275,35 @@ impl<E: Debug> Simulation<E> {
             return self.handle_replica_event(host, ReplicaEvent::LoadRejected);
         }
         let store = &mut self.data.stores[host];
-        store.load = Some(SnapshotLoad { stream, position, snapshot });
+        store.snapshot_load = Some(SnapshotLoad { stream, position, snapshot });
         store.log.close();
         store.set_node_flag(NodeFlags::LOADING, true);
         store.data_store.clear();
-        self.check_invariants(host, DataChange::Replaced);
-        let at = self.process(host);
-        self.data_within(20_000, DataEvent::Loaded { at });
+        self.check_invariants(host, DataChange::DataReplaced);
+        let at = self.process_id(host);
+        self.schedule_data_within(20_000, DataEvent::SnapshotLoaded { process_id: at });
     }
 
     /// Finishes loading a snapshot. Loading sometimes fails at random, which leaves the process without data.
-    pub(super) fn on_loaded(&mut self, host: usize) {
+    pub(super) fn on_snapshot_loaded(&mut self, host: usize) {
         let own = self.new_history();
         let failed = own.as_str().starts_with('0');
         let store = &mut self.data.stores[host];
-        let Some(SnapshotLoad { stream, position, snapshot }) = store.load.take() else { return };
+        let Some(SnapshotLoad { stream, position, snapshot }) = store.snapshot_load.take() else { return };
         if !failed {
             let loaded = store.data_store.load(&snapshot);
             store.imports.end_all_imports(&store.data_store.engine());
             let moves = gossip::parse_slot_states(&loaded.slot_states);
-            store.moves.hear(gossip::ClusterInput::MovesLoaded(moves));
+            store.slot_changes.add_received(gossip::ClusterInput::SlotMarksLoaded(moves));
             store.log.adopt_loaded_history(position, own);
         }
         store.set_node_flag(NodeFlags::LOADING, false);
         let awaited = store.follower.as_ref().is_some_and(|follower| follower.stream == stream);
         let outcome = if failed { "could not load" } else { "has loaded" };
         self.trace_data(host, |store| format!("{outcome} {position:?} and stands at {:?}", store.position()));
-        self.check_invariants(host, DataChange::Replaced);
-        self.check_invariants(host, DataChange::Consistent);
-        self.tell_file_of_log(host);
+        self.check_invariants(host, DataChange::DataReplaced);
+        self.check_invariants(host, DataChange::ConsistentState);
+        self.notify_file_of_log(host);
         if awaited {
             self.handle_replica_event(
                 host,
@@ -337,9 +352,13 @@ impl<E: Debug> Simulation<E> {
             }
         }
         let stream = follower.stream;
-        store.applying_segment = Some(StreamSegment { stream, batch: came, commands, ack_wanted });
-        let at = self.process(host);
-        self.data_within(self.data.settings.apply, DataEvent::Apply { at });
+        store.applying_segment =
+            Some(StreamSegment { stream, batch: came, commands, is_ack_requested: ack_wanted });
+        let at = self.process_id(host);
+        self.schedule_data_within(
+            self.data.settings.max_apply_micros,
+            DataEvent::ApplyCommands { process_id: at },
+        );
     }
 
     /// Breaks a link within a transaction. This happens too rarely by chance, so it is forced when the bug
@@ -365,7 +384,7 @@ impl<E: Debug> Simulation<E> {
     /// Executes some commands of the segment, each while its slot is locked. After the last command, the bytes of the
     /// segment enter the log.
     pub(super) fn apply_command_batch(&mut self, host: usize) {
-        let (at, wall) = (self.process(host), self.wall_of(host));
+        let (at, wall) = (self.process_id(host), self.wall_clock_of(host));
         for _ in 0..=self.random.below(3) {
             let store = &mut self.data.stores[host];
             let Some(piece) = &store.applying_segment else { return };
@@ -373,13 +392,16 @@ impl<E: Debug> Simulation<E> {
             if let StreamCommand::Run(_, Some(key)) = command
                 && store.is_locked(*key)
             {
-                return self.schedule_data(self.now + LOCK_RETRY_INTERVAL, DataEvent::Apply { at });
+                return self.schedule_data(
+                    self.now + LOCK_RETRY_INTERVAL,
+                    DataEvent::ApplyCommands { process_id: at },
+                );
             }
             let Some(piece) = &mut store.applying_segment else { return };
             match piece.commands.pop_front() {
                 Some(StreamCommand::Run(request, _)) => {
                     let Some(follower) = &mut store.follower else { return };
-                    if let Err(error) = store.data_store.apply(&mut follower.session, wall, request) {
+                    if let Err(error) = store.data_store.apply_command(&mut follower.session, wall, request) {
                         self.record_violation(
                             InvariantName::SameData,
                             &format!("host {host} cannot do what its master did: {error}"),
@@ -389,29 +411,33 @@ impl<E: Debug> Simulation<E> {
                 Some(StreamCommand::Import(command)) => {
                     store.imports.apply_command(&store.data_store.engine(), &command);
                 }
-                Some(StreamCommand::GossipInput(input)) => store.moves.hear(input),
+                Some(StreamCommand::GossipInput(input)) => store.slot_changes.add_received(input),
                 None => {}
             }
-            self.check_invariants(host, DataChange::Applied);
+            self.check_invariants(host, DataChange::CommandApplied);
         }
         let store = &mut self.data.stores[host];
         if store.applying_segment.as_ref().is_some_and(|piece| !piece.commands.is_empty()) {
-            return self.data_within(self.data.settings.apply, DataEvent::Apply { at });
+            return self.schedule_data_within(
+                self.data.settings.max_apply_micros,
+                DataEvent::ApplyCommands { process_id: at },
+            );
         }
         self.log_segment(host);
-        self.check_invariants(host, DataChange::Consistent);
-        self.change_role(host);
+        self.check_invariants(host, DataChange::ConsistentState);
+        self.perform_next_role_change(host);
     }
 
     /// Appends the bytes of the segment to the log and reports them as applied.
     fn log_segment(&mut self, host: usize) {
         let endless = self.has_injected_bug(InjectedBug::StreamAfterPromotion);
         let store = &mut self.data.stores[host];
-        let Some(StreamSegment { stream, batch: came, ack_wanted, .. }) = store.applying_segment.take()
+        let Some(StreamSegment { stream, batch: came, is_ack_requested: ack_wanted, .. }) =
+            store.applying_segment.take()
         else {
             return;
         };
-        let ReplicaState { follower, log, .. } = store;
+        let ProcessState { follower, log, .. } = store;
         let Some(follower) = follower else { return };
         let append = |bytes: &[u8]| {
             let taken = log.append_stream(stream, bytes);
@@ -419,7 +445,7 @@ impl<E: Debug> Simulation<E> {
         };
         let in_transaction = follower.session.in_transaction();
         let bytes = follower.incoming.append_executed(&came, in_transaction, append);
-        self.schedule_stream(host);
+        self.wake_replica_connections(host);
         self.handle_replica_event(host, ReplicaEvent::Applied { bytes });
         if ack_wanted {
             self.handle_replica_event(host, ReplicaEvent::AckRequested);
@@ -428,7 +454,7 @@ impl<E: Debug> Simulation<E> {
 }
 
 /// Creates the session that executes a master's stream.
-fn session_of_stream() -> Session {
+fn stream_session() -> Session {
     Session::new(0, CommandOrigin::Master, true)
 }
 

@@ -1,6 +1,6 @@
 //! The invariants of replicated data, one file each.
 
-use super::{Key, ReplicaState};
+use super::{KeyGroup, ProcessState};
 use crate::InvariantName;
 use crate::invariant::Invariant;
 use replication::wait::{CopyCount, RequiredCopies};
@@ -19,42 +19,42 @@ mod waits;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataChange {
     /// No command is partly executed, so data and log describe the same state.
-    Consistent,
+    ConsistentState,
     /// A client's write is acknowledged.
-    Acknowledged {
-        key: Key,
+    WriteAcknowledged {
+        key: KeyGroup,
         write: u64,
         /// The log offset directly after the write.
-        end: ReplOffset,
+        end_offset: ReplOffset,
         /// Whether the write is guaranteed to be on disk.
-        durable: bool,
+        is_durable: bool,
     },
     /// The append-only file is synced up to this offset.
-    Synced { offset: ReplOffset },
+    FileSynced { offset: ReplOffset },
     /// WAIT or WAITAOF for `offset` returned `copies`.
-    Copied { offset: ReplOffset, wanted: RequiredCopies, copies: CopyCount },
+    CopiesCounted { offset: ReplOffset, required: RequiredCopies, copies: CopyCount },
     /// A command of the master's stream was executed on a replica.
-    Applied,
+    CommandApplied,
     /// A snapshot starts to replace the data, or has just replaced it.
-    Replaced,
+    DataReplaced,
     /// A key was removed because its slot moved to another node.
-    Dropped { key: Key },
+    KeyDropped { key: KeyGroup },
     /// A replica acknowledged this offset.
     AcknowledgedByReplica { replica: usize, offset: ReplOffset },
     /// A process begins to accept writes as a master. `old_master` is the master that it replicated before.
-    Promoted { from: Option<usize> },
+    Promoted { old_master: Option<usize> },
     /// The process begins to follow a master, or switches to another one.
     Demoted,
     /// The process restarts, with or without its data.
     Restarted { keeps_data: bool },
     /// `master` no longer counts the process as its replica; `None` if an operator made all nodes forget it.
-    Forgotten { master: Option<usize> },
+    ReplicaForgotten { master: Option<usize> },
 }
 
 /// An event, and the data of the process after the event.
 pub(super) struct DataObservation<'a> {
     pub(super) host: usize,
-    pub(super) store: &'a ReplicaState,
+    pub(super) store: &'a ProcessState,
     pub(super) change: DataChange,
 }
 
@@ -62,13 +62,13 @@ pub(super) struct DataObservation<'a> {
 pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<DataObservation<'a>> + Send>);
 
 /// Returns all invariants that check events. `handover` and `waits` check states instead.
-pub(super) fn all() -> Vec<NamedInvariant> {
+pub(super) fn all_invariants() -> Vec<NamedInvariant> {
     vec![
         (InvariantName::SameData, Box::new(same_data::ReplicaDataEquality::default())),
-        (InvariantName::NoOverwrite, Box::new(no_overwrite::NoOverwrite::default())),
-        (InvariantName::NoLoss, Box::new(no_loss::NoLoss::default())),
-        (InvariantName::Copies, Box::new(copies::Copies::default())),
-        (InvariantName::Durable, Box::new(durable::Durable::default())),
-        (InvariantName::NoErasure, Box::new(no_erasure::NoErasure::default())),
+        (InvariantName::NoOverwrite, Box::new(no_overwrite::NoOverwriteInvariant::default())),
+        (InvariantName::NoLoss, Box::new(no_loss::NoLossInvariant::default())),
+        (InvariantName::Copies, Box::new(copies::CopiesInvariant::default())),
+        (InvariantName::Durable, Box::new(durable::DurableInvariant::default())),
+        (InvariantName::NoErasure, Box::new(no_erasure::NoErasureInvariant::default())),
     ]
 }

@@ -15,10 +15,10 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A connection of a replica. Side 0, the replica, opened it; side 1, the master, accepted it.
 #[derive(Debug, Clone)]
-pub(super) struct Link {
+pub(super) struct ReplicaLink {
     hosts: [usize; 2],
     /// Whether the connection is still open at each side.
-    open: [bool; 2],
+    is_open: [bool; 2],
     delivery_queues: [DeliveryQueue<StreamItem>; 2],
 }
 
@@ -36,15 +36,18 @@ impl<E: Debug> Simulation<E> {
         self.data.last_link += 1;
         let link = self.data.last_link;
         let delivery_queues = [DeliveryQueue::default(), DeliveryQueue::default()];
-        self.data.links.insert(link, Link { hosts: [host, master], open: [true, false], delivery_queues });
+        self.data
+            .links
+            .insert(link, ReplicaLink { hosts: [host, master], is_open: [true, false], delivery_queues });
         let at = self.now + self.latency(host, master);
-        self.schedule_data(at, DataEvent::Dialled { link });
+        self.schedule_data(at, DataEvent::DialArrives { link });
         link
     }
 
     /// Handles a connection attempt that reaches its host. A frozen process still accepts connections.
     pub(super) fn on_dialled(&mut self, link: u64) {
-        let Some(&Link { hosts: [from, to], open: [true, _], .. }) = self.data.links.get(&link) else {
+        let Some(&ReplicaLink { hosts: [from, to], is_open: [true, _], .. }) = self.data.links.get(&link)
+        else {
             self.data.links.remove(&link);
             return;
         };
@@ -66,28 +69,28 @@ impl<E: Debug> Simulation<E> {
         let planned =
             self.data.links.get_mut(&link).and_then(|link| link.delivery_queues[side].push(at, item));
         if let Some(at) = planned {
-            self.schedule_data(at, DataEvent::Arrives { link, side });
+            self.schedule_data(at, DataEvent::ItemArrives { link, side });
         }
     }
 
     /// Closes the connection at one side.
     pub(super) fn close_side(&mut self, link: u64, side: usize) {
-        let Some(open) = self.data.links.get_mut(&link).map(|link| &mut link.open) else { return };
+        let Some(open) = self.data.links.get_mut(&link).map(|link| &mut link.is_open) else { return };
         open[side] = false;
         self.enqueue(link, 1 - side, StreamItem::Closed);
     }
 
     /// Breaks the connections of a process that has ended. With `notifies_peers`, its peers are notified; otherwise its
     /// host lost power.
-    pub(super) fn break_links(&mut self, host: usize, told: bool) {
-        let of_host = |link: &Link| link.hosts.iter().position(|one| *one == host);
+    pub(super) fn break_links(&mut self, host: usize, notifies_peers: bool) {
+        let of_host = |link: &ReplicaLink| link.hosts.iter().position(|one| *one == host);
         let broken: Vec<(u64, usize)> =
             self.data.links.iter().filter_map(|(number, link)| Some((*number, of_host(link)?))).collect();
         for (link, side) in broken {
-            if told {
+            if notifies_peers {
                 self.close_side(link, side);
             } else if let Some(link) = self.data.links.get_mut(&link) {
-                link.open[side] = false;
+                link.is_open[side] = false;
             }
         }
     }
@@ -98,7 +101,7 @@ impl<E: Debug> Simulation<E> {
             let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
             let (from, to, now) = (hosts[1 - side], hosts[side], self.now);
             let frozen = self.processes[to].is_up && !self.is_running(to);
-            let blocked_for = if self.is_cut(from, to) || frozen {
+            let blocked_for = if self.is_blocked(from, to) || frozen {
                 Some(RETRY_INTERVAL)
             } else {
                 // A replica does not read while it applies the stream or loads a snapshot.
@@ -110,14 +113,16 @@ impl<E: Debug> Simulation<E> {
             };
             match lane.next(now, blocked_for) {
                 DeliveryPoll::Empty => return,
-                DeliveryPoll::Later(at) => return self.schedule_data(at, DataEvent::Arrives { link, side }),
+                DeliveryPoll::RetryAt(at) => {
+                    return self.schedule_data(at, DataEvent::ItemArrives { link, side });
+                }
                 DeliveryPoll::Item(item) => self.deliver_item(link, side, item),
             }
         }
     }
 
     fn deliver_item(&mut self, link: u64, side: usize, item: StreamItem) {
-        let Some(Link { hosts, open, .. }) = self.data.links.get_mut(&link) else { return };
+        let Some(ReplicaLink { hosts, is_open: open, .. }) = self.data.links.get_mut(&link) else { return };
         let (here, there) = (hosts[side], hosts[1 - side]);
         if matches!(item, StreamItem::Accepted) && self.processes[here].is_up {
             open[1] = true;
@@ -139,7 +144,7 @@ impl<E: Debug> Simulation<E> {
         match (side, item) {
             (0, StreamItem::Connected) => self.handle_link_event(here, link, LinkEvent::Connected),
             (0, StreamItem::Bytes(bytes)) => self.handle_link_event(here, link, LinkEvent::Bytes(bytes)),
-            (1, StreamItem::Bytes(bytes)) => self.receive(here, PeerId(link), &bytes),
+            (1, StreamItem::Bytes(bytes)) => self.handle_replica_bytes(here, PeerId(link), &bytes),
             (_, StreamItem::Closed) => {
                 self.data.links.remove(&link);
                 if side == 0 {
@@ -150,6 +155,6 @@ impl<E: Debug> Simulation<E> {
             }
             _ => {}
         }
-        self.plan_data_tick(here);
+        self.schedule_data_tick(here);
     }
 }

@@ -2,7 +2,7 @@
 
 use resp::Value;
 
-use super::Key;
+use super::KeyGroup;
 use crate::clients::Words;
 
 /// The number of redirections and retries after which a client gives up.
@@ -11,18 +11,18 @@ const MAX_ATTEMPTS: u8 = 8;
 /// Commands of one slot that a client sends in sequence, each after the reply to the previous one. Every request is
 /// followed by a write of a unique number, which is not included here.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub(super) key: Key,
+pub(crate) struct ClientRequest {
+    pub(super) key: KeyGroup,
     /// The transactions and single commands that have not been executed yet.
     pub(super) transactions: Vec<Vec<Words>>,
     /// Whether the client sends ASKING before the next command.
-    pub(super) asking: bool,
+    pub(super) is_asking: bool,
     attempts_left: u8,
 }
 
-impl Request {
-    pub(super) fn new(key: Key, units: Vec<Vec<Words>>) -> Self {
-        Self { key, transactions: units, asking: false, attempts_left: 0 }
+impl ClientRequest {
+    pub(super) fn new(key: KeyGroup, transactions: Vec<Vec<Words>>) -> Self {
+        Self { key, transactions, is_asking: false, attempts_left: 0 }
     }
 
     /// Counts an attempt and returns whether the client may retry.
@@ -40,17 +40,20 @@ pub(super) enum NextAttempt {
     /// Retries at the same server.
     Retry,
     /// Retries at another server, chosen at random.
-    TryAny,
+    RetryAnywhere,
 }
 
 /// Derives the client's next step from the replies to `sent_count` commands. Returns `None` if they were served; errors
 /// that are not redirections count as replies.
-pub(super) fn next_attempt(replies: &[Value], sent: usize) -> Option<NextAttempt> {
+pub(super) fn next_attempt(replies: &[Value], sent_count: usize) -> Option<NextAttempt> {
     let errors = replies.iter().filter_map(|reply| match reply {
         Value::Error(text) => Some(text.as_str()),
         _ => None,
     });
-    errors.filter_map(next_attempt_after).next().or((replies.len() < sent).then_some(NextAttempt::Retry))
+    errors
+        .filter_map(next_attempt_after)
+        .next()
+        .or((replies.len() < sent_count).then_some(NextAttempt::Retry))
 }
 
 fn next_attempt_after(error: &str) -> Option<NextAttempt> {
@@ -60,7 +63,7 @@ fn next_attempt_after(error: &str) -> Option<NextAttempt> {
             Some(NextAttempt::Redirect { address: words.nth(1)?.to_owned(), asking: word == "ASK" })
         }
         "TRYAGAIN" => Some(NextAttempt::Retry),
-        "CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN" | "MISCONF" => Some(NextAttempt::TryAny),
+        "CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN" | "MISCONF" => Some(NextAttempt::RetryAnywhere),
         _ => None,
     }
 }
@@ -89,7 +92,7 @@ mod tests {
                 1,
                 Some(NextAttempt::Retry),
             ),
-            (vec![error("CLUSTERDOWN Hash slot not served")], 1, Some(NextAttempt::TryAny)),
+            (vec![error("CLUSTERDOWN Hash slot not served")], 1, Some(NextAttempt::RetryAnywhere)),
         ];
         for (replies, sent, wanted) in table {
             assert_eq!(next_attempt(&replies, sent), wanted, "{replies:?}");
@@ -98,7 +101,7 @@ mod tests {
 
     #[test]
     fn client_gives_up_after_max_attempts() {
-        let mut request = Request::new(7, Vec::new());
+        let mut request = ClientRequest::new(7, Vec::new());
         assert!((1..MAX_ATTEMPTS).all(|_| request.use_attempt()) && !request.use_attempt());
     }
 }

@@ -11,7 +11,7 @@ use engine::NodeFlags;
 use replication::{PsyncRequest, replica};
 
 use super::serving::ReplicationMessage;
-use super::store::ReplicaState;
+use super::store::ProcessState;
 use super::{DataChange, DataEvent, Settings};
 use crate::InjectedBug;
 use crate::simulation::Simulation;
@@ -23,26 +23,26 @@ pub(crate) enum RoleChange {
     BecomeReplica {
         master: usize,
         /// Whether the data belongs to another history than the master's, so that it cannot be continued.
-        foreign: bool,
+        has_foreign_data: bool,
     },
     /// The process becomes a replica of `to` and asks that process to take over (PSYNC FAILOVER).
     HandOver {
         to: usize,
     },
     /// The process drops all its data.
-    Empty,
+    DropData,
 }
 
 impl<E: Debug> Simulation<E> {
     /// Queues a role change.
-    pub(crate) fn queue_role_change(&mut self, host: usize, order: RoleChange) {
-        self.data.stores[host].role_changes.push_back(order);
-        self.change_role(host);
-        self.plan_data_tick(host);
+    pub(crate) fn queue_role_change(&mut self, host: usize, change: RoleChange) {
+        self.data.stores[host].role_changes.push_back(change);
+        self.perform_next_role_change(host);
+        self.schedule_data_tick(host);
     }
 
     /// Performs the next role change, unless another one is in progress or a stream segment is being applied.
-    pub(super) fn change_role(&mut self, host: usize) {
+    pub(super) fn perform_next_role_change(&mut self, host: usize) {
         let mid_piece = self.data.stores[host].applying_segment.is_some()
             && !self.has_injected_bug(InjectedBug::StreamAfterPromotion);
         if self.data.stores[host].unpublished_change.is_some() || mid_piece {
@@ -56,7 +56,7 @@ impl<E: Debug> Simulation<E> {
         let from = store.upstream();
         let message = match order {
             RoleChange::BecomeReplica { master, .. } if master == host => None,
-            RoleChange::BecomeReplica { master, foreign } => {
+            RoleChange::BecomeReplica { master, has_foreign_data: foreign } => {
                 let stream = store.replica_driver.follow(now, master, config, &mut store.log);
                 if foreign && stream.is_some() {
                     store.replica_driver.mark_data_foreign();
@@ -64,34 +64,34 @@ impl<E: Debug> Simulation<E> {
                 stream.map(ReplicationMessage::Follow)
             }
             RoleChange::HandOver { to } => {
-                let config = replica::ReplicaConfig { failover: true, ..config };
+                let config = replica::ReplicaConfig { requests_takeover: true, ..config };
                 store.replica_driver.follow(now, to, config, &mut store.log).map(ReplicationMessage::Follow)
             }
-            RoleChange::Empty => {
+            RoleChange::DropData => {
                 store.engine().clear_all_unlogged();
                 store.log.close();
                 self.check_invariants(host, DataChange::Restarted { keeps_data: false });
-                self.tell_file_of_log(host);
-                return self.change_role(host);
+                self.notify_file_of_log(host);
+                return self.perform_next_role_change(host);
             }
             RoleChange::BecomeMaster => {
                 store.replica_driver.promote(own, &mut store.log).then_some(ReplicationMessage::Unfollow)
             }
         };
-        let Some(message) = message else { return self.change_role(host) };
+        let Some(message) = message else { return self.perform_next_role_change(host) };
         store.unpublished_change = Some(message);
         if order == RoleChange::BecomeMaster {
-            self.check_invariants(host, DataChange::Promoted { from });
+            self.check_invariants(host, DataChange::Promoted { old_master: from });
         } else {
-            store.history |= 1;
+            store.history_number |= 1;
             if let Some(file) = store.file.as_mut().filter(|_| !answers_late) {
-                file.drop_held_replies();
+                file.drop_unsynced_writes();
             }
             self.check_invariants(host, DataChange::Demoted);
         }
-        self.check_invariants(host, DataChange::Consistent);
-        let at = self.process(host);
-        self.data_within(800, DataEvent::Published { at });
+        self.check_invariants(host, DataChange::ConsistentState);
+        let at = self.process_id(host);
+        self.schedule_data_within(800, DataEvent::RolePublished { process_id: at });
     }
 
     /// Handles the request of a master that this replica take over.
@@ -133,26 +133,26 @@ impl<E: Debug> Simulation<E> {
         self.trace_data(host, |store| format!("is published as a replica of {:?}", store.upstream()));
         self.send_message(host, message);
         if replica {
-            let history = &mut self.data.stores[host].history;
+            let history = &mut self.data.stores[host].history_number;
             *history = (*history | 1) + 1;
-            self.drop_waiting(host);
+            self.drop_waiting_clients(host);
         } else {
             self.drop_imports(host);
             self.continue_emptying_slots(host);
         }
-        self.change_role(host);
+        self.perform_next_role_change(host);
     }
 }
 
-fn replica_config(settings: &Settings, store: &ReplicaState) -> replica::ReplicaConfig {
+fn replica_config(settings: &Settings, store: &ProcessState) -> replica::ReplicaConfig {
     replica::ReplicaConfig {
         listening_port: 6379,
         announce_ip: None,
-        node: store.node_id(),
+        node_id: store.node_id(),
         user: None,
         password: None,
         timeout: Duration::from_secs(4),
-        failover: false,
+        requests_takeover: false,
         dual_channel: settings.dual_channel,
         buffer_limit: settings.replica_buffer_limit,
     }

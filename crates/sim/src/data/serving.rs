@@ -12,7 +12,7 @@ use replication::{CursorId, PeerProfile, PsyncRequest, ReplconfAction, StreamEpo
 use resp::{Args, Batch, ParseLimits, Parser};
 
 use super::link::StreamItem;
-use super::store::ReplicaState;
+use super::store::ProcessState;
 use super::{DataChange, DataEvent, LOCK_RETRY_INTERVAL};
 use crate::InjectedBug;
 use crate::delivery_queue::DeliveryPoll;
@@ -26,7 +26,7 @@ pub(super) enum ReplicationMessage {
     Follow(StreamEpoch),
     Unfollow,
     /// An event for the master's driver.
-    Serve(MasterDriverEvent),
+    MasterEvent(MasterDriverEvent),
 }
 
 /// The master's side of a replica's connection.
@@ -38,11 +38,11 @@ pub(super) struct ReplicaConnection {
     profile: PeerProfile,
     input: Vec<u8>,
     /// The position in the log from which the stream is sent; `None` before the stream starts.
-    streams: Option<CursorId>,
+    stream_cursor: Option<CursorId>,
     /// Whether an event that checks for new log data is scheduled.
-    awaited_snapshot: bool,
+    is_log_check_scheduled: bool,
     /// The snapshot to send to this replica, once it is written.
-    snapshot: Option<Vec<u8>>,
+    unsent_snapshot: Option<Vec<u8>>,
 }
 
 impl ReplicaConnection {
@@ -54,9 +54,9 @@ impl ReplicaConnection {
             incarnation,
             profile,
             input,
-            streams: None,
-            awaited_snapshot: false,
-            snapshot: None,
+            stream_cursor: None,
+            is_log_check_scheduled: false,
+            unsent_snapshot: None,
         }
     }
 }
@@ -66,22 +66,22 @@ impl<E: Debug> Simulation<E> {
     pub(super) fn send_message(&mut self, host: usize, message: ReplicationMessage) {
         let at = self.now + self.random.millis(0, 1);
         if let Some(due) = self.data.stores[host].inbox.push(at, message) {
-            let at = self.process(host);
-            self.schedule_data(due, DataEvent::NextMessage { at });
+            let at = self.process_id(host);
+            self.schedule_data(due, DataEvent::NextMessage { process_id: at });
         }
     }
 
     /// Processes queued messages. The replication thread also applies the stream, so no message is processed while a
     /// segment is being applied.
-    pub(super) fn take_messages(&mut self, host: usize) {
+    pub(super) fn process_messages(&mut self, host: usize) {
         loop {
             let store = &mut self.data.stores[host];
             let blocked_for = store.applying_segment.is_some().then_some(LOCK_RETRY_INTERVAL);
             match store.inbox.next(self.now, blocked_for) {
                 DeliveryPoll::Empty => return,
-                DeliveryPoll::Later(at) => {
-                    let process = self.process(host);
-                    return self.schedule_data(at, DataEvent::NextMessage { at: process });
+                DeliveryPoll::RetryAt(at) => {
+                    let process = self.process_id(host);
+                    return self.schedule_data(at, DataEvent::NextMessage { process_id: process });
                 }
                 DeliveryPoll::Item(message) => self.on_message(host, message),
             }
@@ -91,27 +91,34 @@ impl<E: Debug> Simulation<E> {
     fn on_message(&mut self, host: usize, message: ReplicationMessage) {
         match message {
             ReplicationMessage::Follow(stream) => {
-                self.serve(host, MasterDriverEvent::Demoted);
+                self.handle_master_event(host, MasterDriverEvent::Demoted);
                 self.follow(host, stream);
             }
             ReplicationMessage::Unfollow => {
                 if !self.has_injected_bug(InjectedBug::StreamAfterPromotion) {
                     self.stop_following(host);
                 }
-                self.serve(host, MasterDriverEvent::Promoted);
+                self.handle_master_event(host, MasterDriverEvent::Promoted);
             }
-            ReplicationMessage::Serve(MasterDriverEvent::Acknowledged { peer, mut offset, synced }) => {
+            ReplicationMessage::MasterEvent(MasterDriverEvent::Acknowledged {
+                peer,
+                mut offset,
+                synced_offset: synced,
+            }) => {
                 if self.has_injected_bug(InjectedBug::EarlyAcknowledgement) {
                     offset = self.data.stores[host].offset();
                 }
-                self.serve(host, MasterDriverEvent::Acknowledged { peer, offset, synced });
+                self.handle_master_event(
+                    host,
+                    MasterDriverEvent::Acknowledged { peer, offset, synced_offset: synced },
+                );
                 if let Some(replica) = self.running_replica(host, peer) {
                     self.check_invariants(host, DataChange::AcknowledgedByReplica { replica, offset });
                 }
             }
-            ReplicationMessage::Serve(input) => self.serve(host, input),
+            ReplicationMessage::MasterEvent(input) => self.handle_master_event(host, input),
         }
-        self.release_copies(host);
+        self.release_copy_waiters(host);
     }
 
     /// Returns the replica's host if the process that opened the connection still runs.
@@ -121,7 +128,7 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Handles bytes received from a replica.
-    pub(super) fn receive(&mut self, host: usize, id: PeerId, bytes: &[u8]) {
+    pub(super) fn handle_replica_bytes(&mut self, host: usize, id: PeerId, bytes: &[u8]) {
         let Some(peer) = self.data.stores[host].peers.get_mut(&id) else { return };
         peer.input.extend_from_slice(bytes);
         let mut input = std::mem::take(&mut peer.input);
@@ -132,29 +139,29 @@ impl<E: Debug> Simulation<E> {
         let parsed = Parser::new().parse(&mut input, &mut batch, &ParseLimits::default());
         assert_eq!(parsed.error, None, "a replica makes sense");
         for index in 0..batch.len() {
-            self.answer(host, id, batch.args(index, &input));
+            self.handle_replica_command(host, id, batch.args(index, &input));
         }
         if let Some(peer) = self.data.stores[host].peers.get_mut(&id) {
-            peer.input = input.split_off(parsed.consumed);
+            peer.input = input.split_off(parsed.consumed_bytes);
         }
     }
 
-    fn answer(&mut self, host: usize, id: PeerId, args: Args<'_>) {
+    fn handle_replica_command(&mut self, host: usize, id: PeerId, args: Args<'_>) {
         let serves = self.can_serve(host, id, &args);
         let hands_over = PsyncRequest::parse(args).is_ok_and(|request| request.is_failover);
-        let ReplicaState { master_driver: serving, peers, .. } = &mut self.data.stores[host];
+        let ProcessState { master_driver: serving, peers, .. } = &mut self.data.stores[host];
         let Some(peer) = peers.get_mut(&id) else { return };
         match &args[0] {
-            b"REPLCONF" => match peer.profile.replconf(args) {
+            b"REPLCONF" => match peer.profile.apply_replconf(args) {
                 Ok(ReplconfAction::Ack(offset)) => {
                     let acknowledged = MasterDriverEvent::Acknowledged {
                         peer: id,
                         offset,
-                        synced: peer.profile.fsynced_offset,
+                        synced_offset: peer.profile.fsynced_offset,
                     };
-                    self.send_message(host, ReplicationMessage::Serve(acknowledged));
+                    self.send_message(host, ReplicationMessage::MasterEvent(acknowledged));
                 }
-                Ok(ReplconfAction::SnapshotOver(rdb)) => {
+                Ok(ReplconfAction::UseSnapshotConnection(rdb)) => {
                     let answer = match serving.link_channels(&mut peer.profile, rdb) {
                         Ok(()) => "+OK\r\n".to_owned(),
                         Err(error) => format!("-{error}\r\n"),
@@ -174,31 +181,31 @@ impl<E: Debug> Simulation<E> {
                 {
                     return self.send_line(host, id, format!("-{error}\r\n"));
                 }
-                let ReplicaState { master_driver: serving, log, peers, .. } = &mut self.data.stores[host];
+                let ProcessState { master_driver: serving, log, peers, .. } = &mut self.data.stores[host];
                 let Some(peer) = peers.get(&id) else { return };
                 if serving.needs_rdb_channel(log, &request, &peer.profile).is_some() {
                     return self.send_line(host, id, "+DUALCHANNELSYNC\r\n".to_owned());
                 }
                 let profile = peer.profile.clone();
                 let asked = MasterDriverEvent::PsyncReceived { peer: id, profile, request: Some(request) };
-                self.send_message(host, ReplicationMessage::Serve(asked));
+                self.send_message(host, ReplicationMessage::MasterEvent(asked));
             }
             b"SYNC" => {
                 let profile = peer.profile.clone();
                 let asked = MasterDriverEvent::PsyncReceived { peer: id, profile, request: None };
-                self.send_message(host, ReplicationMessage::Serve(asked));
+                self.send_message(host, ReplicationMessage::MasterEvent(asked));
             }
             _ => self.send_line(host, id, "+PONG\r\n".to_owned()),
         }
     }
 
     /// Returns whether this master may serve a replica with such data.
-    fn can_serve(&self, host: usize, id: PeerId, asked: &Args<'_>) -> bool {
+    fn can_serve(&self, host: usize, id: PeerId, args: &Args<'_>) -> bool {
         let store = &self.data.stores[host];
         // A replica that has just received a snapshot from this process has no data of its own.
         let fetched = store.peers.get(&id).is_some_and(|peer| peer.profile.snapshot_connection.is_some());
-        let has_data = || !fetched && PsyncRequest::parse(*asked).is_ok_and(|request| request.has_data());
-        let may = match store.copies {
+        let has_data = || !fetched && PsyncRequest::parse(*args).is_ok_and(|request| request.has_data());
+        let may = match store.replica_admission {
             ReplicaAdmission::All => true,
             ReplicaAdmission::OnlyEmpty => !has_data(),
             ReplicaAdmission::None => false,
@@ -216,59 +223,68 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    fn serve(&mut self, host: usize, input: MasterDriverEvent) {
+    fn handle_master_event(&mut self, host: usize, input: MasterDriverEvent) {
         let now = self.clock_of(host);
-        let ReplicaState { master_driver: serving, log, .. } = &mut self.data.stores[host];
+        let ProcessState { master_driver: serving, log, .. } = &mut self.data.stores[host];
         let mut orders = Vec::new();
         serving.handle(now, input, log, &mut orders);
-        self.carry_out(host, orders);
+        self.perform_all_master_actions(host, orders);
     }
 
-    fn carry_out(&mut self, host: usize, orders: Vec<MasterDriverAction>) {
-        for order in orders {
-            self.perform_master_actions(host, order);
+    fn perform_all_master_actions(&mut self, host: usize, actions: Vec<MasterDriverAction>) {
+        for order in actions {
+            self.perform_master_action(host, order);
         }
     }
 
-    fn perform_master_actions(&mut self, host: usize, order: MasterDriverAction) {
-        match order {
-            MasterDriverAction::SendPsyncAnswer(peer, answer) => {
+    fn perform_master_action(&mut self, host: usize, action: MasterDriverAction) {
+        match action {
+            MasterDriverAction::CountPsyncAnswer(peer, answer) => {
                 self.trace_data(host, |_| format!("is asked by {peer:?} and gives {answer:?}"));
             }
-            MasterDriverAction::Snapshot { transfer, peers, eof, .. } => {
-                let at = self.process(host);
-                self.data_within(3000, DataEvent::TakeSnapshot { at, transfer, peers, eof });
+            MasterDriverAction::TakeSnapshot { transfer, peers, with_end_mark: eof, .. } => {
+                let at = self.process_id(host);
+                self.schedule_data_within(
+                    3000,
+                    DataEvent::TakeSnapshot { process_id: at, transfer, peers, eof },
+                );
             }
             // No replica needs the snapshot any more, so there is nothing to cancel.
             MasterDriverAction::CancelSnapshot(_) => {}
             MasterDriverAction::Send(peer, bytes) => self.send(host, peer, bytes),
-            MasterDriverAction::Continue { peer, id } => {
+            MasterDriverAction::SendContinue { peer, id } => {
                 let states = self.data.stores[host].slot_states();
                 self.send(host, peer, master_driver::continue_line(id, &states));
             }
             MasterDriverAction::SendSnapshot(peer) => {
                 let waiting = self.data.stores[host].peers.get_mut(&peer);
-                if let Some(snapshot) = waiting.and_then(|peer| peer.snapshot.take()) {
+                if let Some(snapshot) = waiting.and_then(|peer| peer.unsent_snapshot.take()) {
                     self.send(host, peer, snapshot);
-                    self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Sent(peer)));
+                    self.send_message(
+                        host,
+                        ReplicationMessage::MasterEvent(MasterDriverEvent::SnapshotSent(peer)),
+                    );
                 }
             }
             MasterDriverAction::SendFile { peers, .. } => {
                 let Some(snapshot) = self.data.stores[host].snapshot_file.take() else { return };
                 for peer in peers {
                     self.send(host, peer, snapshot.clone());
-                    self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Sent(peer)));
+                    self.send_message(
+                        host,
+                        ReplicationMessage::MasterEvent(MasterDriverEvent::SnapshotSent(peer)),
+                    );
                 }
             }
-            MasterDriverAction::Stream(peer, cursor) => {
+            MasterDriverAction::SendStream(peer, cursor) => {
                 if let Some(peer) = self.data.stores[host].peers.get_mut(&peer) {
-                    peer.streams = Some(cursor);
-                    self.schedule_stream(host);
+                    peer.stream_cursor = Some(cursor);
+                    self.wake_replica_connections(host);
                 }
             }
-            MasterDriverAction::Append(bytes) => {
+            MasterDriverAction::AppendToLog(bytes) => {
                 self.data.stores[host].log.append_control(bytes);
-                self.schedule_stream(host);
+                self.wake_replica_connections(host);
             }
             MasterDriverAction::Close(peer, reason) => {
                 self.trace_data(host, |_| format!("closes the link of {peer:?}: {reason}"));
@@ -287,12 +303,18 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Takes a snapshot and records its log offset. If a slot is locked, retries later.
-    pub(super) fn take_snapshot(&mut self, host: usize, transfer: TransferId, peers: Vec<PeerId>, eof: bool) {
+    pub(super) fn take_snapshot(
+        &mut self,
+        host: usize,
+        transfer: TransferId,
+        peers: Vec<PeerId>,
+        uses_eof_mark: bool,
+    ) {
         if !self.data.stores[host].can_snapshot() {
-            let at = self.process(host);
+            let at = self.process_id(host);
             return self.schedule_data(
                 self.now + LOCK_RETRY_INTERVAL,
-                DataEvent::TakeSnapshot { at, transfer, peers, eof },
+                DataEvent::TakeSnapshot { process_id: at, transfer, peers, eof: uses_eof_mark },
             );
         }
         let fresh = self.new_history();
@@ -302,31 +324,34 @@ impl<E: Debug> Simulation<E> {
         let db = store.upstream().map(|_| 0);
         let cut = SnapshotPosition::record(&mut store.log, transfer, &peers, db);
         let data = store.data_store.snapshot(store.log.position(), &store.slot_states());
-        store.imports.repeat_in_log(&mut store.log);
-        let (head, tail) = if eof {
+        store.imports.repeat_running_imports_in_log(&mut store.log);
+        let (head, tail) = if uses_eof_mark {
             (format!("$EOF:{SNAPSHOT_EOF_MARK}\r\n"), SNAPSHOT_EOF_MARK)
         } else {
             (format!("${}\r\n", data.len()), "")
         };
         let snapshot = [head.as_bytes(), &data, tail.as_bytes()].concat();
-        if eof {
+        if uses_eof_mark {
             for peer in peers {
                 if let Some(peer) = store.peers.get_mut(&peer) {
-                    peer.snapshot = Some(snapshot.clone());
+                    peer.unsent_snapshot = Some(snapshot.clone());
                 }
             }
         } else {
             store.snapshot_file = Some(snapshot);
-            let at = self.process(host);
-            self.data_within(100_000, DataEvent::Written { at, transfer });
+            let at = self.process_id(host);
+            self.schedule_data_within(100_000, DataEvent::SnapshotWritten { process_id: at, transfer });
         }
-        self.check_invariants(host, DataChange::Consistent);
-        self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::SnapshotTaken(cut)));
+        self.check_invariants(host, DataChange::ConsistentState);
+        self.send_message(host, ReplicationMessage::MasterEvent(MasterDriverEvent::SnapshotTaken(cut)));
     }
 
     /// Handles the end of writing a snapshot file.
-    pub(super) fn written(&mut self, host: usize, transfer: TransferId) {
-        self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Written(transfer)));
+    pub(super) fn on_snapshot_written(&mut self, host: usize, transfer: TransferId) {
+        self.send_message(
+            host,
+            ReplicationMessage::MasterEvent(MasterDriverEvent::SnapshotWritten(transfer)),
+        );
     }
 
     /// Returns whether the replica process that last connected still runs.
@@ -336,23 +361,23 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Requests acknowledgements from the replicas (REPLCONF GETACK).
-    pub(crate) fn ask_for_acknowledgements(&mut self, host: usize) {
-        self.data.stores[host].log.append_control(&ControlCommand::AckRequested.encoded());
-        self.schedule_stream(host);
+    pub(crate) fn request_acknowledgements(&mut self, host: usize) {
+        self.data.stores[host].log.append_control(&ControlCommand::AckRequested.to_resp());
+        self.wake_replica_connections(host);
     }
 
     /// Wakes the connections of all replicas that had reached the end of the log.
-    pub(super) fn schedule_stream(&mut self, host: usize) {
-        self.check_invariants(host, DataChange::Consistent);
-        let at = self.process(host);
+    pub(super) fn wake_replica_connections(&mut self, host: usize) {
+        self.check_invariants(host, DataChange::ConsistentState);
+        let at = self.process_id(host);
         let mut woken = Vec::new();
         for (id, peer) in &mut self.data.stores[host].peers {
-            if peer.streams.is_some() && !std::mem::replace(&mut peer.awaited_snapshot, true) {
+            if peer.stream_cursor.is_some() && !std::mem::replace(&mut peer.is_log_check_scheduled, true) {
                 woken.push(*id);
             }
         }
         for peer in woken {
-            self.data_within(1000, DataEvent::LogGrown { at, peer });
+            self.schedule_data_within(1000, DataEvent::LogGrown { process_id: at, peer });
         }
         self.schedule_file_work(host);
     }
@@ -362,8 +387,8 @@ impl<E: Debug> Simulation<E> {
         let most = self.data.settings.max_chunk;
         let store = &mut self.data.stores[host];
         let Some(peer) = store.peers.get_mut(&id) else { return };
-        peer.awaited_snapshot = false;
-        let Some(cursor) = peer.streams else { return };
+        peer.is_log_check_scheduled = false;
+        let Some(cursor) = peer.stream_cursor else { return };
         let mut bytes = Vec::new();
         if store.log.read(cursor, most, &mut bytes).is_err() {
             let link = peer.link;
@@ -371,39 +396,39 @@ impl<E: Debug> Simulation<E> {
             return self.drop_peer(host, id);
         }
         let more = store.log.unread_bytes(cursor).is_ok_and(|pending| pending > 0);
-        peer.awaited_snapshot = more;
+        peer.is_log_check_scheduled = more;
         let link = peer.link;
         if !bytes.is_empty() {
             self.enqueue(link, 0, StreamItem::Bytes(bytes));
         }
         if more {
-            let at = self.process(host);
-            self.data_within(200, DataEvent::LogGrown { at, peer: id });
+            let at = self.process_id(host);
+            self.schedule_data_within(200, DataEvent::LogGrown { process_id: at, peer: id });
         }
     }
 
     /// Forgets a replica whose connection has ended.
     pub(super) fn drop_peer(&mut self, host: usize, id: PeerId) {
         self.data.stores[host].peers.remove(&id);
-        self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Closed(id)));
+        self.send_message(host, ReplicationMessage::MasterEvent(MasterDriverEvent::Closed(id)));
     }
 
     /// Calls the replication state machines whose deadline has passed, unless their thread is busy.
-    pub(super) fn tick_data(&mut self, host: usize) {
+    pub(super) fn run_due_data_timers(&mut self, host: usize) {
         let now = self.clock_of(host);
-        self.data.stores[host].tick_at = None;
+        self.data.stores[host].next_tick_at = None;
         if self.data.stores[host].applying_segment.is_some() {
             return;
         }
         if self.data.stores[host].master_driver.next_deadline().is_some_and(|due| due <= now) {
-            self.serve(host, MasterDriverEvent::Deadline);
+            self.handle_master_event(host, MasterDriverEvent::Deadline);
         }
         if self.data.stores[host].next_pending_check().is_some_and(|due| due <= now) {
-            let ReplicaState { master_driver: serving, log, .. } = &mut self.data.stores[host];
+            let ProcessState { master_driver: serving, log, .. } = &mut self.data.stores[host];
             let mut orders = Vec::new();
             // The number of writers is small, so write admission is not simulated.
             serving.check_pending(now, log, &mut orders);
-            self.carry_out(host, orders);
+            self.perform_all_master_actions(host, orders);
         }
         if self.follower_deadline(host).is_some_and(|due| due <= now) {
             self.handle_replica_event(host, replica::ReplicaEvent::Deadline);
@@ -411,7 +436,7 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Schedules the next deadline of the replication state machines, unless an earlier one is scheduled.
-    pub(super) fn plan_data_tick(&mut self, host: usize) {
+    pub(super) fn schedule_data_tick(&mut self, host: usize) {
         if !self.processes[host].is_up {
             return;
         }
@@ -422,10 +447,10 @@ impl<E: Debug> Simulation<E> {
         let Some(due) = wanted.into_iter().flatten().min() else { return };
         let due =
             if store.applying_segment.is_some() { now + LOCK_RETRY_INTERVAL } else { (due - skew).max(now) };
-        if store.tick_at.is_none_or(|at| due < at || at < now) {
-            store.tick_at = Some(due);
-            let at = self.process(host);
-            self.schedule_data(due, DataEvent::Tick { at });
+        if store.next_tick_at.is_none_or(|at| due < at || at < now) {
+            store.next_tick_at = Some(due);
+            let at = self.process_id(host);
+            self.schedule_data(due, DataEvent::Tick { process_id: at });
         }
     }
 }

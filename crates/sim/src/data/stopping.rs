@@ -13,7 +13,7 @@ use replication::ShutdownSequence;
 use replication::shutdown::{PausedLog, ShutdownAction, ShutdownEvent, ShutdownOptions};
 use slot_routing::{NodeId, ReplOffset, Slot};
 
-use super::store::ReplicaState;
+use super::store::ProcessState;
 use super::{DataChange, DataEvent};
 use crate::InjectedBug;
 use crate::simulation::Simulation;
@@ -23,29 +23,29 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A shutdown in progress.
 pub(super) struct Shutdown {
-    machine: ShutdownSequence,
+    sequence: ShutdownSequence,
     step: ShutdownStep,
     /// The offset of the log's end when writes were blocked.
-    end: ReplOffset,
+    end_offset: ReplOffset,
 }
 
 /// What the shutdown waits for.
 enum ShutdownStep {
     /// Waits for the end of the commands that were running when writes were blocked.
-    WritesBlocked(BTreeSet<u64>),
+    AwaitWritesEnd(BTreeSet<u64>),
     /// Waits until all connected replicas have reached the end of the log.
-    InSync,
+    AwaitReplicas,
     /// Waits for the chosen replica to take over. `was_requested` is set once the replica has been asked.
-    HandedOver { was_requested: bool },
+    AwaitTakeover { was_requested: bool },
     /// Waits for a moment at which the data can be saved.
     Save,
     /// Waits until the append-only file is synced up to `target`, or fails.
-    Flushed { target: SyncTarget },
+    AwaitSync { target: SyncTarget },
     /// Waits for nothing: the process ends when it is next polled.
     Finished,
 }
 
-impl ReplicaState {
+impl ProcessState {
     /// Returns whether the process is a cluster master that serves slots.
     fn is_voting_master(&self) -> bool {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full());
@@ -56,18 +56,18 @@ impl ReplicaState {
     }
 
     /// Returns the node id of a replica whose log has reached `end_offset`, if there is one.
-    fn successor(&self, end: ReplOffset) -> Option<NodeId> {
+    fn find_successor(&self, end_offset: ReplOffset) -> Option<NodeId> {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full())?;
-        let in_sync = self.master_driver.master().in_sync_node_ids(end)?;
+        let in_sync = self.master_driver.master().in_sync_node_ids(end_offset)?;
         let is_there = |id: &NodeId| {
-            topology.replicas_of(topology.myself).any(|member| member.id == *id && !member.failed)
+            topology.replicas_of(topology.myself).any(|member| member.id == *id && !member.has_failed)
         };
         in_sync.into_iter().find(is_there)
     }
 
     /// Returns the number of replicas whose log has reached `end_offset`.
-    fn in_sync(&self, end: ReplOffset) -> usize {
-        self.replicas().filter(|(_, acknowledged)| *acknowledged >= end).count()
+    fn in_sync_count(&self, end_offset: ReplOffset) -> usize {
+        self.replicas().filter(|(_, acknowledged)| *acknowledged >= end_offset).count()
     }
 }
 
@@ -78,87 +78,87 @@ impl<E: Debug> Simulation<E> {
         if !self.is_running(host)
             || store.is_loading()
             || store.has_invalid_data()
-            || store.stopping.is_some()
+            || store.shutdown.is_some()
         {
             return;
         }
-        let hand_over = self.random.percent(50) && self.data.stores[host].is_voting_master();
+        let hand_over = self.random.chance(50) && self.data.stores[host].is_voting_master();
         let plan = ShutdownOptions {
-            skips_replicas: self.random.percent(20),
+            skips_replicas: self.random.chance(20),
             hands_over: hand_over,
             ..ShutdownOptions::default()
         };
         let mut actions = Vec::new();
         let machine = ShutdownSequence::new(plan, &mut actions);
         self.trace(|| format!("host {host} is to stop: {plan:?}"));
-        let (step, end) = (ShutdownStep::WritesBlocked(BTreeSet::new()), ReplOffset(0));
-        self.data.stores[host].stopping = Some(Shutdown { machine, step, end });
+        let (step, end) = (ShutdownStep::AwaitWritesEnd(BTreeSet::new()), ReplOffset(0));
+        self.data.stores[host].shutdown = Some(Shutdown { sequence: machine, step, end_offset: end });
         self.perform_shutdown_actions(host, actions);
-        self.schedule_stop_check(host);
+        self.schedule_shutdown_check(host);
     }
 
     /// Returns a process that has finished its shutdown and must be killed now. Always `None` after healing.
     pub(crate) fn take_finished_shutdown(&mut self) -> Option<usize> {
         let is_over = |host: &usize| {
-            let stopping = self.data.stores[*host].stopping.as_ref();
+            let stopping = self.data.stores[*host].shutdown.as_ref();
             self.is_running(*host)
                 && stopping.is_some_and(|stopping| matches!(stopping.step, ShutdownStep::Finished))
         };
-        (0..self.data.stores.len()).find(is_over).filter(|_| !self.healed)
+        (0..self.data.stores.len()).find(is_over).filter(|_| !self.is_healed)
     }
 
     /// If the event that the shutdown waits for has happened, passes it to the shutdown's state machine.
-    pub(super) fn drive_stop(&mut self, host: usize) {
-        if self.healed {
-            self.data.stores[host].stopping = None;
+    pub(super) fn advance_shutdown(&mut self, host: usize) {
+        if self.is_healed {
+            self.data.stores[host].shutdown = None;
             return self.resume_writes(host, PausePurpose::Shutdown);
         }
         let now = self.clock_of(host);
         let mut actions = Vec::new();
         if let Some(input) = self.next_shutdown_event(host)
-            && let Some(stopping) = &mut self.data.stores[host].stopping
+            && let Some(stopping) = &mut self.data.stores[host].shutdown
         {
-            stopping.machine.handle(now, input, &mut actions);
+            stopping.sequence.handle(now, input, &mut actions);
         }
         self.perform_shutdown_actions(host, actions);
-        self.schedule_stop_check(host);
+        self.schedule_shutdown_check(host);
     }
 
-    fn schedule_stop_check(&mut self, host: usize) {
-        if self.data.stores[host].stopping.is_some() {
-            let at = self.process(host);
-            self.data_within(3000, DataEvent::Stop { at });
+    fn schedule_shutdown_check(&mut self, host: usize) {
+        if self.data.stores[host].shutdown.is_some() {
+            let at = self.process_id(host);
+            self.schedule_data_within(3000, DataEvent::CheckShutdown { process_id: at });
         }
     }
 
     fn next_shutdown_event(&mut self, host: usize) -> Option<ShutdownEvent> {
         let (now, careless) = (self.clock_of(host), self.has_injected_bug(InjectedBug::SkippedDrain));
         let store = &mut self.data.stores[host];
-        let Shutdown { machine, step, end } = store.stopping.as_ref()?;
+        let Shutdown { sequence: machine, step, end_offset: end } = store.shutdown.as_ref()?;
         let is_late = machine.next_deadline().is_some_and(|due| due <= now);
         match step {
-            ShutdownStep::WritesBlocked(under_way) if !careless && !store.has_drained(under_way) => None,
-            ShutdownStep::WritesBlocked(_) => {
+            ShutdownStep::AwaitWritesEnd(under_way) if !careless && !store.has_drained(under_way) => None,
+            ShutdownStep::AwaitWritesEnd(_) => {
                 let end = store.offset();
                 let replicas = if store.upstream().is_none() { store.replicas().count() } else { 0 };
                 let held = PausedLog {
                     log_end: end,
                     replicas,
-                    in_sync: store.in_sync(end),
+                    in_sync: store.in_sync_count(end),
                     replica_timeout: SHUTDOWN_TIMEOUT,
                 };
-                store.stopping.as_mut()?.end = end;
-                Some(ShutdownEvent::WritesHeld(held))
+                store.shutdown.as_mut()?.end_offset = end;
+                Some(ShutdownEvent::WritesPaused(held))
             }
-            ShutdownStep::InSync | ShutdownStep::HandedOver { .. } if is_late => {
+            ShutdownStep::AwaitReplicas | ShutdownStep::AwaitTakeover { .. } if is_late => {
                 Some(ShutdownEvent::Deadline)
             }
-            ShutdownStep::InSync => Some(ShutdownEvent::InSync(store.in_sync(*end))),
-            ShutdownStep::HandedOver { was_requested: told } => {
+            ShutdownStep::AwaitReplicas => Some(ShutdownEvent::InSync(store.in_sync_count(*end))),
+            ShutdownStep::AwaitTakeover { was_requested: told } => {
                 (!told || !store.is_voting_master()).then_some(ShutdownEvent::HandedOver)
             }
-            ShutdownStep::Save => self.save_at_stop(host),
-            ShutdownStep::Flushed { target } => {
+            ShutdownStep::Save => self.save_at_shutdown(host),
+            ShutdownStep::AwaitSync { target } => {
                 let saved = store.file.as_ref()?.is_saved(*target)?;
                 Some(ShutdownEvent::Saved(saved))
             }
@@ -170,29 +170,29 @@ impl<E: Debug> Simulation<E> {
         for action in actions {
             self.trace(|| format!("the stop of host {host}: {action:?}"));
             let step = match action {
-                ShutdownAction::HoldWrites => {
+                ShutdownAction::PauseWrites => {
                     self.pause_writes(host, PausePurpose::Shutdown, None);
-                    ShutdownStep::WritesBlocked(self.data.stores[host].under_way())
+                    ShutdownStep::AwaitWritesEnd(self.data.stores[host].running_commands())
                 }
                 ShutdownAction::AwaitReplicas { .. } => {
-                    self.ask_for_acknowledgements(host);
-                    ShutdownStep::InSync
+                    self.request_acknowledgements(host);
+                    ShutdownStep::AwaitReplicas
                 }
                 ShutdownAction::LogInSync { .. } => {
                     self.check_in_sync(host);
                     continue;
                 }
                 ShutdownAction::HandOver => {
-                    ShutdownStep::HandedOver { was_requested: self.tell_successor(host) }
+                    ShutdownStep::AwaitTakeover { was_requested: self.request_takeover(host) }
                 }
                 ShutdownAction::Save => ShutdownStep::Save,
                 ShutdownAction::Exit => ShutdownStep::Finished,
                 ShutdownAction::Cancel(_) => {
-                    self.data.stores[host].stopping = None;
+                    self.data.stores[host].shutdown = None;
                     return self.resume_writes(host, PausePurpose::Shutdown);
                 }
             };
-            if let Some(stopping) = &mut self.data.stores[host].stopping {
+            if let Some(stopping) = &mut self.data.stores[host].shutdown {
                 stopping.step = step;
             }
         }
@@ -202,7 +202,7 @@ impl<E: Debug> Simulation<E> {
     /// master may not have noticed that yet.
     fn check_in_sync(&mut self, host: usize) {
         let store = &self.data.stores[host];
-        let Some(end) = store.stopping.as_ref().map(|stopping| stopping.end) else { return };
+        let Some(end) = store.shutdown.as_ref().map(|stopping| stopping.end_offset) else { return };
         let in_sync: Vec<usize> =
             store.replicas().filter(|(_, upto)| *upto >= end).map(|(replica, _)| replica).collect();
         let lives_on = |replica: &usize| self.is_replica_alive(host, *replica);
@@ -212,33 +212,33 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Asks a replica that has the whole log to take over. Returns whether there is such a replica.
-    fn tell_successor(&mut self, host: usize) -> bool {
+    fn request_takeover(&mut self, host: usize) -> bool {
         let store = &mut self.data.stores[host];
-        let end = store.stopping.as_ref().map_or(ReplOffset(0), |stopping| stopping.end);
-        let Some(successor) = store.successor(end) else { return false };
-        store.log.append_control(&ControlCommand::TakeOver(successor).encoded());
-        self.schedule_stream(host);
+        let end = store.shutdown.as_ref().map_or(ReplOffset(0), |stopping| stopping.end_offset);
+        let Some(successor) = store.find_successor(end) else { return false };
+        store.log.append_control(&ControlCommand::TakeOver(successor).to_resp());
+        self.wake_replica_connections(host);
         true
     }
 
     /// Saves a snapshot, or syncs the append-only file.
-    fn save_at_stop(&mut self, host: usize) -> Option<ShutdownEvent> {
+    fn save_at_shutdown(&mut self, host: usize) -> Option<ShutdownEvent> {
         let store = &mut self.data.stores[host];
         let end = store.offset();
         if store.file.is_some() {
             let target = self.request_sync(host)?;
-            let stopping = self.data.stores[host].stopping.as_mut()?;
-            (stopping.step, stopping.end) = (ShutdownStep::Flushed { target }, end);
+            let stopping = self.data.stores[host].shutdown.as_mut()?;
+            (stopping.step, stopping.end_offset) = (ShutdownStep::AwaitSync { target }, end);
             return None;
         }
         // The stream segment that is being applied must be finished first.
         if !store.can_snapshot() {
             return None;
         }
-        store.save();
+        store.save_rdb();
         let saved = store.is_saved_at(end);
         if saved {
-            self.check_invariants(host, DataChange::Synced { offset: end });
+            self.check_invariants(host, DataChange::FileSynced { offset: end });
         }
         Some(ShutdownEvent::Saved(saved))
     }

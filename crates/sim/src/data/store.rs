@@ -11,8 +11,8 @@ use gossip::ReplicaAdmission;
 use replication::master::{self, OutputLimit, PeerId};
 use replication::master_driver::NextPendingCheck;
 use replication::replica::Replica;
-use replication::wait::OnDisk;
-use replication::{Log, MasterDriver, Position, ReplId, ReplicaDriver};
+use replication::wait::DiskProgress;
+use replication::{Log, MasterDriver, ReplId, ReplPosition, ReplicaDriver};
 use resp::Value;
 use slot_routing::{NodeId, ReplOffset, Slot, SlotSet, SlotsToEmpty};
 
@@ -21,45 +21,45 @@ use super::copies::CopyWaiters;
 use super::data_store::DataStore;
 use super::file::DataFile;
 use super::following::{Follower, SnapshotLoad, StreamSegment};
-use super::requests::{self, NextAttempt, Request};
+use super::requests::{self, ClientRequest, NextAttempt};
 use super::roles::RoleChange;
 use super::serving::{ReplicaConnection, ReplicationMessage};
-use super::slot_moves::SlotMoves;
+use super::slot_moves::AnnouncedSlotChanges;
 use super::stopping::Shutdown;
-use super::waits::Waits;
+use super::waits::BlockingClient;
 use crate::RandomSource;
 use crate::clients::Words;
 use crate::delivery_queue::DeliveryQueue;
 
 /// A group of keys that share a slot, identified by the number of that slot.
-pub(crate) type Key = u16;
+pub(crate) type KeyGroup = u16;
 
 /// Commands that have been executed, but whose slot is still locked.
 #[derive(Debug)]
 pub(super) struct UnfinishedWrite {
-    pub(super) key: Key,
+    pub(super) key: KeyGroup,
     /// The effects to log: those of the last command, and before them those of all other commands.
     pub(super) effects: [Vec<u8>; 2],
     /// The unique number that the commands wrote; `None` if they did not get that far.
-    pub(super) write: Option<u64>,
+    pub(super) write_number: Option<u64>,
     /// The value of `ProcessState::history_number` when the commands began.
-    pub(super) begun_in: u64,
+    pub(super) begun_in_history: u64,
     /// The rest of the client's request and its next step, if the request is not finished.
-    pub(super) rest_of_request: Option<(Box<Request>, NextAttempt)>,
+    pub(super) rest_of_request: Option<(Box<ClientRequest>, NextAttempt)>,
 }
 
 /// The data, the log and the replication state of one process.
-pub(crate) struct ReplicaState {
+pub(crate) struct ProcessState {
     pub(super) data_store: DataStore,
     pub(super) log: Log,
     /// Slots that moved to another node and are being emptied here.
     pub(super) slots_to_empty: SlotsToEmpty,
     /// Slots that this process or its master is importing.
     pub(super) imports: SlotImports,
-    pub(super) running: BTreeMap<u64, UnfinishedWrite>,
-    pub(super) waits: Option<Waits>,
-    pub(super) copies_wanted: CopyWaiters,
-    pub(super) stopping: Option<Shutdown>,
+    pub(super) unfinished_writes: BTreeMap<u64, UnfinishedWrite>,
+    pub(super) blocking_client: Option<BlockingClient>,
+    pub(super) copy_waiters: CopyWaiters,
+    pub(super) shutdown: Option<Shutdown>,
     pub(super) role_changes: VecDeque<RoleChange>,
     /// A role change that has taken effect in the log but is not published yet.
     pub(super) unpublished_change: Option<ReplicationMessage>,
@@ -67,92 +67,92 @@ pub(crate) struct ReplicaState {
     pub(super) follower: Option<Follower>,
     /// The stream segment that is being applied. Until it is finished, the stream is locked.
     pub(super) applying_segment: Option<StreamSegment>,
-    pub(super) load: Option<SnapshotLoad>,
+    pub(super) snapshot_load: Option<SnapshotLoad>,
     /// A snapshot for replicas that is still being written.
     pub(super) snapshot_file: Option<Vec<u8>>,
     pub(super) master_driver: MasterDriver,
     pub(super) peers: BTreeMap<PeerId, ReplicaConnection>,
     pub(super) inbox: DeliveryQueue<ReplicationMessage>,
-    pub(crate) moves: SlotMoves,
+    pub(crate) slot_changes: AnnouncedSlotChanges,
     /// Which replicas this process accepts.
-    pub(crate) copies: ReplicaAdmission,
+    pub(crate) replica_admission: ReplicaAdmission,
     /// Changes whenever a history ends or begins. It is odd between two histories, when writes must not be logged
     /// (`CommitPoint`).
-    pub(super) history: u64,
+    pub(super) history_number: u64,
     /// Whether the node took over at the request of its master.
     pub(crate) has_taken_over: bool,
     /// The RDB file on disk, and the position in the history that it contains.
-    saved: Option<(Vec<u8>, Position)>,
+    saved_rdb: Option<(Vec<u8>, ReplPosition)>,
     /// The append-only file; `None` without `appendonly yes`.
     pub(super) file: Option<DataFile>,
-    pub(super) tick_at: Option<Instant>,
+    pub(super) next_tick_at: Option<Instant>,
 }
 
-impl ReplicaState {
+impl ProcessState {
     pub(super) fn new(random: &mut RandomSource, settings: &Settings, slots: &SlotSet, now: Instant) -> Self {
-        let mut log = Log::new(random.history(), settings.backlog);
+        let mut log = Log::new(random.random_replication_id(), settings.backlog_size);
         log.set_cursor_bound(settings.max_lag);
         Self {
-            data_store: DataStore::empty(slots, settings.clustered),
+            data_store: DataStore::empty(slots, settings.is_cluster_enabled),
             log,
             slots_to_empty: SlotsToEmpty::default(),
             imports: SlotImports::default(),
-            running: BTreeMap::new(),
-            waits: None,
-            copies_wanted: CopyWaiters::default(),
-            stopping: None,
+            unfinished_writes: BTreeMap::new(),
+            blocking_client: None,
+            copy_waiters: CopyWaiters::default(),
+            shutdown: None,
             role_changes: VecDeque::new(),
             unpublished_change: None,
             replica_driver: ReplicaDriver::default(),
             follower: None,
             applying_segment: None,
-            load: None,
+            snapshot_load: None,
             snapshot_file: None,
             master_driver: MasterDriver::new(master_config(settings), now),
             peers: BTreeMap::new(),
             inbox: DeliveryQueue::default(),
-            moves: SlotMoves::default(),
-            copies: ReplicaAdmission::All,
-            history: 0,
+            slot_changes: AnnouncedSlotChanges::default(),
+            replica_admission: ReplicaAdmission::All,
+            history_number: 0,
             has_taken_over: false,
-            saved: None,
+            saved_rdb: None,
             file: None,
-            tick_at: None,
+            next_tick_at: None,
         }
     }
 
     /// Returns the state of the process after a restart. With `keeps_files`, it keeps the files of this process.
-    pub(super) fn restarted(&self, mut fresh: Self, kept: bool) -> Self {
-        fresh.saved = self.saved.clone().filter(|_| kept);
-        if let Some((snapshot, position)) = &fresh.saved {
-            fresh.data_store.load(snapshot);
-            fresh.log.adopt_history(*position);
+    pub(super) fn restarted(&self, mut new_state: Self, keeps_files: bool) -> Self {
+        new_state.saved_rdb = self.saved_rdb.clone().filter(|_| keeps_files);
+        if let Some((snapshot, position)) = &new_state.saved_rdb {
+            new_state.data_store.load(snapshot);
+            new_state.log.adopt_history(*position);
         }
-        fresh
+        new_state
     }
 
     /// Returns whether the history has not changed since `history_number`, so that a write that began then is logged.
-    pub(super) fn is_logged_since(&self, begun_in: u64) -> bool {
-        begun_in == self.history && begun_in.is_multiple_of(2)
+    pub(super) fn is_logged_since(&self, history_number: u64) -> bool {
+        history_number == self.history_number && history_number.is_multiple_of(2)
     }
 
     /// Saves the RDB file, unless the process has an append-only file or the data is not in a consistent state.
-    pub(super) fn save(&mut self) {
+    pub(super) fn save_rdb(&mut self) {
         if self.file.is_none() && self.can_snapshot() && self.log.is_open() {
             let position = self.log.position();
-            self.saved = Some((self.data_store.snapshot(position, ""), position));
+            self.saved_rdb = Some((self.data_store.snapshot(position, ""), position));
         }
     }
 
     /// Returns whether the RDB file covers the log up to `end_offset`.
-    pub(super) fn is_saved_at(&self, end: ReplOffset) -> bool {
-        self.saved.as_ref().is_some_and(|(_, position)| position.offset >= end)
+    pub(super) fn is_saved_at(&self, end_offset: ReplOffset) -> bool {
+        self.saved_rdb.as_ref().is_some_and(|(_, position)| position.offset >= end_offset)
     }
 
     /// Returns whether a snapshot can be taken: no slot is locked, no stream segment is being applied and nothing is
     /// being loaded.
     pub(super) fn can_snapshot(&self) -> bool {
-        self.running.is_empty() && self.applying_segment.is_none() && self.load.is_none()
+        self.unfinished_writes.is_empty() && self.applying_segment.is_none() && self.snapshot_load.is_none()
     }
 
     /// Returns when replica lag must be checked next, by the process's clock; `None` if nothing was logged since the
@@ -163,7 +163,7 @@ impl ReplicaState {
         past.is_none_or(|end| self.offset() != end).then_some(at)
     }
 
-    pub(super) fn position(&self) -> Position {
+    pub(super) fn position(&self) -> ReplPosition {
         self.log.position()
     }
 
@@ -172,9 +172,11 @@ impl ReplicaState {
     }
 
     /// Returns how much of the log is stored on the process's disk.
-    pub(super) fn on_disk(&self) -> OnDisk {
-        let synced = |file: &DataFile| file.synced().map_or(OnDisk::NotYet, OnDisk::UpTo);
-        self.file.as_ref().map_or(OnDisk::AppendOnlyOff, synced)
+    pub(super) fn on_disk(&self) -> DiskProgress {
+        let synced = |file: &DataFile| {
+            file.synced_offset().map_or(DiskProgress::NothingSynced, DiskProgress::SyncedUpTo)
+        };
+        self.file.as_ref().map_or(DiskProgress::Disabled, synced)
     }
 
     /// Returns the offset that the process reports to other nodes.
@@ -204,7 +206,7 @@ impl ReplicaState {
 
     /// Returns since when the link to the master has been down, by the process's clock. `None` if the link is up or the
     /// process is a master.
-    pub(crate) fn down_since(&self) -> Option<Instant> {
+    pub(crate) fn link_down_since(&self) -> Option<Instant> {
         self.replica_driver.replica()?.down_since()
     }
 
@@ -215,14 +217,16 @@ impl ReplicaState {
 
     /// Returns the state of the replication link as the `gossip` state machine needs it: when the last data from the
     /// master arrived, or since when the link has been down.
-    pub(crate) fn source(&self) -> gossip::ReplicationSource {
-        let Some(machine) = self.replica_driver.replica() else { return gossip::ReplicationSource::Never };
+    pub(crate) fn replication_source(&self) -> gossip::ReplicationSource {
+        let Some(machine) = self.replica_driver.replica() else {
+            return gossip::ReplicationSource::NeverSynchronized;
+        };
         match machine.down_since() {
             None => gossip::ReplicationSource::Streaming { last_heard: machine.last_heard() },
             Some(since) if self.replica_driver.has_data(&self.log) => {
                 gossip::ReplicationSource::Lost { since }
             }
-            Some(_) => gossip::ReplicationSource::Never,
+            Some(_) => gossip::ReplicationSource::NeverSynchronized,
         }
     }
 
@@ -232,14 +236,14 @@ impl ReplicaState {
         let mut each = BTreeMap::new();
         for (id, peer) in self.master_driver.master().peers() {
             if let Some(replica) = self.peers.get(&id) {
-                each.insert(replica.host, peer.acknowledged.filter(|_| peer.is_online()));
+                each.insert(replica.host, peer.acknowledged_offset.filter(|_| peer.is_online()));
             }
         }
         each.into_iter().filter_map(|(host, acknowledged)| Some((host, acknowledged?)))
     }
 
     /// Returns all connected replicas, including those that are still synchronizing.
-    pub(crate) fn followers(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn connected_replicas(&self) -> impl Iterator<Item = usize> + '_ {
         self.master_driver.master().peers().filter_map(|(id, _)| Some(self.peers.get(&id)?.host))
     }
 
@@ -254,8 +258,8 @@ impl ReplicaState {
     }
 
     /// Sets or clears a flag of the node.
-    pub(crate) fn set_node_flag(&self, state: NodeFlags, holds: bool) {
-        self.engine().settings.set_node_flag(state, holds);
+    pub(crate) fn set_node_flag(&self, flag: NodeFlags, is_set: bool) {
+        self.engine().settings.set_node_flag(flag, is_set);
     }
 
     pub(super) fn is_loading(&self) -> bool {
@@ -277,17 +281,17 @@ impl ReplicaState {
         &mut self,
         session: &mut Session,
         wall: Millis,
-        unit: &[Words],
-        asking: bool,
+        transaction: &[Words],
+        is_asking: bool,
     ) -> (Option<NextAttempt>, Vec<u8>) {
-        let asking = asking.then(|| vec!["ASKING".to_owned()]);
-        let sent: Vec<Words> = asking.into_iter().chain(unit.iter().cloned()).collect();
+        let asking = is_asking.then(|| vec!["ASKING".to_owned()]);
+        let sent: Vec<Words> = asking.into_iter().chain(transaction.iter().cloned()).collect();
         let (replies, effects) = self.data_store.serve(session, wall, &sent);
         (requests::next_attempt(&replies, sent.len()), effects)
     }
 
     /// Returns the names of a slot's keys.
-    pub(crate) fn names(&self, slot: Slot) -> Vec<Vec<u8>> {
+    pub(crate) fn key_names(&self, slot: Slot) -> Vec<Vec<u8>> {
         self.data_store.key_names(slot.number())
     }
 
@@ -301,23 +305,23 @@ impl ReplicaState {
     }
 
     /// Executes requests that another node sends as a client. Returns the replies and the effects.
-    pub(crate) fn receive(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
-        self.data_store.receive(wall, requests)
+    pub(crate) fn execute_requests(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
+        self.data_store.execute_requests(wall, requests)
     }
 
     /// Deletes a migrated key. Returns the result and the effects.
-    pub(crate) fn release(
+    pub(crate) fn delete_migrated_key(
         &mut self,
         name: &[u8],
         wall: Millis,
         captured: &CapturedKey,
     ) -> (Result<ReleaseResult, CommandError>, Vec<u8>) {
-        self.data_store.release(name, wall, captured)
+        self.data_store.delete_migrated_key(name, wall, captured)
     }
 
     /// Returns whether a command has locked the slot.
-    pub(crate) fn is_locked(&self, key: Key) -> bool {
-        self.running.values().any(|running| running.key == key)
+    pub(crate) fn is_locked(&self, key: KeyGroup) -> bool {
+        self.unfinished_writes.values().any(|running| running.key == key)
     }
 
     /// Returns the replication id of the current history.
@@ -327,17 +331,17 @@ impl ReplicaState {
 
     /// Returns the history of the snapshot that is being loaded, if any.
     pub(crate) fn loading_history(&self) -> Option<ReplId> {
-        self.load.as_ref().map(|load| load.position.id)
+        self.snapshot_load.as_ref().map(|load| load.position.id)
     }
 
     /// Returns the commands that have a slot locked now. After they have ended, every slot has been unlocked at least
     /// once.
-    pub(crate) fn under_way(&self) -> BTreeSet<u64> {
-        self.running.keys().copied().collect()
+    pub(crate) fn running_commands(&self) -> BTreeSet<u64> {
+        self.unfinished_writes.keys().copied().collect()
     }
 
-    pub(crate) fn has_drained(&self, under_way: &BTreeSet<u64>) -> bool {
-        !under_way.iter().any(|write| self.running.contains_key(write))
+    pub(crate) fn has_drained(&self, commands: &BTreeSet<u64>) -> bool {
+        !commands.iter().any(|write| self.unfinished_writes.contains_key(write))
     }
 }
 
@@ -352,6 +356,6 @@ fn master_config(settings: &Settings) -> master::MasterConfig {
         backlog_ttl: Duration::from_secs(3600),
         max_lag: Duration::from_secs(10),
         output_limit: OutputLimit { hard: settings.max_lag, soft: 0, soft_duration: Duration::ZERO },
-        backlog: settings.backlog,
+        backlog_size: settings.backlog_size,
     }
 }

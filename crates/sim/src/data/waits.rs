@@ -2,37 +2,36 @@
 
 use std::fmt::Debug;
 
-use super::Key;
+use super::KeyGroup;
 use super::data_store::marker_key;
 use crate::simulation::Simulation;
 use crate::waiting::WaitingClient;
 use crate::{InjectedBug, clients};
 
 /// The blocking client of a server, and the slot of the keys in its last command.
-pub(super) struct Waits {
+pub(super) struct BlockingClient {
     pub(super) client: WaitingClient,
-    pub(super) key: Key,
+    pub(super) key: KeyGroup,
 }
 
 impl<E: Debug> Simulation<E> {
     /// Lets the client continue or send a blocking command, then checks that it is not blocked in vain.
     pub(super) fn block_client(&mut self, host: usize) {
-        let wall = self.wall_of(host);
-        let slots: Vec<Key> = self.data.slots.iter().map(|slot| slot.number()).collect();
-        let wanted = self.random.percent(20).then(|| self.random.pick(&slots));
+        let wall = self.wall_clock_of(host);
+        let slots: Vec<KeyGroup> = self.data.slots.iter().map(|slot| slot.number()).collect();
+        let wanted = self.random.chance(20).then(|| self.random.pick(&slots));
         let endless = self.has_injected_bug(InjectedBug::MissedWakeups);
         let store = &mut self.data.stores[host];
-        let Waits { mut client, key } = store.waits.take().unwrap_or_else(|| Waits {
-            client: WaitingClient::new(store.data_store.connect()),
-            key: slots[0],
+        let BlockingClient { mut client, key } = store.blocking_client.take().unwrap_or_else(|| {
+            BlockingClient { client: WaitingClient::new(store.data_store.connect()), key: slots[0] }
         });
         let key = if client.is_blocked() { key } else { wanted.unwrap_or(key) };
         let is_free = !store.is_locked(key);
         // Clients of writable replicas do not block, because their commands would make the data differ from the
         // master's.
         let begins = !client.is_blocked() && wanted.is_some() && is_free && !store.allows_local_writes();
-        let (told, effects) = store.data_store.with_databases(|data| match client.is_blocked() {
-            true if is_free && !endless => client.end(data, wall),
+        let (told, effects) = store.data_store.with_executor(|data| match client.is_blocked() {
+            true if is_free && !endless => client.end_wait_if_due(data, wall),
             false if begins => {
                 let wait = clients::blocking_command(marker_key(key), &mut self.random);
                 Some(client.send(data, (0, wall), wait))
@@ -42,7 +41,7 @@ impl<E: Debug> Simulation<E> {
         if client.is_closed() {
             store.data_store.disconnect(&client);
         } else {
-            store.waits = Some(Waits { client, key });
+            store.blocking_client = Some(BlockingClient { client, key });
         }
         if let Some(told) = told {
             self.trace(|| format!("at host {host}: {}", told.escape_debug()));

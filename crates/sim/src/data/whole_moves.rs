@@ -5,24 +5,24 @@ use std::fmt::Debug;
 
 use durability::stream::imports;
 use engine::{CommandOrigin, RemainingKeys, Session};
-use migration::{Establish, SlotsOfCommand};
+use migration::{CommandSlotFinder, EstablishMessage};
 use replication::CursorId;
 
 use super::data_store::slot_of;
-use super::{DataEvent, Key, LOCK_RETRY_INTERVAL, ReplicaState};
+use super::{DataEvent, KeyGroup, LOCK_RETRY_INTERVAL, ProcessState};
 use crate::simulation::Simulation;
 
 /// A command that recreates or changes a key, in RESP.
-pub(crate) type Change = Vec<u8>;
+pub(crate) type EncodedCommand = Vec<u8>;
 
 /// Creates the session in which the target executes commands from the source.
 pub(crate) fn source_session() -> Session {
-    Session::new(0, CommandOrigin::Source, true)
+    Session::new(0, CommandOrigin::SlotMigrationSource, true)
 }
 
-impl ReplicaState {
+impl ProcessState {
     /// Returns the function that finds the slots of a command.
-    pub(crate) fn slots_of_command(&self) -> SlotsOfCommand {
+    pub(crate) fn slots_of_command(&self) -> CommandSlotFinder {
         self.data_store.slots_of_command()
     }
 }
@@ -30,7 +30,11 @@ impl ReplicaState {
 impl<E: Debug> Simulation<E> {
     /// Takes a snapshot of these slots. Returns commands that recreate their keys, and a cursor for later changes.
     /// `None` if a running command or a load makes a consistent snapshot impossible.
-    pub(crate) fn cut_slots(&mut self, host: usize, keys: &[Key]) -> Option<(Vec<Change>, CursorId)> {
+    pub(crate) fn snapshot_slots(
+        &mut self,
+        host: usize,
+        keys: &[KeyGroup],
+    ) -> Option<(Vec<EncodedCommand>, CursorId)> {
         let store = &mut self.data.stores[host];
         if !store.can_snapshot() || !store.log.is_open() {
             return None;
@@ -39,7 +43,7 @@ impl<E: Debug> Simulation<E> {
         store.log.reset_selected_db();
         let end = store.log.position().offset;
         let copies = keys.iter().flat_map(|key| store.data_store.restore_commands(*key)).collect();
-        Some((copies, store.log.add_own_cursor(end)))
+        Some((copies, store.log.add_local_cursor(end)))
     }
 
     /// Returns the number of log bytes after a cursor; `None` if the log no longer contains all of them.
@@ -55,15 +59,15 @@ impl<E: Debug> Simulation<E> {
         Some(bytes)
     }
 
-    pub(crate) fn forget_changes(&mut self, host: usize, cursor: CursorId) {
+    pub(crate) fn remove_cursor(&mut self, host: usize, cursor: CursorId) {
         self.data.stores[host].log.remove_cursor(cursor);
     }
 
     /// Blocks or unblocks writes to these slots.
-    pub(crate) fn hold_slots(&mut self, host: usize, keys: &[Key], are_held: bool) {
+    pub(crate) fn set_slot_writes_blocked(&mut self, host: usize, keys: &[KeyGroup], are_blocked: bool) {
         let engine = self.data.stores[host].engine();
         for slot in keys.iter().map(|key| slot_of(*key)) {
-            if are_held {
+            if are_blocked {
                 engine.pause_slot_writes(slot);
             } else if engine.keyspace.lock(slot).has_paused_writes() {
                 engine.resume_slot_writes(slot);
@@ -72,13 +76,13 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Returns whether no command is running on these slots.
-    pub(crate) fn slots_are_free(&self, host: usize, keys: &[Key]) -> bool {
+    pub(crate) fn are_slots_unlocked(&self, host: usize, keys: &[KeyGroup]) -> bool {
         !keys.iter().any(|key| self.data.stores[host].is_locked(*key))
     }
 
     /// Begins an import after deleting old data in its slots. Returns whether the import could begin, which it cannot
     /// while a command has such a slot locked.
-    pub(crate) fn begin_import(&mut self, host: usize, import: &Establish) -> bool {
+    pub(crate) fn begin_import(&mut self, host: usize, import: &EstablishMessage) -> bool {
         let are_free = import.slots().iter().all(|slot| {
             !self.data.stores[host].is_locked(slot.number())
                 && self.empty_slot_at_once(host, slot) == RemainingKeys::None
@@ -87,34 +91,34 @@ impl<E: Debug> Simulation<E> {
             let store = &mut self.data.stores[host];
             store.imports.start_import(&store.data_store.engine(), import.clone());
             store.log.append_control(&imports::encode_begin(import));
-            self.schedule_stream(host);
+            self.wake_replica_connections(host);
         }
         are_free
     }
 
     /// Returns whether a pause blocks the commands that the source of a migration sends.
     pub(crate) fn is_import_paused(&self, host: usize) -> bool {
-        self.data.stores[host].is_paused(self.wall_of(host))
+        self.data.stores[host].is_paused(self.wall_clock_of(host))
     }
 
     /// Executes commands from the source of a migration and replicates them. Must not be called during a pause. An
     /// error means that a change was not applied.
-    pub(crate) fn take_changes(
+    pub(crate) fn import_changes(
         &mut self,
         host: usize,
         session: &mut Session,
         commands: Vec<u8>,
     ) -> Result<(), String> {
-        let wall = self.wall_of(host);
-        let (taken, effects) = self.data.stores[host].data_store.import(session, wall, commands);
+        let wall = self.wall_clock_of(host);
+        let (taken, effects) = self.data.stores[host].data_store.execute_import(session, wall, commands);
         self.log_effects(host, &effects);
         taken
     }
 
     /// Ends an import. If it succeeded, its data becomes visible; otherwise its data is deleted.
-    pub(crate) fn end_import(&mut self, host: usize, import: &Establish, outcome: Result<(), String>) {
+    pub(crate) fn end_import(&mut self, host: usize, import: &EstablishMessage, outcome: Result<(), String>) {
         let slots: Vec<_> = import.slots().iter().collect();
-        let at = self.process(host);
+        let at = self.process_id(host);
         for slot in slots.into_iter().filter(|_| outcome.is_err()) {
             loop {
                 let (left, effects) = self.data.stores[host].data_store.delete_imported_keys(slot);
@@ -124,7 +128,7 @@ impl<E: Debug> Simulation<E> {
                     RemainingKeys::None => break,
                     RemainingKeys::Paused => {
                         let import = Box::new(import.clone());
-                        let event = DataEvent::Imported { at, import, outcome };
+                        let event = DataEvent::EndImport { process_id: at, import, outcome };
                         return self.schedule_data(self.now + LOCK_RETRY_INTERVAL * 10, event);
                     }
                 }
@@ -134,7 +138,7 @@ impl<E: Debug> Simulation<E> {
         let end = imports::encode_end(&store.engine(), import, &outcome);
         store.log.append_control(&end);
         store.imports.end_import(&store.data_store.engine(), &import.name);
-        self.schedule_stream(host);
+        self.wake_replica_connections(host);
     }
 
     /// After a promotion, drops the imports that the old master had announced.
@@ -147,11 +151,13 @@ impl<E: Debug> Simulation<E> {
     /// Returns a key whose last write differs between two processes, with both values.
     pub(crate) fn differing_key(
         &self,
-        one: usize,
-        other: usize,
-        keys: &[Key],
-    ) -> Option<(Key, [Option<u64>; 2])> {
-        let values = |key: &Key| [one, other].map(|host| self.data.stores[host].data_store.last_write(*key));
+        first_host: usize,
+        second_host: usize,
+        keys: &[KeyGroup],
+    ) -> Option<(KeyGroup, [Option<u64>; 2])> {
+        let values = |key: &KeyGroup| {
+            [first_host, second_host].map(|host| self.data.stores[host].data_store.last_write(*key))
+        };
         keys.iter().map(|key| (*key, values(key))).find(|(_, [one, other])| one != other)
     }
 }

@@ -6,34 +6,37 @@ use engine::{CommandOrigin, RemainingKeys, Session};
 use slot_routing::{Slot, Topology};
 
 use super::data_store::{marker_key, slot_of};
-use super::requests::{NextAttempt, Request};
+use super::requests::{ClientRequest, NextAttempt};
 use super::store::UnfinishedWrite;
-use super::{DataEvent, Key, LOCK_RETRY_INTERVAL};
+use super::{DataEvent, KeyGroup, LOCK_RETRY_INTERVAL};
 use crate::simulation::Simulation;
-use crate::trace::nanos;
+use crate::trace::to_nanos;
 use crate::{InjectedBug, clients};
 
 impl<E: Debug> Simulation<E> {
     /// Starts client writes to some of these keys, each at a random server and at a random time within `micros`
     /// microseconds.
-    pub(crate) fn clients_write(&mut self, keys: impl Iterator<Item = Key>, micros: u64) {
+    pub(crate) fn start_client_writes(&mut self, keys: impl Iterator<Item = KeyGroup>, micros: u64) {
         for key in keys {
-            if !self.random.percent(30) {
+            if !self.random.chance(30) {
                 continue;
             }
             for _ in 0..=self.random.below(2) {
-                let batch =
-                    clients::pipeline_on(marker_key(key), &mut self.random, &mut self.data.values_issued);
-                let request = Box::new(Request::new(key, clients::split_into_transactions(batch)));
-                if let Some(host) = self.any_server() {
-                    let at = self.process(host);
-                    self.data_within(micros, DataEvent::Begin { at, request });
+                let batch = clients::pipeline_with_tag(
+                    marker_key(key),
+                    &mut self.random,
+                    &mut self.data.values_issued,
+                );
+                let request = Box::new(ClientRequest::new(key, clients::split_into_transactions(batch)));
+                if let Some(host) = self.random_server() {
+                    let at = self.process_id(host);
+                    self.schedule_data_within(micros, DataEvent::RequestArrives { process_id: at, request });
                 }
             }
         }
     }
 
-    fn any_server(&mut self) -> Option<usize> {
+    fn random_server(&mut self) -> Option<usize> {
         let serves = |host: &usize| self.processes[*host].is_up && !self.data.stores[*host].is_loading();
         let servers: Vec<usize> = (0..self.data.stores.len()).filter(serves).collect();
         (!servers.is_empty()).then(|| self.random.pick(&servers))
@@ -41,16 +44,19 @@ impl<E: Debug> Simulation<E> {
 
     /// Locks the slot and executes the commands if they are allowed. The slot stays locked until the effects are in the
     /// log.
-    pub(super) fn begin_write(&mut self, host: usize, mut request: Box<Request>) {
-        let (at, key, wall) = (self.process(host), request.key, self.wall_of(host));
+    pub(super) fn begin_write(&mut self, host: usize, mut request: Box<ClientRequest>) {
+        let (at, key, wall) = (self.process_id(host), request.key, self.wall_clock_of(host));
         let clock = self.clock_of(host);
         let store = &mut self.data.stores[host];
         if store.is_locked(key) {
-            return self.schedule_data(self.now + LOCK_RETRY_INTERVAL, DataEvent::Begin { at, request });
+            return self.schedule_data(
+                self.now + LOCK_RETRY_INTERVAL,
+                DataEvent::RequestArrives { process_id: at, request },
+            );
         }
         // As in the node, the lease is checked at the beginning of each event loop iteration.
-        store.engine().check_lease(nanos(clock));
-        let number = self.data.writes + 1;
+        store.engine().check_lease(to_nanos(clock));
+        let number = self.data.write_count + 1;
         let mut last = vec![["SET", marker_key(key), &number.to_string()].map(str::to_owned).to_vec()];
         if store.allows_local_writes() {
             request.transactions.clear();
@@ -61,26 +67,36 @@ impl<E: Debug> Simulation<E> {
         let mut stopped = None;
         while stopped.is_none() && !request.transactions.is_empty() {
             let more;
-            (stopped, more) = store.serve(&mut session, wall, &request.transactions[0], request.asking);
+            (stopped, more) = store.serve(&mut session, wall, &request.transactions[0], request.is_asking);
             effects[0].extend(more);
             if stopped.is_none() {
                 request.transactions.remove(0);
             }
         }
         if stopped.is_none() {
-            (stopped, effects[1]) = store.serve(&mut session, wall, &last, request.asking);
+            (stopped, effects[1]) = store.serve(&mut session, wall, &last, request.is_asking);
         }
         let write = (stopped.is_none() && !store.allows_local_writes()).then_some(number);
-        self.data.writes += u64::from(write.is_some());
+        self.data.write_count += u64::from(write.is_some());
         let rest = stopped.map(|next| (request, next));
         self.data.requests_started += 1;
         let command = self.data.requests_started;
         let store = &mut self.data.stores[host];
-        let begun_in = store.history;
-        store
-            .running
-            .insert(command, UnfinishedWrite { key, effects, write, begun_in, rest_of_request: rest });
-        self.data_within(self.data.settings.command, DataEvent::End { at, command });
+        let begun_in = store.history_number;
+        store.unfinished_writes.insert(
+            command,
+            UnfinishedWrite {
+                key,
+                effects,
+                write_number: write,
+                begun_in_history: begun_in,
+                rest_of_request: rest,
+            },
+        );
+        self.schedule_data_within(
+            self.data.settings.max_command_micros,
+            DataEvent::CommandsEnd { process_id: at, command },
+        );
     }
 
     /// Appends the effects to the log, unlocks the slot and acknowledges the commands. Then the client continues with
@@ -91,8 +107,13 @@ impl<E: Debug> Simulation<E> {
             self.has_injected_bug(InjectedBug::ReplicaLogsClientWrites),
         );
         let store = &mut self.data.stores[host];
-        let Some(UnfinishedWrite { key, effects, write, begun_in, rest_of_request: rest }) =
-            store.running.remove(&command)
+        let Some(UnfinishedWrite {
+            key,
+            effects,
+            write_number: write,
+            begun_in_history: begun_in,
+            rest_of_request: rest,
+        }) = store.unfinished_writes.remove(&command)
         else {
             return;
         };
@@ -103,7 +124,7 @@ impl<E: Debug> Simulation<E> {
             let mut effect = Vec::new();
             resp::encode_request(&mut effect, [&b"DEL"[..], marker_key(key).as_bytes()]);
             store.log.append_stream(stream, &effect);
-            self.schedule_stream(host);
+            self.wake_replica_connections(host);
         }
         let [others, last] = effects;
         let logged = if unlogged { last } else { [others, last].concat() };
@@ -116,7 +137,7 @@ impl<E: Debug> Simulation<E> {
             // With `ReplyAfterDemotion`, the client gets a reply; a correct server closes the connection instead.
             let is_careless = self.has_injected_bug(InjectedBug::ReplyAfterDemotion);
             if is_careless || self.data.stores[host].is_logged_since(begun_in) {
-                self.answer_client(host, key, write);
+                self.reply_to_write(host, key, write);
             }
         }
         if let Some((request, next)) = rest {
@@ -128,35 +149,35 @@ impl<E: Debug> Simulation<E> {
     pub(crate) fn log_effects(&mut self, host: usize, effects: &[u8]) {
         if !effects.is_empty() {
             self.data.stores[host].log.append(0, effects);
-            self.schedule_stream(host);
+            self.wake_replica_connections(host);
         }
     }
 
     /// Redirects a client whose request was not served, or lets it retry at some server.
-    fn retry_elsewhere(&mut self, host: usize, mut request: Box<Request>, next: NextAttempt) {
+    fn retry_elsewhere(&mut self, host: usize, mut request: Box<ClientRequest>, next: NextAttempt) {
         if !request.use_attempt() {
             return;
         }
-        request.asking = matches!(next, NextAttempt::Redirect { asking: true, .. });
+        request.is_asking = matches!(next, NextAttempt::Redirect { asking: true, .. });
         let to = match next {
             NextAttempt::Redirect { address, .. } => {
                 self.data.addresses.iter().position(|known| *known == address)
             }
             NextAttempt::Retry => Some(host),
-            NextAttempt::TryAny => None,
+            NextAttempt::RetryAnywhere => None,
         };
         // There may be no running process at the address to which the client was redirected.
         let to = to.filter(|to| self.processes[*to].is_up);
-        request.asking &= to.is_some();
-        if let Some(to) = to.or_else(|| self.any_server()) {
-            let at = self.process(to);
+        request.is_asking &= to.is_some();
+        if let Some(to) = to.or_else(|| self.random_server()) {
+            let at = self.process_id(to);
             let time = self.random.millis(0, if to == host { 20 } else { 2 });
-            self.schedule_data(self.now + time, DataEvent::Begin { at, request });
+            self.schedule_data(self.now + time, DataEvent::RequestArrives { process_id: at, request });
         }
     }
 
     /// Starts to empty slots that now belong to other nodes.
-    pub(crate) fn release_slots(&mut self, host: usize, keys: &[Key]) {
+    pub(crate) fn start_emptying_slots(&mut self, host: usize, keys: &[KeyGroup]) {
         let slots = keys.iter().map(|key| slot_of(*key)).collect();
         self.data.stores[host].slots_to_empty.insert_all(&slots);
         self.continue_emptying_slots(host);
@@ -164,10 +185,10 @@ impl<E: Debug> Simulation<E> {
 
     /// Deletes more keys of the slots that are being emptied.
     pub(super) fn continue_emptying_slots(&mut self, host: usize) {
-        let at = self.process(host);
+        let at = self.process_id(host);
         for slot in self.data.slots.clone().iter() {
             if self.data.stores[host].slots_to_empty.contains(slot) {
-                self.data_within(3000, DataEvent::Leave { at, key: slot.number() });
+                self.schedule_data_within(3000, DataEvent::EmptySlot { process_id: at, key: slot.number() });
             }
         }
     }
@@ -185,15 +206,16 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Deletes the keys of a slot, unless the node serves the slot again or is a replica.
-    pub(super) fn empty_slot(&mut self, host: usize, key: Key) {
-        let (now, at, slot) = (self.now, self.process(host), slot_of(key));
+    pub(super) fn empty_slot(&mut self, host: usize, key: KeyGroup) {
+        let (now, at, slot) = (self.now, self.process_id(host), slot_of(key));
         if !self.data.stores[host].slots_to_empty.contains(slot) {
             return;
         }
         if self.data.stores[host].is_locked(key)
             || self.empty_slot_at_once(host, slot) == RemainingKeys::Paused
         {
-            return self.schedule_data(now + LOCK_RETRY_INTERVAL * 10, DataEvent::Leave { at, key });
+            return self
+                .schedule_data(now + LOCK_RETRY_INTERVAL * 10, DataEvent::EmptySlot { process_id: at, key });
         }
         self.data.stores[host].slots_to_empty.remove(slot);
     }
@@ -211,12 +233,12 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Deletes expired keys unless the data must not change.
-    pub(super) fn expire(&mut self, host: usize) {
-        let wall = self.wall_of(host);
+    pub(super) fn delete_expired(&mut self, host: usize) {
+        let wall = self.wall_clock_of(host);
         let store = &mut self.data.stores[host];
         // The node's expiry skips locked slots, but the simulated expiry waits until no slot is locked.
         if store.can_snapshot() {
-            let effects = store.data_store.expire(wall);
+            let effects = store.data_store.delete_expired(wall);
             self.log_effects(host, &effects);
         }
     }

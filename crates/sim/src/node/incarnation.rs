@@ -8,20 +8,20 @@ use append_only::{
 use clock::{Instant, Millis};
 use engine::{BackgroundMode, CommandOrigin, EffectLog, NodeFlags, Session};
 use persistence::aof::Manifest;
-use replication::{Log, Position};
+use replication::{Log, ReplPosition};
 use slot_routing::ReplOffset;
 use snapshot_io::SnapshotState;
 
-use super::running::RunningClient;
-use super::watching::Watcher;
+use super::running::PipeliningClient;
+use super::watching::WatchingClient;
 use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, aof_folder};
 use crate::disk::SimDisk;
-use crate::executor::{Executor, QuietLoadHost, nanos};
+use crate::executor::{Executor, LoadCommandForwarder, constant_nanos};
 use crate::waiting::WaitingClient;
 use crate::{RandomSource, clients};
 
 /// The number of log bytes that are retained although nobody needs them.
-const BACKLOG: u64 = 1 << 14;
+const BACKLOG_BYTES: u64 = 1 << 14;
 
 /// The current log, and all bytes that it and its predecessors have contained.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl SharedLog {
         self.0.lock().expect("no run goes on after a panic")
     }
 
-    pub(super) fn end(&self) -> u64 {
+    pub(super) fn end_offset(&self) -> u64 {
         self.lock().log.position().offset.0
     }
 }
@@ -66,25 +66,25 @@ impl EffectLog for SharedLog {
 
 /// The state of a node between its start and its death.
 pub(super) struct RunningNode {
-    pub(super) data: Executor,
+    pub(super) executor: Executor,
     pub(super) log: SharedLog,
-    pub(super) clients: Vec<RunningClient>,
+    pub(super) clients: Vec<PipeliningClient>,
     pub(super) waiters: Vec<WaitingClient>,
-    pub(super) watcher: Watcher,
+    pub(super) watcher: WatchingClient,
     pub(super) aof: SimAofDriver,
     pub(super) writer: AofWriter,
-    pub(super) holds_writes: bool,
-    pub(super) committed: u64,
+    pub(super) delays_replies: bool,
+    pub(super) committed_offset: u64,
     /// The log offsets of writes whose replies are delayed until the next sync.
-    pub(super) waiting: Vec<u64>,
+    pub(super) delayed_replies: Vec<u64>,
 }
 
 /// The files that a node found when it started.
 pub(super) enum FoundData {
     /// There was no append-only file.
-    Nothing,
+    NoFiles,
     /// An append-only file was loaded. Contains the history position of its end if the file records one.
-    Data(Option<Position>),
+    Loaded(Option<ReplPosition>),
 }
 
 impl RunningNode {
@@ -97,28 +97,28 @@ impl RunningNode {
         (now, wall): (Instant, Millis),
         random: &mut RandomSource,
     ) -> Result<(Self, FoundData), String> {
-        let log = SharedLog::new(Log::new(random.history(), BACKLOG), Vec::new());
-        let data = clients::executor(Box::new(log.clone()));
+        let log = SharedLog::new(Log::new(random.random_replication_id(), BACKLOG_BYTES), Vec::new());
+        let data = clients::new_executor(Box::new(log.clone()));
         let background = random.pick(&[BackgroundMode::Unavailable, BackgroundMode::Offloadable]);
         let folder = aof_folder(disk);
         let settings = AofSettings {
-            policy,
-            timestamps: random.percent(50),
+            fsync_policy: policy,
+            has_timestamps: random.chance(50),
             name: AOF_NAME.to_owned(),
             ..AofSettings::default()
         };
-        let manifest = folder.find().map_err(|error| error.to_string())?;
+        let manifest = folder.find_manifest().map_err(|error| error.to_string())?;
         let Some(manifest) = manifest else {
-            log.lock().log.open(random.history());
+            log.lock().log.open(random.random_replication_id());
             let start = StartedFile {
                 executor: FileExecutor::new(folder),
                 settings,
                 manifest: Manifest::default(),
                 position: StartPosition::NextSnapshot,
             };
-            return Ok((Self::new(data, log, start, (now, wall), background), FoundData::Nothing));
+            return Ok((Self::new(data, log, start, (now, wall), background), FoundData::NoFiles));
         };
-        let host = QuietLoadHost::at(wall);
+        let host = LoadCommandForwarder::at(wall);
         let loaded =
             data.loader(&host).run_files(&folder, &manifest, true).map_err(|error| error.to_string())?;
         if let Some(position) = loaded.position {
@@ -128,13 +128,13 @@ impl RunningNode {
             logged.history = history[..len].to_vec();
         }
         let (executor, position) =
-            FileExecutor::open(folder, &manifest, loaded.db).map_err(|error| error.to_string())?;
+            FileExecutor::open(folder, &manifest, loaded.selected_db).map_err(|error| error.to_string())?;
         let start = StartedFile { executor, settings, manifest, position };
         let incarnation = Self::new(data, log, start, (now, wall), background);
         // Writes after the end of the file may have been lost, so the history continues under a new replication id.
-        incarnation.log.lock().log.change_id(random.history());
-        incarnation.data.engine.settings.set_node_flag(NodeFlags::LOADING, false);
-        Ok((incarnation, FoundData::Data(loaded.position)))
+        incarnation.log.lock().log.change_id(random.random_replication_id());
+        incarnation.executor.engine.settings.set_node_flag(NodeFlags::LOADING, false);
+        Ok((incarnation, FoundData::Loaded(loaded.position)))
     }
 
     fn new(
@@ -155,30 +155,30 @@ impl RunningNode {
         let (mut aof, mut actions) = (AofDriver::default(), Vec::new());
         aof.start(start, &mut log.lock().log, now, wall, &mut actions);
         let mut incarnation = Self {
-            data,
+            executor: data,
             log,
-            clients: (1..3).map(|id| RunningClient::new(id, background)).collect(),
-            waiters: (3..5).map(|id| WaitingClient::new(session(id, background))).collect(),
-            watcher: Watcher::new(5, background),
+            clients: (1..3).map(|id| PipeliningClient::new(id, background)).collect(),
+            waiters: (3..5).map(|id| WaitingClient::new(new_session(id, background))).collect(),
+            watcher: WatchingClient::new(5, background),
             aof,
             writer: AofWriter::new(executor),
-            holds_writes: false,
-            committed: 0,
-            waiting: Vec::new(),
+            delays_replies: false,
+            committed_offset: 0,
+            delayed_replies: Vec::new(),
         };
         for action in actions {
-            incarnation.take(&action);
+            incarnation.perform_action(&action);
         }
         incarnation
     }
 
     /// Performs an action that concerns only the node.
-    pub(super) fn take(&mut self, action: &AofAction) {
+    pub(super) fn perform_action(&mut self, action: &AofAction) {
         match action {
-            AofAction::PublishCommitPoint(offset) => self.committed = offset.0,
-            AofAction::HoldReplies(holds) => self.holds_writes = *holds,
+            AofAction::PublishCommitPoint(offset) => self.committed_offset = offset.0,
+            AofAction::HoldReplies(holds) => self.delays_replies = *holds,
             AofAction::WriteErrorChanged(error) => {
-                self.data.engine.settings.set_node_flag(NodeFlags::AOF_FAILED, error.is_some());
+                self.executor.engine.settings.set_node_flag(NodeFlags::AOF_FAILED, error.is_some());
             }
             AofAction::SyncDelayed | AofAction::DeleteHistory(_) | AofAction::RewriteEnded { .. } => {}
         }
@@ -190,17 +190,19 @@ impl RunningNode {
     }
 
     /// Returns a snapshot of the data, and its position in the history.
-    pub(super) fn take_snapshot(&self) -> (SnapshotState, Position) {
+    pub(super) fn take_snapshot(&self) -> (SnapshotState, ReplPosition) {
         let at_cut = || {
             let mut logged = self.log.lock();
             logged.log.reset_selected_db();
             logged.log.position()
         };
-        snapshot_io::take_snapshot(&self.data.engine, nanos, at_cut).0.expect("few snapshots are under way")
+        snapshot_io::take_snapshot(&self.executor.engine, constant_nanos, at_cut)
+            .0
+            .expect("few snapshots are under way")
     }
 }
 
-fn session(id: u64, background: BackgroundMode) -> Session {
+fn new_session(id: u64, background: BackgroundMode) -> Session {
     let mut session = Session::new(id, CommandOrigin::Client, true);
     session.set_background(background);
     session

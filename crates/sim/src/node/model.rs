@@ -7,44 +7,44 @@ use crate::clients;
 use crate::executor::Executor;
 
 /// The data after a prefix of the history has been replayed.
-pub(super) struct Model {
-    data: Executor,
+pub(super) struct ReferenceNode {
+    executor: Executor,
     session: Session,
-    applied: Vec<u8>,
+    applied_history: Vec<u8>,
 }
 
-impl Model {
+impl ReferenceNode {
     pub(super) fn new() -> Self {
         Self {
-            data: clients::executor(Box::new(NoLog)),
+            executor: clients::new_executor(Box::new(NoLog)),
             session: Session::new(0, CommandOrigin::Master, true),
-            applied: Vec::new(),
+            applied_history: Vec::new(),
         }
     }
 
     /// Returns the digest of the data after all of `history` has been replayed.
     pub(super) fn digest(&mut self, history: &[u8], wall: Millis) -> String {
-        if self.follow(history, wall) {
-            self.data.digest(wall)
+        if self.replay(history, wall) {
+            self.executor.digest(wall)
         } else {
             "none, for that is within a command or a transaction".to_owned()
         }
     }
 
     /// Returns the reply to a command after all of `history` has been replayed.
-    pub(super) fn ask(&mut self, history: &[u8], db: u16, wall: Millis, words: &[String]) -> Vec<u8> {
-        if self.follow(history, wall) { self.data.run_command(db, wall, words) } else { Vec::new() }
+    pub(super) fn reply_to(&mut self, history: &[u8], db: u16, wall: Millis, words: &[String]) -> Vec<u8> {
+        if self.replay(history, wall) { self.executor.run_command(db, wall, words) } else { Vec::new() }
     }
 
     /// Replays the part of `history` that has not been replayed yet. Returns `false` if this part ends within a command
     /// or transaction.
-    fn follow(&mut self, history: &[u8], wall: Millis) -> bool {
-        if !history.starts_with(&self.applied) {
+    fn replay(&mut self, history: &[u8], wall: Millis) -> bool {
+        if !history.starts_with(&self.applied_history) {
             *self = Self::new();
         }
-        let more = history[self.applied.len()..].to_vec();
-        self.applied.extend_from_slice(&more);
-        let (ran, _) = self.data.run(&mut self.session, wall, more);
+        let more = history[self.applied_history.len()..].to_vec();
+        self.applied_history.extend_from_slice(&more);
+        let (ran, _) = self.executor.run(&mut self.session, wall, more);
         if !ran.is_complete || self.session.in_transaction() {
             *self = Self::new();
             return false;

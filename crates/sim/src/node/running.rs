@@ -7,19 +7,19 @@ use crate::clients::Words;
 use crate::executor::{ExecutionStop, Executor, RequestProgress, return_from_background};
 
 /// A client that sends pipelines and counts their replies.
-pub(super) struct RunningClient {
+pub(super) struct PipeliningClient {
     session: Session,
     progress: Option<RequestProgress>,
 }
 
 /// The numbers of requests and replies of a finished pipeline.
 #[derive(Debug)]
-pub(super) struct Answered {
-    pub(super) requests: usize,
-    pub(super) replies: usize,
+pub(super) struct PipelineCounts {
+    pub(super) request_count: usize,
+    pub(super) reply_count: usize,
 }
 
-impl RunningClient {
+impl PipeliningClient {
     pub(super) fn new(id: u64, background: BackgroundMode) -> Self {
         let mut session = Session::new(id, CommandOrigin::Client, true);
         session.set_background(background);
@@ -31,9 +31,9 @@ impl RunningClient {
         self.progress.is_some()
     }
 
-    pub(super) fn send(&mut self, batch: &[Words]) {
+    pub(super) fn send(&mut self, commands: &[Words]) {
         let mut request = Vec::new();
-        for words in batch {
+        for words in commands {
             resp::encode_request(&mut request, words.iter().map(String::as_bytes));
         }
         self.progress = Some(RequestProgress::from_buffer(request));
@@ -43,22 +43,25 @@ impl RunningClient {
     /// for the background is dropped.
     pub(super) fn continue_requests(
         &mut self,
-        data: &mut Executor,
+        executor: &mut Executor,
         wall: Millis,
         (alone, loses): (bool, bool),
-    ) -> Option<Answered> {
+    ) -> Option<PipelineCounts> {
         let mut running = self.progress.take()?;
         self.session.set_time_slice_end(if alone { 0 } else { u64::MAX });
-        let stop = data.continue_execution(&mut self.session, wall, &mut running);
+        let stop = executor.continue_execution(&mut self.session, wall, &mut running);
         match stop {
-            ExecutionStop::Ended => {
+            ExecutionStop::Finished => {
                 return_from_background(&mut self.session);
                 let requests = running.batch.len() - running.unanswered_count;
-                return Some(Answered { requests, replies: count(&running.replies) });
+                return Some(PipelineCounts {
+                    request_count: requests,
+                    reply_count: count_replies(&running.replies),
+                });
             }
-            ExecutionStop::Long => {
+            ExecutionStop::NeedsBackground => {
                 self.session.set_background(BackgroundMode::Offloaded(OffloadReason::SlowCommand));
-                running.next += usize::from(loses);
+                running.next_index += usize::from(loses);
             }
             ExecutionStop::TimeSliceOver | ExecutionStop::Paused => return_from_background(&mut self.session),
         }
@@ -68,7 +71,7 @@ impl RunningClient {
 }
 
 /// Returns the number of replies in the buffer.
-fn count(mut replies: &[u8]) -> usize {
+fn count_replies(mut replies: &[u8]) -> usize {
     let mut count = 0;
     while let Ok(Some((_, len))) = resp::parse_value(replies) {
         replies = &replies[len..];

@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 
 use engine::{NoLog, NodeFlags};
 use persistence::{Disk, SnapshotFile};
-use replication::Position;
+use replication::ReplPosition;
 use snapshot_io::SnapshotState;
 
 use super::NodeWorld;
@@ -14,9 +14,9 @@ use super::incarnation::RunningNode;
 use super::invariants::NodeObservation;
 use crate::clients;
 use crate::disk::{OpenFile, SimDisk};
-use crate::executor::QuietLoadHost;
+use crate::executor::LoadCommandForwarder;
 
-const NAME: &str = "dump.rdb";
+const RDB_NAME: &str = "dump.rdb";
 
 /// The RDB file on the disk and its possible contents.
 pub(super) struct Saves {
@@ -33,7 +33,7 @@ impl Saves {
     pub(super) fn new(disk: &SimDisk) -> Self {
         let disk = disk.folder("data/");
         Self {
-            file: SnapshotFile::new(disk.clone(), NAME),
+            file: SnapshotFile::new(disk.clone(), RDB_NAME),
             disk,
             candidates: Vec::new(),
             is_first_complete: false,
@@ -43,14 +43,17 @@ impl Saves {
 
 impl NodeWorld {
     /// Saves all data. With `serves_clients`, other events happen during the save.
-    pub(super) fn save(&mut self, incarnation: &mut RunningNode, serving: bool) {
+    pub(super) fn save(&mut self, incarnation: &mut RunningNode, serves_clients: bool) {
         let (state, at) = incarnation.take_snapshot();
         self.trace(&format!("a save is cut at {}", at.offset));
         let mut history = incarnation.log.lock().history.clone();
         history.truncate(at.offset.0 as usize);
         self.saves.candidates.push(history);
         let last = self.saves.candidates.len() - 1;
-        match self.write_save(incarnation, state, at, serving).and_then(|file| self.saves.file.commit(file)) {
+        match self
+            .write_save(incarnation, state, at, serves_clients)
+            .and_then(|file| self.saves.file.commit(file))
+        {
             Ok(()) => {
                 self.trace("it is done");
                 self.saves.candidates.drain(..last);
@@ -64,11 +67,11 @@ impl NodeWorld {
         &mut self,
         incarnation: &mut RunningNode,
         state: SnapshotState,
-        at: Position,
-        serving: bool,
+        position: ReplPosition,
+        serves_clients: bool,
     ) -> io::Result<OpenFile> {
-        let bytes = self.write_rdb(incarnation, state, at, (false, serving))?;
-        let mut file = self.saves.file.begin_write()?;
+        let bytes = self.write_rdb(incarnation, state, position, (false, serves_clients))?;
+        let mut file = self.saves.file.create_temp_file()?;
         for piece in bytes.chunks(4096) {
             file.write_all(piece)?;
         }
@@ -81,12 +84,12 @@ impl NodeWorld {
         for name in self.saves.file.remove_leftovers() {
             self.trace(&format!("removed {name}"));
         }
-        let found = self.saves.disk.read(NAME).ok().map(|input| {
-            let mut data = clients::executor(Box::new(NoLog));
+        let found = self.saves.disk.read(RDB_NAME).ok().map(|input| {
+            let mut data = clients::new_executor(Box::new(NoLog));
             let len = input.get_ref().len() as u64;
-            let host = QuietLoadHost::at(wall);
+            let host = LoadCommandForwarder::at(wall);
             let loaded = data.loader(&host).replace(input, len, false, || true);
-            let position = snapshot_io::position_of(&loaded.map_err(|error| error.to_string())?);
+            let position = snapshot_io::replication_position(&loaded.map_err(|error| error.to_string())?);
             data.engine.settings.set_node_flag(NodeFlags::LOADING, false);
             let offset = position.map_or(0, |position| position.offset.0);
             Ok((offset, data.digest(wall)))

@@ -8,21 +8,21 @@ use crate::clients::{self, DATABASE_COUNT};
 use crate::executor::Executor;
 
 /// A client that watches a key and then executes a transaction.
-pub(super) struct Watcher {
+pub(super) struct WatchingClient {
     session: Session,
-    watched: Option<WatchedKey>,
+    watched_key: Option<WatchedKey>,
 }
 
 struct WatchedKey {
     key: String,
     value: Vec<u8>,
     /// The offset of the log's end when the client watched the key.
-    end: u64,
+    log_end: u64,
 }
 
 /// A transaction that a client executed after it had watched a key.
 #[derive(Debug)]
-pub(super) struct Executed {
+pub(super) struct WatchedTransaction {
     pub(super) key: String,
     /// Whether the value of the watched key has changed since the client watched the key.
     pub(super) has_changed: bool,
@@ -32,37 +32,37 @@ pub(super) struct Executed {
     pub(super) was_aborted: bool,
 }
 
-impl Watcher {
+impl WatchingClient {
     pub(super) fn new(id: u64, background: BackgroundMode) -> Self {
         let mut session = Session::new(id, CommandOrigin::Client, true);
         session.set_background(background);
-        Self { session, watched: None }
+        Self { session, watched_key: None }
     }
 
     /// Watches a key or, if a key is watched, executes the transaction. `end` is the offset of the log's end. With
     /// `omits_watch`, WATCH is not sent.
-    pub(super) fn step(
+    pub(super) fn watch_or_execute(
         &mut self,
-        data: &mut Executor,
+        executor: &mut Executor,
         (wall, end): (Millis, u64),
         random: &mut RandomSource,
-        forgets: bool,
-    ) -> Option<Executed> {
-        let Some(watched) = self.watched.take() else {
+        omits_watch: bool,
+    ) -> Option<WatchedTransaction> {
+        let Some(watched) = self.watched_key.take() else {
             self.session.select(random.below(DATABASE_COUNT.into()) as u16);
             let key = clients::plain_key(random);
-            if !forgets {
-                data.call(&mut self.session, wall, &["WATCH", &key]);
+            if !omits_watch {
+                executor.call(&mut self.session, wall, &["WATCH", &key]);
             }
-            let value = data.call(&mut self.session, wall, &["GET", &key]);
-            self.watched = Some(WatchedKey { key, value, end });
+            let value = executor.call(&mut self.session, wall, &["GET", &key]);
+            self.watched_key = Some(WatchedKey { key, value, log_end: end });
             return None;
         };
-        let WatchedKey { key, value, end: before } = watched;
-        let changed = data.call(&mut self.session, wall, &["GET", &key]) != value;
-        data.call(&mut self.session, wall, &["MULTI"]);
-        data.call(&mut self.session, wall, &["GET", &key]);
-        let aborted = data.call(&mut self.session, wall, &["EXEC"]).starts_with(b"*-1\r\n");
-        Some(Executed { key, has_changed: changed, is_quiet: before == end, was_aborted: aborted })
+        let WatchedKey { key, value, log_end: before } = watched;
+        let changed = executor.call(&mut self.session, wall, &["GET", &key]) != value;
+        executor.call(&mut self.session, wall, &["MULTI"]);
+        executor.call(&mut self.session, wall, &["GET", &key]);
+        let aborted = executor.call(&mut self.session, wall, &["EXEC"]).starts_with(b"*-1\r\n");
+        Some(WatchedTransaction { key, has_changed: changed, is_quiet: before == end, was_aborted: aborted })
     }
 }

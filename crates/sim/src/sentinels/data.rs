@@ -12,12 +12,12 @@ use super::SentinelWorld;
 use super::server::{PORT, RequestEffect, ServerReplication, Upstream};
 use super::stream::ToClient;
 use crate::InjectedBug;
-use crate::data::{Key, RoleChange};
+use crate::data::{KeyGroup, RoleChange};
 
 /// The value of `empty-master-timeout`, which is longer than any TILT.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The number of key groups to which clients write.
-const KEYS: Key = 6;
+const KEYS: KeyGroup = 6;
 
 /// Returns the slots that clients write to.
 pub(super) fn slots() -> SlotSet {
@@ -96,7 +96,8 @@ impl SentinelWorld {
                 self.simulation.queue_role_change(host, RoleChange::BecomeMaster);
             }
             Some(Some(master)) => {
-                self.simulation.queue_role_change(host, RoleChange::BecomeReplica { master, foreign: false });
+                self.simulation
+                    .queue_role_change(host, RoleChange::BecomeReplica { master, has_foreign_data: false });
             }
             // No host has this address, so the server stays without a link.
             Some(None) => {}
@@ -121,7 +122,7 @@ impl SentinelWorld {
         let replicas = store.replicas().map(|(replica, offset)| (self.ips[replica].clone(), offset.0));
         ServerReplication {
             offset: store.failover_offset().0,
-            down_secs: store.down_since().map(|since| now.since(since).as_secs()),
+            down_secs: store.link_down_since().map(|since| now.since(since).as_secs()),
             replicas: replicas.collect(),
         }
     }
@@ -139,7 +140,7 @@ impl SentinelWorld {
         }
         server.empty_master = Some(EmptyMaster::new(followers, now, TIMEOUT));
         let store = &mut self.simulation.data.stores[host];
-        store.copies = ReplicaAdmission::None;
+        store.replica_admission = ReplicaAdmission::None;
         store.set_node_flag(NodeFlags::EMPTY_MASTER, true);
         self.simulation.trace(|| format!("server {host} has lost its data and waits"));
     }
@@ -148,7 +149,7 @@ impl SentinelWorld {
         if self.server(host).empty_master.take().is_some() {
             self.simulation.trace(|| format!("server {host} waits no longer"));
             let store = &mut self.simulation.data.stores[host];
-            store.copies = ReplicaAdmission::All;
+            store.replica_admission = ReplicaAdmission::All;
             store.set_node_flag(NodeFlags::EMPTY_MASTER, false);
         }
     }
@@ -167,12 +168,12 @@ impl SentinelWorld {
 
     pub(super) fn record_followers_of(&mut self, host: usize) {
         let now = self.simulation.now;
-        let followers = self.simulation.data.stores[host].followers();
+        let followers = self.simulation.data.stores[host].connected_replicas();
         let replicas: Vec<_> = followers.map(|replica| (self.ips[replica].clone(), PORT)).collect();
         let history = self.simulation.data.stores[host].history();
         let server = self.server(host);
         match &server.empty_master {
-            Some(empty) if empty.is_over(now) => {
+            Some(empty) if empty.has_timed_out(now) => {
                 // The sentinels considered the master down until the end, and by their rules no replica could be
                 // promoted.
                 let forgiven = empty.is_down_to_sentinels();
@@ -184,7 +185,8 @@ impl SentinelWorld {
             Some(_) => {}
             None => {
                 let leads = server.upstream.is_none();
-                let kept = server.replica_recorder.update_recorded(now, leads.then_some(replicas), TIMEOUT);
+                let kept =
+                    server.replica_recorder.update_recorded_replicas(now, leads.then_some(replicas), TIMEOUT);
                 if let Some(replicas) = kept.map(<[_]>::to_vec) {
                     let own = server.replica_recorder.own_address().cloned();
                     server.followers = Some(RecordedReplicas { history, own_address: own, replicas });
@@ -198,7 +200,7 @@ impl SentinelWorld {
         self.record_takeovers();
         self.record_followers();
         if self.simulation.clients_still_write() {
-            self.simulation.clients_write(0..KEYS, 50_000);
+            self.simulation.start_client_writes(0..KEYS, 50_000);
         }
         self.simulation.run_maintenance();
         while let Some(host) = self.simulation.take_finished_shutdown() {

@@ -70,9 +70,9 @@ impl Disk {
     pub(super) fn fail(&mut self, random: &mut RandomSource) {
         match &self.pending {
             Some((FileWrite::AppendJournal(_), _)) => self.tear(random),
-            Some((FileWrite::ReplaceJournal(_), _)) if random.percent(50) => _ = self.finish(),
+            Some((FileWrite::ReplaceJournal(_), _)) if random.chance(50) => _ = self.finish(),
             Some((FileWrite::Config(_), _)) => {
-                if random.percent(50) {
+                if random.chance(50) {
                     self.finish();
                 }
                 self.config_is_lost = true;
@@ -85,7 +85,7 @@ impl Disk {
     /// Cuts the power; a part of the unsynced bytes survives.
     pub(super) fn crash(&mut self, random: &mut RandomSource) {
         match &self.pending {
-            Some((FileWrite::ReplaceJournal(_) | FileWrite::Config(_), _)) if random.percent(50) => {
+            Some((FileWrite::ReplaceJournal(_) | FileWrite::Config(_), _)) if random.chance(50) => {
                 self.finish();
             }
             _ => self.tear(random),
@@ -118,7 +118,7 @@ pub(super) fn ballots(write: &FileWrite) -> Vec<(u64, u64)> {
             records.iter().flat_map(|record| &record.changes).filter_map(of_change).collect()
         }
         FileWrite::ReplaceJournal(groups) => {
-            groups.values().map(|saved| (saved.term.0, saved.vote)).collect()
+            groups.values().map(|saved| (saved.term.0, saved.voted_for)).collect()
         }
         FileWrite::Config(_) => Vec::new(),
     }
@@ -136,7 +136,7 @@ fn without_votes(write: FileWrite) -> FileWrite {
             FileWrite::AppendJournal(records)
         }
         FileWrite::ReplaceJournal(mut groups) => {
-            groups.values_mut().for_each(|saved| saved.vote = 0);
+            groups.values_mut().for_each(|saved| saved.voted_for = 0);
             FileWrite::ReplaceJournal(groups)
         }
         config @ FileWrite::Config(_) => config,

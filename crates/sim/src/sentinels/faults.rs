@@ -22,7 +22,7 @@ impl SentinelWorld {
             // Failures of the master cause failovers, so they are the most frequent fault.
             0..25 => {
                 let master = self.current_master();
-                if self.simulation.random.percent(60) {
+                if self.simulation.random.chance(60) {
                     self.crash(master, 50, 6000);
                 } else {
                     self.freeze(master);
@@ -30,7 +30,7 @@ impl SentinelWorld {
             }
             25..35 => {
                 let server = self.simulation.random.pick(&servers);
-                if self.simulation.random.percent(70) {
+                if self.simulation.random.chance(70) {
                     self.crash(server, 50, 6000);
                 } else {
                     self.simulation.begin_shutdown(server);
@@ -54,7 +54,7 @@ impl SentinelWorld {
             }
             86..92 => {
                 let host = self.simulation.random.below(self.ips.len());
-                self.simulation.processes[host].slow = self.simulation.random.millis(0, 150);
+                self.simulation.processes[host].extra_latency = self.simulation.random.millis(0, 150);
             }
             _ => self.operate(),
         }
@@ -84,7 +84,7 @@ impl SentinelWorld {
             return;
         }
         self.simulation.trace(|| format!("host {host} crashes"));
-        let kept = self.simulation.random.percent(60);
+        let kept = self.simulation.random.chance(60);
         self.end_process(host, kept, (shortest, longest));
     }
 
@@ -100,7 +100,7 @@ impl SentinelWorld {
             self.record_followers_of(host);
         }
         self.simulation.kill(host, true);
-        let loses_disk = self.simulation.disks_lost == 0 && self.simulation.random.percent(10);
+        let loses_disk = self.simulation.disks_lost == 0 && self.simulation.random.chance(10);
         let fresh = first_config(self.hosts_of(true).len(), self.simulation.plan.injected_bug);
         if let Some(sentinel) = self.sentinels.get_mut(host) {
             sentinel.sentinel = None;
@@ -111,7 +111,7 @@ impl SentinelWorld {
             }
         }
         self.break_streams(host);
-        self.simulation.end_data(host, kept, true);
+        self.simulation.end_process_data(host, kept, true);
         self.simulation.schedule_restart(host, shortest, longest);
     }
 
@@ -126,7 +126,7 @@ impl SentinelWorld {
         server.restart(run_id);
         let upstream = server.upstream.clone();
         self.follow(host, upstream);
-        self.simulation.begin_data(host);
+        self.simulation.start_process_data(host);
         self.wait_if_empty(host);
     }
 
@@ -136,7 +136,7 @@ impl SentinelWorld {
 
     /// Performs an operator action at a sentinel, or starts a handover at the master.
     fn operate(&mut self) {
-        if self.simulation.random.percent(25) {
+        if self.simulation.random.chance(25) {
             return self.hand_over_past_sentinels();
         }
         let sentinels = self.hosts_of(true);
@@ -170,7 +170,7 @@ impl SentinelWorld {
             let target = Some((self.ips[to].clone(), PORT));
             let timeout =
                 self.simulation.random.pick(&[None, Some(300), Some(3000)]).map(Duration::from_millis);
-            let force = timeout.is_some() && self.simulation.random.percent(30);
+            let force = timeout.is_some() && self.simulation.random.chance(30);
             // The handover may be refused, which changes nothing.
             let _ = self.begin_handover(master, HandoverCommand::Start { target, force, timeout });
         }

@@ -20,7 +20,7 @@ impl SentinelWorld {
         let named = |replica: usize| ((self.ips[replica].clone(), PORT), online.contains(&replica));
         let situation = HandoverContext {
             is_replica: store.upstream().is_some(),
-            replicas: store.followers().map(named).collect(),
+            replicas: store.connected_replicas().map(named).collect(),
         };
         self.simulation.trace(|| format!("server {host} hears: FAILOVER, {word:?}"));
         let (now, mut actions) = (self.simulation.clock_of(host), Vec::new());
@@ -39,7 +39,7 @@ impl SentinelWorld {
                 || self.simulation.plan.injected_bug == Some(InjectedBug::SkippedDrain))
         {
             self.server(host).commands_before_hold = None;
-            inputs.push(HandoverEvent::WritesHeld);
+            inputs.push(HandoverEvent::WritesPaused);
         }
         let store = &self.simulation.data.stores[host];
         let has_all = store.replicas().filter(|(_, acknowledged)| *acknowledged >= store.offset());
@@ -90,13 +90,13 @@ impl SentinelWorld {
         for action in actions {
             self.simulation.trace(|| format!("server {host}: {action:?}"));
             match action {
-                HandoverAction::HoldWrites(longest) => {
+                HandoverAction::PauseWrites(longest) => {
                     let until = self.simulation.clock_of(host) + longest;
                     self.simulation.pause_writes(host, PausePurpose::Failover, Some(until));
-                    let under_way = self.simulation.data.stores[host].under_way();
+                    let under_way = self.simulation.data.stores[host].running_commands();
                     self.server(host).commands_before_hold = Some(under_way);
                 }
-                HandoverAction::AskForAcknowledgements => self.simulation.ask_for_acknowledgements(host),
+                HandoverAction::AskForAcknowledgements => self.simulation.request_acknowledgements(host),
                 HandoverAction::Follow((ip, port)) => {
                     if let Some(to) = self.find(&ip) {
                         self.server(host).upstream = Some((ip, port));

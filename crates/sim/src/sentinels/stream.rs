@@ -83,9 +83,9 @@ impl SentinelWorld {
     pub(super) fn send(&mut self, host: usize, link: LinkId, mut request: Vec<Vec<u8>>) {
         let Some(&conn) = self.sentinel(host).links.get(&link) else { return };
         let Some(server) = self.streams.get(&conn).map(|stream| stream.server) else { return };
-        if request.len() == 4 && request[1] == b"RAFT" && !self.simulation.healed {
+        if request.len() == 4 && request[1] == b"RAFT" && !self.simulation.is_healed {
             let fate = self.simulation.random.below(100);
-            if fate < 15 && !self.simulation.is_cut(host, server) {
+            if fate < 15 && !self.simulation.is_blocked(host, server) {
                 // The message is duplicated or delayed.
                 let at = self.simulation.now + self.simulation.latency(host, server) * 3;
                 self.simulation
@@ -120,7 +120,7 @@ impl SentinelWorld {
             let Some(stream) = self.streams.get_mut(&conn) else { return };
             let request = match stream.to_server.next(now, blocked_for) {
                 DeliveryPoll::Empty => return,
-                DeliveryPoll::Later(at) => {
+                DeliveryPoll::RetryAt(at) => {
                     return self.simulation.schedule_at(at, SentinelSimEvent::ToServer { conn });
                 }
                 DeliveryPoll::Item(request) => request,
@@ -140,7 +140,7 @@ impl SentinelWorld {
             let Some(stream) = self.streams.get_mut(&conn) else { return };
             let item = match stream.to_client.next(now, blocked_for) {
                 DeliveryPoll::Empty => return,
-                DeliveryPoll::Later(at) => {
+                DeliveryPoll::RetryAt(at) => {
                     return self.simulation.schedule_at(at, SentinelSimEvent::ToClient { conn });
                 }
                 DeliveryPoll::Item(item) => item,
@@ -192,7 +192,7 @@ impl SentinelWorld {
 
     /// Returns when to retry if a partition holds the data back.
     fn retry_time(&self, from: usize, to: usize) -> Option<Duration> {
-        (self.simulation.is_cut(from, to) || !self.simulation.is_running(to)).then_some(RETRANSMIT)
+        (self.simulation.is_blocked(from, to) || !self.simulation.is_running(to)).then_some(RETRANSMIT)
     }
 
     /// Breaks the connections of a process that has ended. Its peers notice if the network permits.

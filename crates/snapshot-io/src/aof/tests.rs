@@ -1,8 +1,8 @@
-use engine::{Commands, Engine, NoLog};
+use engine::{CommandSet, Engine, NoLog};
 use keyspace::Keyspace;
 
 use super::*;
-use crate::testing::IgnoringHost;
+use crate::testing::NoopHost;
 
 /// The commands of the test file, each with the number of keys that a file ending after that command loads.
 const COMMANDS: [(&[&str], usize); 8] = [
@@ -19,7 +19,7 @@ const ANNOTATION: &[u8] = b"#TS:1700000000\r\n";
 
 /// Builds the test file. Also returns each offset at which commands and transactions are complete, with the number of
 /// keys at that point.
-fn file() -> (Vec<u8>, Vec<(usize, usize)>) {
+fn build_file() -> (Vec<u8>, Vec<(usize, usize)>) {
     let (mut bytes, mut ends) = (Vec::new(), vec![(0, 0)]);
     for (words, keys) in COMMANDS {
         resp::encode_request(&mut bytes, words.iter().map(|word| word.as_bytes()));
@@ -37,12 +37,12 @@ fn file() -> (Vec<u8>, Vec<(usize, usize)>) {
 
 struct Fixture {
     engine: Engine,
-    commands: Commands,
+    commands: CommandSet,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let commands = Commands::new(::commands::for_server());
+        let commands = CommandSet::new(::commands::server_registry());
         let catalogue = commands.registry().catalogue();
         let engine = Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(NoLog));
         Self { engine, commands }
@@ -55,12 +55,12 @@ impl Fixture {
     }
 
     /// Loads a file with this content. Returns the offset up to which it is complete, and the replication position.
-    fn load_to_position(&self, bytes: &[u8]) -> (Result<u64, ReplayError>, Option<Position>) {
+    fn load_to_position(&self, bytes: &[u8]) -> (Result<u64, ReplayError>, Option<ReplPosition>) {
         let Self { engine, commands } = self;
-        let host = &IgnoringHost;
+        let host = &NoopHost;
         let loader =
-            Loader { engine, commands, threads: 1, verify_checksum: true, max_deletion_bytes: 0, host };
-        clear(engine);
+            Loader { engine, commands, store_threads: 1, verify_checksum: true, max_deletion_bytes: 0, host };
+        clear_for_loading(engine);
         let mut session = Session::new(0, CommandOrigin::Master, true);
         let mut replay = ReplayState::default();
         let outcome = loader.run_commands(&mut session, bytes, 0, &mut replay);
@@ -69,9 +69,9 @@ impl Fixture {
 }
 
 #[test]
-fn torn_file_is_complete_up_to_its_last_command() {
+fn truncated_file_is_complete_up_to_its_last_command() {
     let fixture = Fixture::new();
-    let (bytes, ends) = file();
+    let (bytes, ends) = build_file();
     for len in 0..=bytes.len() {
         let (end, keys) = *ends.iter().rfind(|(end, _)| *end <= len).unwrap();
         let (outcome, loaded) = fixture.load(&bytes[..len]);
@@ -82,9 +82,9 @@ fn torn_file_is_complete_up_to_its_last_command() {
 }
 
 #[test]
-fn corrupt_byte_gives_error_with_offset_or_other_command() {
+fn corrupt_byte_gives_error_or_different_command() {
     let fixture = Fixture::new();
-    let (bytes, _) = file();
+    let (bytes, _) = build_file();
     for at in 0..bytes.len() {
         for wrong in [0, b'*', b'$', b'\n', b'9', b'-', bytes[at] ^ 0x55] {
             let mut changed = bytes.clone();
@@ -99,10 +99,10 @@ fn corrupt_byte_gives_error_with_offset_or_other_command() {
 /// A server is killed while writing a transaction and restarts. The next annotation that it writes must match the
 /// replication position at which the truncated file ends.
 #[test]
-fn torn_transaction_resets_position_to_truncation_point() {
+fn incomplete_transaction_resets_position_to_truncation_point() {
     let fixture = Fixture::new();
     let annotation = format!("#REPL:{} 100\r\n", "a".repeat(40));
-    let (bytes, ends) = file();
+    let (bytes, ends) = build_file();
     let end_of_first = bytes.windows(ANNOTATION.len()).position(|some| some == ANNOTATION).unwrap();
     for len in 0..=end_of_first {
         let (end, _) = *ends.iter().rfind(|(end, _)| *end <= len).unwrap();
@@ -116,7 +116,7 @@ fn torn_transaction_resets_position_to_truncation_point() {
 /// As in Valkey, an unknown command aborts the load: a server with other commands wrote the file, so the effect of the
 /// following commands would not be certain.
 #[test]
-fn unknown_command_stops_the_load_with_its_offset() {
+fn unknown_command_aborts_the_load() {
     let fixture = Fixture::new();
     let set = |value: &str| request(&["SET", "key", value]);
     let before = [set("1"), request(&["MULTI"]), set("2"), request(&["EXEC"]), set("3")].concat();
@@ -155,11 +155,11 @@ fn request(words: &[&str]) -> Vec<u8> {
 #[test]
 fn empty_collections_are_skipped_and_counted() {
     let fixture = Fixture::new();
-    let host = &IgnoringHost;
+    let host = &NoopHost;
     let loader = Loader {
         engine: &fixture.engine,
         commands: &fixture.commands,
-        threads: 2,
+        store_threads: 2,
         verify_checksum: true,
         max_deletion_bytes: 0,
         host,

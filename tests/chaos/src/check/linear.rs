@@ -15,7 +15,7 @@ const MAX_STATES: usize = 2_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum RegisterState {
     /// Any value, because a write before the segment may have been lost.
-    Any,
+    AnyValue,
     Value(Option<u64>),
 }
 
@@ -27,7 +27,7 @@ pub(super) fn check(input: &CheckInput<'_>, findings: &mut CheckerFindings) {
     for (key, ops) in keys {
         check_invented_values(key, &ops, findings);
         for (first, segment) in split_at_disturbances(input, &ops) {
-            let state = if first { RegisterState::Value(None) } else { RegisterState::Any };
+            let state = if first { RegisterState::Value(None) } else { RegisterState::AnyValue };
             match is_linearizable(&segment, state) {
                 Some(true) => {}
                 Some(false) => findings.add_violation(format!(
@@ -51,8 +51,8 @@ fn check_invented_values(key: &str, ops: &[&Operation], findings: &mut CheckerFi
     }
 }
 
-/// Splits the operations at disturbances. Each segment includes earlier operations that may still
-/// take effect; the flag marks the first segment.
+/// Splits the operations at disturbances. Each segment also includes earlier operations that may still take effect; the
+/// flag marks the first segment.
 fn split_at_disturbances<'a>(
     input: &CheckInput<'_>,
     ops: &[&'a Operation],
@@ -118,7 +118,7 @@ fn is_linearizable(ops: &[&Operation], initial: RegisterState) -> Option<bool> {
 fn apply_op(op: &Operation, state: RegisterState) -> Option<RegisterState> {
     match (op.written, state) {
         (Some(value), _) => Some(RegisterState::Value(Some(value))),
-        (None, RegisterState::Any) => Some(RegisterState::Value(op.read)),
+        (None, RegisterState::AnyValue) => Some(RegisterState::Value(op.read)),
         (None, RegisterState::Value(value)) => (value == op.read || !is_acknowledged(op)).then_some(state),
     }
 }
@@ -128,12 +128,12 @@ mod tests {
     use super::*;
     use crate::check::tests::{acknowledged_op, unknown_op};
 
-    fn set_op(value: u64, from: u64, to: u64) -> Operation {
-        Operation { written: Some(value), ..acknowledged_op("register", "set", from, to) }
+    fn set_op(value: u64, invoked: u64, completed: u64) -> Operation {
+        Operation { written: Some(value), ..acknowledged_op("register", "set", invoked, completed) }
     }
 
-    fn get_op(value: u64, from: u64, to: u64) -> Operation {
-        Operation { read: Some(value), ..acknowledged_op("register", "get", from, to) }
+    fn get_op(value: u64, invoked: u64, completed: u64) -> Operation {
+        Operation { read: Some(value), ..acknowledged_op("register", "get", invoked, completed) }
     }
 
     fn is_explained(ops: &[Operation]) -> bool {

@@ -56,7 +56,7 @@ fn check_counter(
     }
     let acknowledged = ops.iter().filter(|op| is_acknowledged(op)).count();
     let missing = (acknowledged as u64).saturating_sub(value) as usize;
-    // If an increment is missing, so are the increments whose replies exceed the final value.
+    // If an increment was lost, so were the increments whose replies exceed the final value.
     let mut past: Vec<&&Operation> =
         ops.iter().filter(|op| op.read.is_some_and(|number| number > value)).collect();
     past.sort_by_key(|op| std::cmp::Reverse(op.read));

@@ -11,11 +11,16 @@ const TIMEOUTS: Timeouts = Timeouts {
     tolerance: Duration::from_millis(500),
 };
 
-fn at_second(millis: u64) -> Duration {
+fn run_time(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-pub(super) fn acknowledged_op(workload: &'static str, verb: &'static str, from: u64, to: u64) -> Operation {
+pub(super) fn acknowledged_op(
+    workload: &'static str,
+    verb: &'static str,
+    invoked: u64,
+    completed: u64,
+) -> Operation {
     Operation {
         workload,
         client: 0,
@@ -23,8 +28,8 @@ pub(super) fn acknowledged_op(workload: &'static str, verb: &'static str, from: 
         verb,
         written: None,
         read: None,
-        invoked: at_second(from),
-        completed: at_second(to),
+        invoked: run_time(invoked),
+        completed: run_time(completed),
         node: 0,
         outcome: OpOutcome::Acknowledged,
         confirmed: false,
@@ -32,16 +37,21 @@ pub(super) fn acknowledged_op(workload: &'static str, verb: &'static str, from: 
     }
 }
 
-pub(super) fn unknown_op(workload: &'static str, verb: &'static str, from: u64, to: u64) -> Operation {
-    Operation { outcome: OpOutcome::Unknown, ..acknowledged_op(workload, verb, from, to) }
+pub(super) fn unknown_op(
+    workload: &'static str,
+    verb: &'static str,
+    invoked: u64,
+    completed: u64,
+) -> Operation {
+    Operation { outcome: OpOutcome::Unknown, ..acknowledged_op(workload, verb, invoked, completed) }
 }
 
-fn add_operation(workload: &'static str, element: u64, when: u64) -> Operation {
-    Operation { written: Some(element), ..acknowledged_op(workload, "add", when, when + 1) }
+fn add_operation(workload: &'static str, element: u64, invoked: u64) -> Operation {
+    Operation { written: Some(element), ..acknowledged_op(workload, "add", invoked, invoked + 1) }
 }
 
 fn injected_fault(fault: FaultKind, node: usize, begin: u64, end: u64) -> InjectedFault {
-    let (begin, end) = (at_second(begin), at_second(end));
+    let (begin, end) = (run_time(begin), run_time(end));
     InjectedFault { fault, nodes: vec![node], begin, in_effect: begin, end }
 }
 
@@ -50,8 +60,8 @@ fn failover_timeline(fault: FaultKind, begin: u64, end: u64) -> Timeline {
     Timeline {
         faults: vec![injected_fault(fault, 0, begin, end)],
         master_periods: vec![
-            MasterPeriod { node: 0, since: at_second(0), until: at_second(begin) },
-            MasterPeriod { node: 3, since: at_second(begin + 1000), until: at_second(60_000) },
+            MasterPeriod { node: 0, since: run_time(0), until: run_time(begin) },
+            MasterPeriod { node: 3, since: run_time(begin + 1000), until: run_time(60_000) },
         ],
         shards: 3,
         ..Timeline::default()
@@ -69,7 +79,7 @@ fn run_checkers(
     check(&CheckInput { ops, final_data: &final_data, timeline, timeouts: TIMEOUTS })
 }
 
-fn violation_count(ops: &[Operation], workload: &'static str, elements: &[u64], timeline: &Timeline) -> bool {
+fn has_violations(ops: &[Operation], workload: &'static str, elements: &[u64], timeline: &Timeline) -> bool {
     !run_checkers(ops, workload, elements, timeline).violations.is_empty()
 }
 
@@ -82,17 +92,20 @@ fn kill_explains_loss_of_last_write() {
         &[1],
         &timeline,
     );
-    assert_eq!((findings.violations.len(), findings.explained["set"], findings.lost), (0, 1, 1));
+    assert_eq!(
+        (findings.violations.len(), findings.explained_losses["set"], findings.lost_writes),
+        (0, 1, 1)
+    );
     let findings =
         run_checkers(&[add_operation("set", 1, 1000), add_operation("set", 2, 9_990)], "set", &[], &timeline);
-    assert_eq!((findings.violations.len(), findings.lost), (1, 2), "with a reason or without");
+    assert_eq!((findings.violations.len(), findings.lost_writes), (1, 2), "with a reason or without");
 }
 
 #[test]
-fn finds_range_skipped_by_replica() {
+fn checker_finds_range_skipped_by_replica() {
     let timeline = failover_timeline(FaultKind::Kill, 10_000, 14_000);
     assert!(
-        violation_count(
+        has_violations(
             &[add_operation("set", 1, 1000), add_operation("set", 2, 9_990)],
             "set",
             &[2],
@@ -101,57 +114,57 @@ fn finds_range_skipped_by_replica() {
         "long before"
     );
     assert!(
-        violation_count(&[add_operation("set", 1, 1000)], "set", &[], &Timeline::default()),
+        has_violations(&[add_operation("set", 1, 1000)], "set", &[], &Timeline::default()),
         "nothing happened"
     );
 }
 
 #[test]
-fn finds_deposed_master_accepting_writes() {
+fn checker_finds_deposed_master_accepting_writes() {
     let timeline = failover_timeline(FaultKind::Isolate, 10_000, 18_000);
     assert!(
-        !violation_count(&[add_operation("set", 1, 11_500)], "set", &[], &timeline),
+        !has_violations(&[add_operation("set", 1, 11_500)], "set", &[], &timeline),
         "it could not know yet"
     );
-    assert!(violation_count(&[add_operation("set", 1, 13_000)], "set", &[], &timeline), "it had to");
+    assert!(has_violations(&[add_operation("set", 1, 13_000)], "set", &[], &timeline), "it had to");
 }
 
 #[test]
 fn machine_stall_explains_loss_like_a_partition() {
     let timeline = failover_timeline(FaultKind::Stall, 10_000, 10_300);
     assert!(
-        !violation_count(&[add_operation("set", 1, 10_350)], "set", &[], &timeline),
+        !has_violations(&[add_operation("set", 1, 10_350)], "set", &[], &timeline),
         "nobody could know yet"
     );
-    assert!(violation_count(&[add_operation("set", 1, 13_000)], "set", &[], &timeline), "it had to");
+    assert!(has_violations(&[add_operation("set", 1, 13_000)], "set", &[], &timeline), "it had to");
 }
 
 #[test]
-fn finds_resumed_master_accepting_writes() {
+fn checker_finds_resumed_master_accepting_writes() {
     let timeline = failover_timeline(FaultKind::Freeze, 10_000, 15_000);
-    assert!(violation_count(&[add_operation("set", 1, 15_010)], "set", &[], &timeline));
+    assert!(has_violations(&[add_operation("set", 1, 15_010)], "set", &[], &timeline));
 }
 
 #[test]
 fn planned_failover_explains_no_loss() {
     let timeline = failover_timeline(FaultKind::Failover, 10_000, 10_000);
-    assert!(violation_count(&[add_operation("set", 1, 9_999)], "set", &[], &timeline));
+    assert!(has_violations(&[add_operation("set", 1, 9_999)], "set", &[], &timeline));
 }
 
 #[test]
 fn confirmed_write_must_not_be_lost() {
     let timeline = failover_timeline(FaultKind::Kill, 10_000, 14_000);
     let op = Operation { confirmed: true, ..add_operation("confirmed", 1, 9_990) };
-    assert!(violation_count(&[op], "confirmed", &[], &timeline));
+    assert!(has_violations(&[op], "confirmed", &[], &timeline));
 }
 
 #[test]
-fn finds_invented_and_duplicate_elements() {
+fn checker_finds_invented_and_duplicate_elements() {
     let (ops, quiet) = ([add_operation("list", 1, 0), add_operation("list", 2, 5)], Timeline::default());
-    assert!(!violation_count(&ops, "list", &[1, 2], &quiet));
-    assert!(violation_count(&ops, "list", &[1, 2, 3], &quiet), "invented");
-    assert!(violation_count(&ops, "list", &[1, 2, 2], &quiet), "twice");
-    assert!(violation_count(&ops, "list", &[2, 1], &quiet), "in another order");
+    assert!(!has_violations(&ops, "list", &[1, 2], &quiet));
+    assert!(has_violations(&ops, "list", &[1, 2, 3], &quiet), "invented");
+    assert!(has_violations(&ops, "list", &[1, 2, 2], &quiet), "twice");
+    assert!(has_violations(&ops, "list", &[2, 1], &quiet), "in another order");
 }
 
 #[test]
@@ -159,11 +172,11 @@ fn element_is_delivered_once() {
     let pop =
         |element, when| Operation { read: Some(element), ..acknowledged_op("queue", "pop", when, when + 1) };
     let (quiet, ops) = (Timeline::default(), [add_operation("queue", 1, 0), pop(1, 5), pop(1, 9)]);
-    assert!(!violation_count(&ops[..2], "queue", &[], &quiet));
-    assert!(violation_count(&ops, "queue", &[], &quiet), "given twice");
-    assert!(violation_count(&ops[..2], "queue", &[1], &quiet), "given and kept");
+    assert!(!has_violations(&ops[..2], "queue", &[], &quiet));
+    assert!(has_violations(&ops, "queue", &[], &quiet), "given twice");
+    assert!(has_violations(&ops[..2], "queue", &[1], &quiet), "given and kept");
     let perhaps = [add_operation("queue", 1, 0), unknown_op("queue", "pop", 5, 9)];
-    assert!(!violation_count(&perhaps, "queue", &[], &quiet), "the pop that nobody heard of took it");
+    assert!(!has_violations(&perhaps, "queue", &[], &quiet), "the pop that nobody heard of took it");
 }
 
 #[test]
@@ -171,29 +184,29 @@ fn counter_matches_acknowledged_increments() {
     let incr =
         |answer, when| Operation { read: Some(answer), ..acknowledged_op("counter", "incr", when, when + 1) };
     let (quiet, ops) = (Timeline::default(), [incr(1, 0), incr(2, 5)]);
-    assert!(!violation_count(&ops, "counter", &[2], &quiet));
-    assert!(violation_count(&ops, "counter", &[1], &quiet), "one is lost");
-    assert!(violation_count(&ops, "counter", &[3], &quiet), "nobody counted it");
-    assert!(violation_count(&[incr(1, 0), incr(1, 5)], "counter", &[1], &quiet), "one answer to two");
+    assert!(!has_violations(&ops, "counter", &[2], &quiet));
+    assert!(has_violations(&ops, "counter", &[1], &quiet), "one is lost");
+    assert!(has_violations(&ops, "counter", &[3], &quiet), "nobody counted it");
+    assert!(has_violations(&[incr(1, 0), incr(1, 5)], "counter", &[1], &quiet), "one answer to two");
     let timeline = failover_timeline(FaultKind::Kill, 10_000, 14_000);
     assert!(
-        !violation_count(&[incr(1, 9_990), incr(1, 12_000)], "counter", &[1], &timeline),
+        !has_violations(&[incr(1, 9_990), incr(1, 12_000)], "counter", &[1], &timeline),
         "forgotten by the failover"
     );
 }
 
 #[test]
-fn finds_partial_transactions_and_scripts() {
+fn checker_finds_partial_transactions_and_scripts() {
     let torn =
         Operation { read: Some(crate::workload::TORN_PAIR), ..acknowledged_op("transaction", "read", 0, 1) };
-    assert!(violation_count(&[torn], "transaction", &[0], &Timeline::default()));
+    assert!(has_violations(&[torn], "transaction", &[0], &Timeline::default()));
     let half = Operation { read: Some(1), ..acknowledged_op("script", "move", 0, 1) };
-    assert!(violation_count(&[half], "script", &[0], &Timeline::default()));
-    assert!(violation_count(&[], "script", &[3], &Timeline::default()));
+    assert!(has_violations(&[half], "script", &[0], &Timeline::default()));
+    assert!(has_violations(&[], "script", &[3], &Timeline::default()));
 }
 
 #[test]
-fn finds_two_lock_holders() {
+fn checker_finds_two_lock_holders() {
     let acquire = |owner, when| Operation {
         written: Some(owner),
         ..acknowledged_op("lock", "acquire", when, when + 1)
@@ -204,9 +217,9 @@ fn finds_two_lock_holders() {
     };
     let quiet = Timeline::default();
     let one_after_the_other = [acquire(1, 0), release(1, 10), acquire(2, 12), release(2, 20)];
-    assert!(!violation_count(&one_after_the_other, "lock", &[], &quiet));
+    assert!(!has_violations(&one_after_the_other, "lock", &[], &quiet));
     let both = [acquire(1, 0), acquire(2, 5), release(1, 10), release(2, 20)];
-    assert!(violation_count(&both, "lock", &[], &quiet));
+    assert!(has_violations(&both, "lock", &[], &quiet));
 }
 
 #[test]
@@ -229,13 +242,13 @@ fn bad_link_explains_loss_only_while_active() {
 }
 
 #[test]
-fn slow_partition_setup_explains_loss_meanwhile() {
+fn slow_partition_setup_explains_loss_during_setup() {
     let mut timeline = failover_timeline(FaultKind::OneWay, 10_000, 30_000);
     let lost = |timeline: &Timeline, when| {
         run_checkers(&[add_operation("set", 1, when)], "set", &[], timeline).violation_count == 0
     };
     assert!(!lost(&timeline, 18_000));
-    timeline.faults[0].in_effect = at_second(17_000);
+    timeline.faults[0].in_effect = run_time(17_000);
     assert!(lost(&timeline, 18_000) && !lost(&timeline, 22_000));
 }
 

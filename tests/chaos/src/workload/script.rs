@@ -28,7 +28,7 @@ impl Workload for ScriptWorkload {
         let (a, b) = key_pair(client.random_below(KEYS_PER_WORKLOAD));
         client.run_operation(new_op(self.name(), &a, "move", None), |client| {
             let reply = client.call_command(&a, &["EVAL", TRANSFER_SCRIPT, "2", &a, &b])?;
-            // A negative sum cannot be parsed as a number; the maximum shows it as a violation.
+            // A negative sum cannot be parsed as a number; `u64::MAX` reports it as a violation.
             parse_number(&reply).map(|sum| Some(sum.unwrap_or(u64::MAX)))
         });
     }

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use client_tests::adapter::{Connect, Mode, Request, RequestFailure, report_message, serve_requests};
+use client_tests::adapter::{
+    AdapterRequest, ClientSettings, DiscoveryMode, RequestFailure, report_message, serve_requests,
+};
 use fred::clients::SubscriberClient;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface, TransactionInterface as _};
 use fred::prelude::{Builder, Client, Config, ReconnectPolicy, ServerConfig, TlsConnector, Value};
@@ -19,7 +21,7 @@ use tokio::sync::Mutex;
 #[derive(Default)]
 struct FredAdapter {
     connected_client: Option<(Client, Builder)>,
-    replicas: bool,
+    reads_from_replicas: bool,
     subscriber: Option<SubscriberClient>,
 }
 
@@ -51,12 +53,12 @@ fn tls_connector(file: &str) -> Result<TlsConnector, RequestFailure> {
     Ok(TlsConnector::from(config))
 }
 
-async fn connect_client(options: &Connect) -> Result<(Client, Builder), RequestFailure> {
+async fn connect_client(options: &ClientSettings) -> Result<(Client, Builder), RequestFailure> {
     if options.caching {
         return Err(RequestFailure::Unsupported("the library tells of changes and keeps nothing itself"));
     }
     let timeout = Duration::from_millis(options.timeout_ms);
-    let server = if options.mode == Mode::Cluster {
+    let server = if options.mode == DiscoveryMode::Cluster {
         ServerConfig::new_clustered(options.addresses().collect())
     } else {
         ServerConfig::new_sentinel(options.addresses().collect(), options.master.clone().unwrap_or_default())
@@ -84,21 +86,21 @@ impl FredAdapter {
             .ok_or_else(|| RequestFailure::Error("there is no client".to_owned()))
     }
 
-    async fn handle_request(&mut self, request: Request) -> Result<Json, RequestFailure> {
+    async fn handle_request(&mut self, request: AdapterRequest) -> Result<Json, RequestFailure> {
         match request {
-            Request::Hello => return Ok(json!({"library": "fred", "version": "10.1.0"})),
-            Request::Connect(options) => {
-                self.replicas = options.replicas;
+            AdapterRequest::Hello => return Ok(json!({"library": "fred", "version": "10.1.0"})),
+            AdapterRequest::Connect(options) => {
+                self.reads_from_replicas = options.replicas;
                 self.connected_client = Some(connect_client(&options).await?);
             }
-            Request::Command { args } => return self.run_command(&args).await,
-            Request::Script { source, keys, args } => {
+            AdapterRequest::Command { args } => return self.run_command(&args).await,
+            AdapterRequest::Script { source, keys, args } => {
                 let script = Script::from_lua(source);
                 let reply =
                     script.evalsha_with_reload::<Value, _, _>(self.connected_client()?, keys, args).await;
                 return reply.map(to_json).map_err(RequestFailure::from);
             }
-            Request::Pipeline { commands } => {
+            AdapterRequest::Pipeline { commands } => {
                 let pipeline = self.connected_client()?.pipeline();
                 for args in &commands {
                     let (command, args) = parse_command(args);
@@ -110,7 +112,7 @@ impl FredAdapter {
                     .map(|reply| reply.map_or_else(|error| json!({"error": error.to_string()}), to_json))
                     .collect());
             }
-            Request::Transaction { commands } => {
+            AdapterRequest::Transaction { commands } => {
                 let transaction = self.connected_client()?.multi();
                 for args in &commands {
                     let (command, args) = parse_command(args);
@@ -118,8 +120,8 @@ impl FredAdapter {
                 }
                 return transaction.exec::<Value>(true).await.map(to_json).map_err(RequestFailure::from);
             }
-            Request::Subscribe { channels, sharded } => self.subscribe_to(channels, sharded).await?,
-            Request::Close => *self = Self::default(),
+            AdapterRequest::Subscribe { channels, sharded } => self.subscribe_to(channels, sharded).await?,
+            AdapterRequest::Close => *self = Self::default(),
         }
         Ok(Json::Null)
     }
@@ -127,7 +129,7 @@ impl FredAdapter {
     async fn run_command(&self, args: &[String]) -> Result<Json, RequestFailure> {
         let client = self.connected_client()?;
         let (command, rest) = parse_command(args);
-        let reply = if self.replicas && args[0] == "GET" {
+        let reply = if self.reads_from_replicas && args[0] == "GET" {
             client.replicas().custom::<Value, _>(command, rest).await
         } else {
             client.custom::<Value, _>(command, rest).await

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use client_tests::adapter::{Connect, Mode, Request, RequestFailure, report_message, serve_requests};
+use client_tests::adapter::{
+    AdapterRequest, ClientSettings, DiscoveryMode, RequestFailure, report_message, serve_requests,
+};
 use redis::aio::MultiplexedConnection;
 use redis::caching::CacheConfig;
 use redis::cluster::ClusterClient;
@@ -21,7 +23,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 enum RedisClient {
     Cluster(ClusterConnection),
-    /// The crate does not query the sentinels again when a connection breaks, so this adapter does.
+    /// The `redis` crate does not query the sentinels again when a connection breaks, so this adapter does.
     Sentinel(Box<SentinelClient>, Box<AsyncConnectionConfig>, Option<MultiplexedConnection>),
 }
 
@@ -54,9 +56,9 @@ fn forward_pushes(mut pushes: UnboundedReceiver<PushInfo>) {
     });
 }
 
-async fn connect_client(options: &Connect) -> Result<RedisClient, RequestFailure> {
+async fn connect_client(options: &ClientSettings) -> Result<RedisClient, RequestFailure> {
     let timeout = Duration::from_millis(options.timeout_ms);
-    if options.mode == Mode::Cluster {
+    if options.mode == DiscoveryMode::Cluster {
         let (sender, pushes) = unbounded_channel();
         let scheme = if options.tls_ca.is_some() { "rediss" } else { "redis" };
         let urls = options.nodes.iter().map(|node| format!("{scheme}://{node}"));
@@ -111,15 +113,15 @@ impl ClientRequest {
 }
 
 impl RedisClient {
-    async fn send_request(&mut self, query: &ClientRequest) -> Result<Json, RequestFailure> {
+    async fn send_request(&mut self, request: &ClientRequest) -> Result<Json, RequestFailure> {
         let outcome: RedisResult<Value> = match self {
-            Self::Cluster(connection) => query.send_over(connection).await,
+            Self::Cluster(connection) => request.send_over(connection).await,
             Self::Sentinel(client, config, kept) => {
                 let mut connection = match kept.clone() {
                     Some(connection) => connection,
                     None => client.get_async_connection_with_config(config).await?,
                 };
-                let outcome = query.send_over(&mut connection).await;
+                let outcome = request.send_over(&mut connection).await;
                 let is_lost = outcome.as_ref().is_err_and(|error| {
                     error.is_unrecoverable_error()
                         || error.is_timeout()
@@ -136,7 +138,7 @@ impl RedisClient {
                 if error.to_string().contains("CrossSlot")
                     || error.to_string().contains("multiple slots") =>
             {
-                match query {
+                match request {
                     ClientRequest::Pipeline(pipeline) if !pipeline.is_transaction() => Err(
                         RequestFailure::Unsupported("the library's asynchronous pipelines are of one slot"),
                     ),
@@ -174,42 +176,42 @@ fn parse_pipeline(commands: &[Vec<String>]) -> Pipeline {
 }
 
 async fn handle_request(
-    kept: &tokio::sync::Mutex<Option<RedisClient>>,
-    request: Request,
+    client: &tokio::sync::Mutex<Option<RedisClient>>,
+    request: AdapterRequest,
 ) -> Result<Json, RequestFailure> {
-    let mut kept = kept.lock().await;
+    let mut kept = client.lock().await;
     let missing = || RequestFailure::Error("there is no client".to_owned());
     match request {
-        Request::Hello => Ok(json!({"library": "redis (Rust)", "version": "1.8.1"})),
-        Request::Connect(options) => {
+        AdapterRequest::Hello => Ok(json!({"library": "redis (Rust)", "version": "1.8.1"})),
+        AdapterRequest::Connect(options) => {
             *kept = Some(connect_client(&options).await?);
             Ok(Json::Null)
         }
-        Request::Command { args } => {
+        AdapterRequest::Command { args } => {
             kept.as_mut()
                 .ok_or_else(missing)?
                 .send_request(&ClientRequest::Command(parse_command(&args)))
                 .await
         }
-        Request::Script { source, keys, args } => {
+        AdapterRequest::Script { source, keys, args } => {
             let script = ClientRequest::Script(Script::new(&source), keys, args);
             kept.as_mut().ok_or_else(missing)?.send_request(&script).await
         }
-        Request::Pipeline { commands } => {
+        AdapterRequest::Pipeline { commands } => {
             kept.as_mut()
                 .ok_or_else(missing)?
                 .send_request(&ClientRequest::Pipeline(parse_pipeline(&commands)))
                 .await
         }
-        Request::Transaction { commands } => {
+        AdapterRequest::Transaction { commands } => {
             let mut pipeline = parse_pipeline(&commands);
             pipeline.atomic();
             kept.as_mut().ok_or_else(missing)?.send_request(&ClientRequest::Pipeline(pipeline)).await
         }
-        Request::Subscribe { channels, sharded } => {
+        AdapterRequest::Subscribe { channels, sharded } => {
             kept.as_mut().ok_or_else(missing)?.subscribe_to(&channels, sharded).await
         }
-        Request::Close => {
+        AdapterRequest::Close => {
             *kept = None;
             Ok(Json::Null)
         }

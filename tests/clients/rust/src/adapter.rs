@@ -4,8 +4,8 @@
 use std::future::Future;
 use std::io::{BufRead, Write};
 
-use client_conformance::protocol::{AdapterLine, AdapterOutcome, Message, RequestLine};
-pub use client_conformance::protocol::{Connect, Mode, Request};
+use client_conformance::protocol::{AdapterLine, AdapterOutcome, PubSubMessage, RequestLine};
+pub use client_conformance::protocol::{AdapterRequest, ClientSettings, DiscoveryMode};
 use serde_json::Value;
 
 /// The reason why a request failed.
@@ -30,7 +30,7 @@ fn write_line(line: &AdapterLine) {
 
 /// Reports a received pub/sub message.
 pub fn report_message(channel: &str, data: &str) {
-    write_line(&AdapterLine::Message(Message { channel: channel.to_owned(), data: data.to_owned() }));
+    write_line(&AdapterLine::Message(PubSubMessage { channel: channel.to_owned(), data: data.to_owned() }));
 }
 
 /// Handles requests until the end of the input.
@@ -38,7 +38,7 @@ pub fn report_message(channel: &str, data: &str) {
 /// # Panics
 /// A line is not a valid request.
 pub async fn serve_requests<F: Future<Output = Result<Value, RequestFailure>>>(
-    mut answer: impl FnMut(Request) -> F,
+    mut answer: impl FnMut(AdapterRequest) -> F,
 ) {
     for line in std::io::stdin().lock().lines() {
         let asked: RequestLine = serde_json::from_str(&line.expect("a line")).expect("a request");

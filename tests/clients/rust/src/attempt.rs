@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::deployment::ServerAddresses;
 use crate::kill_barrier::KillBarrier;
 
-/// The result of a feature: `None` if it works, or the mark for a limitation in the table.
+/// The result of a feature's test: `None` if the feature works, or the mark for a limitation in the table.
 pub type FeatureResult = Result<Option<&'static str>, Box<dyn Error + Send + Sync>>;
 
 /// The time limit for operations that take servers a second or two.
@@ -15,7 +15,7 @@ pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
 /// The delay between two attempts.
 pub const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Returns a key with this name in a slot of the first range, whose master is the one that is killed.
+/// Returns a key with this name in a slot of the first range, whose master is the one that the tests kill.
 #[must_use]
 pub fn test_key(name: &str) -> String {
     format!("{{bar}}{name}")
@@ -40,8 +40,8 @@ pub struct FeatureAttempt {
 }
 
 impl FeatureAttempt {
-    pub(crate) fn new(addresses: ServerAddresses, protocol: u8, middle: Option<KillBarrier>) -> Self {
-        Self { addresses, protocol, barrier: middle }
+    pub(crate) fn new(addresses: ServerAddresses, protocol: u8, barrier: Option<KillBarrier>) -> Self {
+        Self { addresses, protocol, barrier }
     }
 
     /// The point in a feature's test at which the master may be killed. Returns when the test may continue.
@@ -57,13 +57,13 @@ impl FeatureAttempt {
         self.barrier.is_some()
     }
 
-    /// Whether the master has already been killed.
+    /// Whether the kill of the master has already happened.
     #[must_use]
     pub fn is_after_kill(&self) -> bool {
         self.barrier.as_ref().is_some_and(KillBarrier::has_arrived)
     }
 
-    /// Runs an operation, which is retried after the kill while it fails.
+    /// Runs an operation, and retries it while it fails after the master was killed.
     ///
     /// # Errors
     /// The operation did not succeed; the error is that of the last attempt.
@@ -85,7 +85,7 @@ impl FeatureAttempt {
 
     /// Waits until one client is blocked.
     pub async fn wait_for_blocked_client(&self) {
-        while self.addresses.blocked_clients() == 0 {
+        while self.addresses.blocked_client_count() == 0 {
             tokio::time::sleep(RETRY_DELAY).await;
         }
     }

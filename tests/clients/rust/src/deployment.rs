@@ -83,7 +83,7 @@ impl ServerAddresses {
     }
 
     /// The number of blocked clients on all data servers.
-    pub(crate) fn blocked_clients(&self) -> u64 {
+    pub(crate) fn blocked_client_count(&self) -> u64 {
         let blocked = |&port: &u16| {
             let mut connection = Connection::open((LOCAL_HOST, port)).ok()?;
             info_field(&mut connection, "clients", "blocked_clients")?.parse::<u64>().ok()
@@ -97,7 +97,7 @@ impl ServerAddresses {
 pub struct ClientTestServers {
     /// The addresses under which clients reach the servers.
     pub addresses: ServerAddresses,
-    server_count: Vec<Node>,
+    servers: Vec<Node>,
     sentinels: Vec<Node>,
     _certificates: TempDir,
 }
@@ -139,7 +139,7 @@ impl ClientTestServers {
             DeploymentMode::Standalone => (launched().collect(), Vec::new()),
             DeploymentMode::Cluster => (Cluster::join_nodes(launched().collect(), 3).nodes, Vec::new()),
             DeploymentMode::Sentinel => {
-                let group = SentinelGroup::start_with(prepare);
+                let group = SentinelGroup::start_with_nodes(prepare);
                 group.shorten_timeouts();
                 (group.servers, group.sentinels)
             }
@@ -151,35 +151,35 @@ impl ClientTestServers {
             sentinels: sentinels.iter().map(SentinelGroup::port_of).collect(),
             ca_certificate: fs::read(certificates.path().join("ca.crt")).expect("the script made it"),
         };
-        Self { addresses, server_count: servers, sentinels, _certificates: certificates }
+        Self { addresses, servers, sentinels, _certificates: certificates }
     }
 
     /// Kills the master of the keys from [`test_key`] once its replicas have all its data, and returns its index.
     pub(crate) fn kill_master(&mut self) -> usize {
         let number = match self.addresses.mode {
             DeploymentMode::Cluster => {
-                let port = slot_owner(&mut self.server_count[0].connect(), slot_of(&test_key("")));
-                self.server_count.iter().position(|node| Some(node.port) == port)
+                let port = slot_owner(&mut self.servers[0].connect(), slot_of(&test_key("")));
+                self.servers.iter().position(|node| Some(node.port) == port)
             }
             DeploymentMode::Standalone | DeploymentMode::Sentinel => {
                 let told = self.sentinels[0].run(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER_NAME}"));
                 let port = told.items()[1].text();
-                self.server_count.iter().position(|node| SentinelGroup::port_of(node).to_string() == port)
+                self.servers.iter().position(|node| SentinelGroup::port_of(node).to_string() == port)
             }
         };
         let number = number.expect("a master");
-        let mut connection = self.server_count[number].connect();
+        let mut connection = self.servers[number].connect();
         connection.call_line(&format!("SET {} 1", test_key("last"))).expect_ok();
         assert!(connection.call_line("WAIT 1 10000").int() > 0, "no replica has what the master has");
-        self.server_count[number].kill();
+        self.servers[number].kill();
         number
     }
 
     /// Restarts a server, and waits until it has become a replica.
     pub(crate) fn restart_server(&mut self, number: usize) {
-        self.server_count[number].launch();
+        self.servers[number].launch();
         eventually("the dead one is a replica", || {
-            (self.server_count[number].info("replication", "master_link_status")? == "up").then_some(())
+            (self.servers[number].info("replication", "master_link_status")? == "up").then_some(())
         });
     }
 }

@@ -1,4 +1,4 @@
-//! A barrier for concurrent tests, so that one event happens in the middle of all of them.
+//! A barrier for concurrent tests, so that one event (a kill) happens in the middle of all of them.
 //!
 //! Each test holds a [`KillBarrier`]. A test has arrived when it reaches its middle. A test that fails early drops its
 //! barrier and is no longer counted, so it does not block the others.
@@ -31,7 +31,7 @@ impl KillBarrier {
     }
 }
 
-/// The event for which the tests pause.
+/// The event, a kill of the master, for which all tests pause in their middle.
 #[derive(Debug)]
 pub(crate) struct KillEvent {
     not_arrived: mpsc::Receiver<Infallible>,
@@ -48,7 +48,7 @@ impl KillEvent {
         (Self { not_arrived: coming, is_over: over }, middles)
     }
 
-    /// Waits until all tests have arrived or ended.
+    /// Waits until all tests have reached their middle or ended.
     pub(crate) async fn wait_for_arrivals(&mut self) {
         let None = self.not_arrived.recv().await;
     }

@@ -1,4 +1,4 @@
-//! Runs the features: one after another, then concurrently with a master killed in their middle.
+//! Runs the tests of the features: one after another, then concurrently with a master killed in their middle.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{ClientTestServers, DeploymentMode, Feature, FeatureAttempt, FeatureR
 
 /// The time limit for the test of one feature.
 const FEATURE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the kill waits for features that have not reached their middle.
+/// How long the kill waits for features whose tests have not reached their middle.
 const KILL_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The RESP version of tests with a killed master. The reaction to the kill does not depend on it, so one version is
@@ -101,7 +101,7 @@ async fn run_with_killed_master(
         with_timeout(perform(&attempt, feature)).await
     });
     let killing = async {
-        // A feature that hangs before its middle is reported in its own cell.
+        // A feature whose test hangs before its middle is reported in its own cell.
         let _ = timeout(KILL_WAIT_TIMEOUT, event.wait_for_arrivals()).await;
         let number = deployment.kill_master();
         event.finish();

@@ -6,16 +6,16 @@ use std::path::PathBuf;
 
 use crate::{Feature, FeatureResult};
 
-/// The cells for one library, and the features that failed.
+/// The table cells for one library, and the features that failed.
 #[derive(Debug)]
 pub(crate) struct ResultTable {
     client: &'static str,
-    failed: Vec<String>,
+    failed_features: Vec<String>,
 }
 
 impl ResultTable {
     pub(crate) fn new(client: &'static str) -> Self {
-        Self { client, failed: Vec::new() }
+        Self { client, failed_features: Vec::new() }
     }
 
     /// Records a cell and, if scripts/clients-page requested it, writes a line for that script.
@@ -25,7 +25,7 @@ impl ResultTable {
             Ok(None) => "yes",
             Ok(Some(why)) => why,
             Err(error) => {
-                self.failed.push(format!("{mode}, RESP{protocol}, {feature}: {error}"));
+                self.failed_features.push(format!("{mode}, RESP{protocol}, {feature}: {error}"));
                 "failed"
             }
         };
@@ -41,6 +41,6 @@ impl ResultTable {
 
     /// Panics if a feature failed, after all features have been recorded.
     pub(crate) fn assert_no_failures(self) {
-        assert!(self.failed.is_empty(), "{}: {:#?}", self.client, self.failed);
+        assert!(self.failed_features.is_empty(), "{}: {:#?}", self.client, self.failed_features);
     }
 }

@@ -1,7 +1,7 @@
 //! Client conformance tests on real servers: a few scenarios against a cluster of three masters and against a sentinel
 //! group.
 
-use client_conformance::scorecard::{ScenarioResult, Scorecard, evidence};
+use client_conformance::scorecard::{ScenarioResult, Scorecard, render_evidence};
 use client_conformance::verdict::Grade;
 use client_conformance::{Scenario, ScenarioRunner, Servers, built_in_scenarios};
 use harness::Program;
@@ -42,20 +42,25 @@ fn run_scenarios(scenarios: &[Scenario], fault: &str) -> Scorecard {
         .unwrap()
 }
 
-fn assert_passed(input: &ScenarioResult) {
-    assert_eq!(input.verdict.findings, [], "{}", evidence(input));
+fn assert_passed(result: &ScenarioResult) {
+    assert_eq!(result.verdict.findings, [], "{}", render_evidence(result));
 }
 
 #[test]
 fn testkit_cluster_moves_slot_and_counts_commands() {
-    let three = [Scenario::read("three", CLUSTER_SCENARIOS).unwrap()];
+    let three = [Scenario::parse("three", CLUSTER_SCENARIOS).unwrap()];
     let innocent = run_scenarios(&three, "");
     assert_passed(&innocent.cases[0]);
-    assert_eq!(innocent.cases[0].verdict.costs.redirects_in_all, 1, "{}", evidence(&innocent.cases[0]));
+    assert_eq!(
+        innocent.cases[0].verdict.costs.redirects_in_all,
+        1,
+        "{}",
+        render_evidence(&innocent.cases[0])
+    );
     let guilty = run_scenarios(&three, "never-refreshes");
     let case = &guilty.cases[0];
-    assert_eq!(case.verdict.grade, Grade::Costly, "{}", evidence(case));
-    assert!(case.verdict.findings[0].text.contains("4 redirects in total"), "{}", evidence(case));
+    assert_eq!(case.verdict.grade, Grade::Costly, "{}", render_evidence(case));
+    assert!(case.verdict.findings[0].text.contains("4 redirects in total"), "{}", render_evidence(case));
 }
 
 /// Scenarios on real sentinels: Redoubt's sentinels replace a dead master, and a live master on request.
@@ -72,8 +77,8 @@ fn testkit_sentinels_replace_master() {
     innocent.cases.iter().for_each(assert_passed);
     let guilty = run_scenarios(&replaced[1..], "never-asks-again");
     let case = &guilty.cases[0];
-    assert_eq!(case.verdict.grade, Grade::Fails, "{}", evidence(case));
-    assert!(case.verdict.findings[0].text.contains("READONLY"), "{}", evidence(case));
+    assert_eq!(case.verdict.grade, Grade::Fails, "{}", render_evidence(case));
+    assert!(case.verdict.findings[0].text.contains("READONLY"), "{}", render_evidence(case));
 }
 
 #[test]
@@ -83,10 +88,10 @@ fn client_inventing_replies_is_graded_harmful() {
     assert_passed(&run_scenarios(&dies, "").cases[0]);
     let guilty = run_scenarios(&dies, "invents-replies");
     let case = &guilty.cases[0];
-    assert_eq!(case.verdict.grade, Grade::Harmful, "{}", evidence(case));
+    assert_eq!(case.verdict.grade, Grade::Harmful, "{}", render_evidence(case));
     assert!(
         case.verdict.findings[0].text.contains("reports success without effect: RPUSH"),
         "{}",
-        evidence(case)
+        render_evidence(case)
     );
 }

@@ -1,6 +1,6 @@
-//! Compares the addresses and names that a node announces with Valkey: client ports, the IP address per address family,
+//! Compares with Valkey how a node announces its addresses and names: client ports, the IP address per address family,
 //! the availability zone and hostnames. Announcements travel over the bus, are saved in `nodes.conf` and can be removed
-//! again. The tests use clusters of one kind and mixed clusters.
+//! again. The tests use Redoubt clusters, Valkey clusters and mixed clusters.
 
 use harness::{Cluster, Connection, Node, Program, Reply, eventually};
 
@@ -27,22 +27,22 @@ fn value_after_removal(parameter: &str) -> &'static str {
 }
 
 /// The line of node `id` in the `nodes.conf` of `node`.
-fn saved_line(node: &Node, id: &str) -> String {
+fn nodes_conf_line(node: &Node, id: &str) -> String {
     let text = std::fs::read_to_string(node.folder().join("nodes.conf")).unwrap_or_default();
     text.lines().find(|line| line.starts_with(id)).unwrap_or_default().to_owned()
 }
 
 /// Waits until `words` is present in (or absent from) the saved line of `id`.
-fn wait_for_saved(node: &Node, id: &str, words: &str, is_present: bool) {
-    eventually(&format!("{} has {words:?} of {id} in its file: {is_present}", node.port), || {
-        let line = saved_line(node, id);
-        (!line.is_empty() && line.contains(words) == is_present).then_some(())
+fn wait_for_nodes_conf_line(node: &Node, id: &str, text: &str, is_present: bool) {
+    eventually(&format!("{} has {text:?} of {id} in its file: {is_present}", node.port), || {
+        let line = nodes_conf_line(node, id);
+        (!line.is_empty() && line.contains(text) == is_present).then_some(())
     });
 }
 
 /// Starts two masters with half of the slots each, and a replica of the first. The first master announces.
-fn start_cluster(kinds: [&Program; 3]) -> Cluster {
-    let started = kinds.map(|kind| {
+fn start_cluster(programs: [&Program; 3]) -> Cluster {
+    let started = programs.map(|kind| {
         let mut node = Node::prepare(kind, SERVER_OPTIONS);
         node.add_options("--bind 127.0.0.1 -::1");
         node.launch();
@@ -52,9 +52,9 @@ fn start_cluster(kinds: [&Program; 3]) -> Cluster {
 }
 
 /// Everything that clients see of the first node, with placeholders for ids and ports, which differ between runs.
-fn read_client_view(cluster: &Cluster, request: usize, host: &str) -> Vec<String> {
+fn read_client_view(cluster: &Cluster, queried_node: usize, host: &str) -> Vec<String> {
     let mut client =
-        Connection::open((host, cluster.nodes[request].port)).expect("it listens on both families");
+        Connection::open((host, cluster.nodes[queried_node].port)).expect("it listens on both families");
     let ids = [0, 1, 2].map(|node| cluster.node_id(node));
     let plain = |text: String| {
         let mut text = text;
@@ -70,7 +70,7 @@ fn read_client_view(cluster: &Cluster, request: usize, host: &str) -> Vec<String
     let line = nodes.lines().find(|line| line.starts_with(&ids[0])).expect("it is known");
     lines.push(format!("NODES {}", plain(line.split(' ').nth(1).expect("an address").to_owned())));
     for kind in ["ip", "hostname", "unknown-endpoint"] {
-        set_parameter(&cluster.nodes[request], "cluster-preferred-endpoint-type", kind);
+        set_parameter(&cluster.nodes[queried_node], "cluster-preferred-endpoint-type", kind);
         let slots = client.call_line("CLUSTER SLOTS");
         let run = slots.items().iter().find(|run| run.items()[2].items()[2].text() == ids[0]);
         lines.push(format!("{kind}: SLOTS {}", plain(flatten_reply(&run.expect("it has slots").items()[2]))));
@@ -90,12 +90,12 @@ fn read_client_view(cluster: &Cluster, request: usize, host: &str) -> Vec<String
         lines.push(format!("{kind}: SHARDS {}", plain(format!("{fields:?}"))));
         assert_eq!(shard[4].text(), "id");
         assert_eq!(shard[5], cluster.nodes[0].run("CLUSTER MYSHARDID"));
-        if request != 0 {
+        if queried_node != 0 {
             // The slot of this key belongs to the first node, so the other nodes redirect the client to it.
             lines.push(format!("{kind}: GET {}", plain(flatten_reply(&client.call(&["GET", "bar"])))));
         }
     }
-    set_parameter(&cluster.nodes[request], "cluster-preferred-endpoint-type", "ip");
+    set_parameter(&cluster.nodes[queried_node], "cluster-preferred-endpoint-type", "ip");
     lines
 }
 
@@ -110,13 +110,13 @@ fn flatten_reply(value: &Reply) -> String {
 }
 
 /// Sets every announcement, queries all nodes over IPv4 and IPv6, and removes the announcements one by one.
-fn run_all_announcements(kinds: [&Program; 3]) -> Vec<String> {
-    let cluster = start_cluster(kinds);
+fn run_all_announcements(programs: [&Program; 3]) -> Vec<String> {
+    let cluster = start_cluster(programs);
     let id = cluster.node_id(0);
     for (parameter, value, words) in ANNOUNCED_ADDRESSES {
         set_parameter(&cluster.nodes[0], parameter, value);
         for node in &cluster.nodes {
-            wait_for_saved(node, &id, words, true);
+            wait_for_nodes_conf_line(node, &id, words, true);
         }
     }
     let mut lines = Vec::new();
@@ -132,7 +132,7 @@ fn run_all_announcements(kinds: [&Program; 3]) -> Vec<String> {
     for (parameter, _, words) in ANNOUNCED_ADDRESSES {
         set_parameter(&cluster.nodes[0], parameter, value_after_removal(parameter));
         for node in &cluster.nodes {
-            wait_for_saved(node, &id, words, false);
+            wait_for_nodes_conf_line(node, &id, words, false);
         }
         lines.extend(
             read_client_view(&cluster, 1, "127.0.0.1")
@@ -175,7 +175,7 @@ fn announcements_survive_restart_as_redoubt_or_valkey() {
             set_parameter(&cluster.nodes[0], parameter, value);
         }
         for (_, _, words) in ANNOUNCED_ADDRESSES {
-            wait_for_saved(&cluster.nodes[1], &id, words, true);
+            wait_for_nodes_conf_line(&cluster.nodes[1], &id, words, true);
         }
         let port = cluster.nodes[0].port;
         let told = |node: &Node| {
@@ -199,7 +199,7 @@ fn announcements_survive_restart_as_redoubt_or_valkey() {
         assert_eq!(told(&heir), format!("10.1.2.3:7777@{},one.example", port + 10_000), "{}", second.name());
         heir.run("CLUSTER SAVECONFIG").expect_ok();
         for (_, _, words) in ANNOUNCED_ADDRESSES {
-            assert!(saved_line(&heir, &id).contains(words), "{words}: {}", saved_line(&heir, &id));
+            assert!(nodes_conf_line(&heir, &id).contains(words), "{words}: {}", nodes_conf_line(&heir, &id));
         }
     }
 }

@@ -1,16 +1,17 @@
 //! Compares the bus counters in CLUSTER INFO with Valkey: after the same traffic, every counter that Valkey reports
-//! must be present, because exporters look them up by name. Also tests CLUSTER LINKS while a peer does not read.
+//! must be present, because exporters look the counters up by name. Also tests CLUSTER LINKS while a peer does not
+//! read.
 
 use std::collections::BTreeSet;
 
-use harness::{Node, Program, Reply, cluster_field, eventually};
+use harness::{Node, Program, Reply, cluster_info_field, eventually};
 
 const SECOND_MASTER_INDEX: usize = 1;
 const REPLICA_INDEX: usize = 2;
 
 /// Starts two masters and a replica of the first, fails over to the replica and publishes messages, so that every kind
 /// of bus message has been sent.
-fn start_and_send_traffic(program: &Program) -> [Node; 3] {
+fn start_nodes_and_send_traffic(program: &Program) -> [Node; 3] {
     let nodes = [(); 3].map(|()| Node::start_clustered(program));
     nodes[0].run("CLUSTER ADDSLOTSRANGE 0 8191").expect_ok();
     nodes[SECOND_MASTER_INDEX].run("CLUSTER ADDSLOTSRANGE 8192 16383").expect_ok();
@@ -56,7 +57,7 @@ fn wait_for_info_line(node: &Node, line: &str) {
     });
 }
 
-/// The names of the counters except those of UPDATE messages, because it depends on timing whether a node sends one.
+/// The names of the counters, without those of UPDATE messages, because timing decides whether a node sends any.
 fn counter_names(node: &Node) -> BTreeSet<String> {
     let text = node.run("CLUSTER INFO").text();
     let names = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned());
@@ -66,7 +67,8 @@ fn counter_names(node: &Node) -> BTreeSet<String> {
 #[test]
 fn cluster_info_has_all_bus_counters_of_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let (theirs, ours) = (start_and_send_traffic(&valkey), start_and_send_traffic(&Program::redoubt()));
+    let (theirs, ours) =
+        (start_nodes_and_send_traffic(&valkey), start_nodes_and_send_traffic(&Program::redoubt()));
     let wanted = theirs.each_ref().map(counter_names);
     for (node, kinds) in [
         (0, ["ping_sent", "pong_received", "publish_sent", "publishshard_sent", "mfstart_received"]),
@@ -108,10 +110,10 @@ fn outgoing_link(node: &Node) -> Option<LinkFields> {
 }
 
 /// The fields of a link to or from `other`, with each number replaced by a placeholder.
-fn describe_link(link: &LinkFields, other: &str) -> String {
+fn describe_link(link: &LinkFields, peer_id: &str) -> String {
     let kind = |value: &Reply| match value {
         Reply::Int(_) => "a number".to_owned(),
-        text => text.text().replace(other, "the other"),
+        text => text.text().replace(peer_id, "the other"),
     };
     let fields: Vec<String> = link.iter().map(|(name, value)| format!("{name}: {}", kind(value))).collect();
     fields.join(", ")
@@ -141,7 +143,7 @@ fn links_to_stalled_peer(program: &Program) -> (Vec<String>, String) {
         (used > 2 << 20 && allocated >= used).then_some(link)
     });
     let ended = || {
-        let count = cluster_field(&mut first.connect(), "total_cluster_links_buffer_limit_exceeded");
+        let count = cluster_info_field(&mut first.connect(), "total_cluster_links_buffer_limit_exceeded");
         count.expect("a counter").parse::<u64>().expect("a number")
     };
     assert_eq!(ended(), 0);
@@ -168,7 +170,7 @@ fn cluster_links_report_send_buffer_and_limit_like_valkey() {
 
 /// The value of a field of CLUSTER INFO.
 fn info_counter(node: &Node, field: &str) -> u64 {
-    cluster_field(&mut node.connect(), field).and_then(|value| value.parse().ok()).unwrap_or(0)
+    cluster_info_field(&mut node.connect(), field).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
 /// The bug: nodes with a `cluster-node-timeout` below half a second failed to connect. The test also checks what DEBUG

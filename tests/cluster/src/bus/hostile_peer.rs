@@ -7,21 +7,23 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use harness::{Cluster, Node, Program, cluster_field, eventually, fill_cluster, find_lost_keys, slot_owner};
+use harness::{
+    Cluster, Node, Program, cluster_info_field, eventually, fill_cluster, find_lost_keys, slot_owner,
+};
 
 const HEADER_BYTES: usize = 2256;
 const MAX_MEMORY_GROWTH: u64 = 64 << 20;
 const GOSSIP_ENTRY_BYTES: usize = 104;
-/// Byte offset of a packet's length field; those of its gossip entries and its extensions follow.
-const LENGTH_OFFSET: usize = 4;
-const COUNT_OFFSET: usize = 14;
+/// Byte offset of a packet's length field.
+const PACKET_LENGTH_OFFSET: usize = 4;
+const GOSSIP_COUNT_OFFSET: usize = 14;
 const EXTENSIONS_OFFSET: usize = 2214;
 
 type RecordedPackets = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// Forwards one direction of a connection and records each packet. When one direction ends, the other ends too.
+/// Forwards one direction of a connection and records each packet. At its end, it also closes the other direction.
 fn forward_link(mut from: TcpStream, mut to: TcpStream, packets: &RecordedPackets) {
-    while let Some(packet) = split_packet(&mut from) {
+    while let Some(packet) = read_packet(&mut from) {
         if to.write_all(&packet).is_err() {
             break;
         }
@@ -33,10 +35,10 @@ fn forward_link(mut from: TcpStream, mut to: TcpStream, packets: &RecordedPacket
     }
 }
 
-fn split_packet(from: &mut TcpStream) -> Option<Vec<u8>> {
+fn read_packet(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut packet = vec![0; 8];
     from.read_exact(&mut packet).ok()?;
-    let length = u32::from_be_bytes(packet[LENGTH_OFFSET..8].try_into().ok()?) as usize;
+    let length = u32::from_be_bytes(packet[PACKET_LENGTH_OFFSET..8].try_into().ok()?) as usize;
     packet.resize(length, 0);
     from.read_exact(&mut packet[8..]).ok()?;
     Some(packet)
@@ -76,7 +78,7 @@ fn send_and_expect_close(node: &Node, description: &str, bytes: &[u8]) {
 /// The offset of each extension of a packet.
 fn extension_offsets(packet: &[u8]) -> Vec<usize> {
     let short = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
-    let mut at = HEADER_BYTES + short(COUNT_OFFSET) * GOSSIP_ENTRY_BYTES;
+    let mut at = HEADER_BYTES + short(GOSSIP_COUNT_OFFSET) * GOSSIP_ENTRY_BYTES;
     let mut found = Vec::new();
     for _ in 0..short(EXTENSIONS_OFFSET) {
         found.push(at);
@@ -95,15 +97,15 @@ fn malformed_variants(packet: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     };
     let honest = |mut cut: Vec<u8>| {
         let length = cut.len() as u32;
-        cut[LENGTH_OFFSET..8].copy_from_slice(&length.to_be_bytes());
+        cut[PACKET_LENGTH_OFFSET..8].copy_from_slice(&length.to_be_bytes());
         cut
     };
     let mut lies = vec![
-        ("a length of nothing", with(LENGTH_OFFSET, &[0; 4])),
-        ("a length of 4 GiB", with(LENGTH_OFFSET, &[0xff; 4])),
-        ("a length one too small", with(LENGTH_OFFSET, &(packet.len() as u32 - 1).to_be_bytes())),
-        ("a length one too large", with(LENGTH_OFFSET, &(packet.len() as u32 + 1).to_be_bytes())),
-        ("65,535 gossip entries", with(COUNT_OFFSET, &[0xff; 2])),
+        ("a length of nothing", with(PACKET_LENGTH_OFFSET, &[0; 4])),
+        ("a length of 4 GiB", with(PACKET_LENGTH_OFFSET, &[0xff; 4])),
+        ("a length one too small", with(PACKET_LENGTH_OFFSET, &(packet.len() as u32 - 1).to_be_bytes())),
+        ("a length one too large", with(PACKET_LENGTH_OFFSET, &(packet.len() as u32 + 1).to_be_bytes())),
+        ("65,535 gossip entries", with(GOSSIP_COUNT_OFFSET, &[0xff; 2])),
         ("65,535 extensions", with(EXTENSIONS_OFFSET, &[0xff; 2])),
         ("no extensions", with(EXTENSIONS_OFFSET, &[0; 2])),
     ];
@@ -221,12 +223,12 @@ fn replayed_and_malformed_packets_do_not_change_cluster() {
         eventually(&what, || (count_open_files(node) <= files + 2).then_some(()));
         assert!(!node.log().contains("panicked"), "{}", node.log());
         assert_eq!(
-            cluster_field(&mut node.connect(), "cluster_current_epoch"),
+            cluster_info_field(&mut node.connect(), "cluster_current_epoch"),
             current_epoch(&cluster.nodes[3])
         );
     }
 }
 
 fn current_epoch(node: &Node) -> Option<String> {
-    cluster_field(&mut node.connect(), "cluster_current_epoch")
+    cluster_info_field(&mut node.connect(), "cluster_current_epoch")
 }

@@ -30,7 +30,7 @@ fn create_cluster() -> Cluster {
     arguments.extend(["--cluster-replicas", "1", "--cluster-yes"]);
     let output = run_cluster_cli(&arguments);
     assert!(output.contains("[OK] All 16384 slots covered."), "{output}");
-    let cluster = Cluster { nodes, masters: 3 };
+    let cluster = Cluster { nodes, master_count: 3 };
     cluster.wait_until_ok();
     cluster.wait_until_synchronised();
     cluster
@@ -61,7 +61,7 @@ fn count_served_slots(cluster: &Cluster, node: usize) -> usize {
 }
 
 #[test]
-fn create_check_reshard_and_rebalance_keep_every_key() {
+fn redis_cli_create_reshard_and_rebalance_keep_every_key() {
     let cluster = create_cluster();
     wait_for_clean_check(&cluster);
     let keys = fill_cluster(&cluster, "key", 20_000);
@@ -116,7 +116,7 @@ fn redis_cli_adds_rebalances_and_deletes_nodes() {
     wait_for_clean_check(&cluster);
     let id = cluster.node_id(6);
     run_cluster_cli(&["add-node", &replica, &address, "--cluster-slave", "--cluster-master-id", &id]);
-    cluster.wait_until_known();
+    cluster.wait_until_all_nodes_known();
     eventually("the new replica is linked", || {
         (cluster.nodes[7].info("replication", "master_link_status")? == "up").then_some(())
     });
@@ -205,9 +205,9 @@ fn redis_cli_sets_timeouts_imports_and_backs_up() {
     assert_eq!(files, 4, "three masters and nodes.json");
 }
 
-/// `check` finds a migration that was aborted half way, and `fix` finishes it.
+/// `redis-cli --cluster check` finds a slot migration that was aborted halfway, and `fix` finishes it.
 #[test]
-fn fix_closes_an_open_slot() {
+fn cluster_fix_finishes_aborted_slot_migration() {
     let cluster = create_cluster();
     let keys = fill_cluster(&cluster, "key", 3000);
     let address = cluster.nodes[0].address();
@@ -246,8 +246,8 @@ fn redis_cli_fetches_functions_without_keys() {
             assert_eq!(target.run("DBSIZE").int(), 0);
         }
     }
-    // As in Valkey, a tool that does not announce support gets no snapshot of functions only, because the tool could
-    // take it for a full one.
+    // As in Valkey, a tool that does not announce support for it gets no functions-only snapshot, because the tool
+    // could mistake it for a full one.
     let mut old = Connection::open(("127.0.0.1", source.port)).expect("it listens");
     old.call_line("REPLCONF rdb-filter-only functions").expect_ok();
     assert!(old.call_line("SYNC").is_error("ERR Filtered replica requires EOF capability"));

@@ -13,7 +13,7 @@ use redis::streams::StreamReadReply;
 use redis::{AsyncCommands, RedisResult};
 use tokio::runtime::{Builder, Runtime};
 
-/// The asynchronous client, driven from the test's thread, because only this variant finds a new master by itself.
+/// A blocking wrapper of the asynchronous client, because only the asynchronous client finds a new master by itself.
 struct BlockingClient {
     runtime: Runtime,
     connection: ClusterConnection,
@@ -104,7 +104,7 @@ fn redis_crate_keeps_working_when_master_dies() {
     write_all(&mut client, &keys, "first");
     wait_until_replicated(&cluster);
 
-    // A second client writes during the whole test, also to the slots of the dead master.
+    // A second client writes during the whole test, including to the slots of the dead master.
     let other_keys: Vec<String> = keys.iter().step_by(16).map(|key| format!("{{{key}}}other")).collect();
     let over = AtomicBool::new(false);
     let mut other = connect(&cluster);
@@ -206,7 +206,7 @@ fn redis_crate_consumers_continue_on_new_master() {
     });
 }
 
-/// Sets the flag when it is dropped, also if a test fails, so that the threads that check the flag end.
+/// Sets the flag when it is dropped, even if a test fails, so that the threads that check the flag end.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

@@ -1,19 +1,19 @@
 //! Compares CLUSTER subcommands, their errors, and the replies of other commands in cluster mode with a real Redis in
 //! the same state.
 //!
-//! Two nodes of each kind run the same lines. Ids and ports differ between the two kinds, so requests and compared
-//! replies use the placeholders `<me>`, `<other>` and `<port>`. Changes of Redis 7.2 over 7.0 are left out (CLUSTER
-//! REPLICATE with more than an id, MYSHARDID, new fields of LINKS and SHARDS).
+//! Two Redoubt nodes and two Redis nodes run the same commands. Ids and ports differ between the two pairs, so requests
+//! and compared replies use the placeholders `<me>`, `<other>` and `<port>`. Changes of Redis 7.2 over 7.0 are left out
+//! (CLUSTER REPLICATE with more than an id, MYSHARDID, new fields of LINKS and SHARDS).
 
 use std::fmt::Write as _;
 
 use harness::{Connection, Node, Program, Reply, eventually};
 
-/// Two nodes of one kind, named `<me>` and `<other>` in requests and replies.
+/// Two nodes that run the same program, named `<me>` and `<other>` in requests and replies.
 struct ComparedCluster {
     nodes: [Node; 2],
-    links: [Connection; 2],
-    names: Vec<(String, &'static str)>,
+    connections: [Connection; 2],
+    placeholders: Vec<(String, &'static str)>,
 }
 
 impl ComparedCluster {
@@ -29,15 +29,16 @@ impl ComparedCluster {
             names.push((node.port.to_string(), port));
         }
         let links = [nodes[0].connect(), nodes[1].connect()];
-        Self { nodes, links, names }
+        Self { nodes, connections: links, placeholders: names }
     }
 
     /// Sends a line to node `index` and returns the reply. `""` in the line is an empty argument.
     fn reply_to(&mut self, index: usize, line: &str) -> String {
-        let line = self.names.iter().fold(line.to_owned(), |line, (name, sign)| line.replace(sign, name));
+        let line =
+            self.placeholders.iter().fold(line.to_owned(), |line, (name, sign)| line.replace(sign, name));
         let words: Vec<&str> = line.split(' ').map(|word| if word == "\"\"" { "" } else { word }).collect();
-        let reply = format!("{:?}", self.links[index].call(&words));
-        self.names.iter().fold(reply, |reply, (name, sign)| reply.replace(name, sign))
+        let reply = format!("{:?}", self.connections[index].call(&words));
+        self.placeholders.iter().fold(reply, |reply, (name, sign)| reply.replace(name, sign))
     }
 
     fn wait_for(&self, index: usize, line: &str, expected: &str) {
@@ -56,13 +57,13 @@ struct ClusterPair {
 
 impl ClusterPair {
     fn start() -> Self {
-        Self::with_valkey(&Program::redis())
+        Self::start_with_reference(&Program::redis())
     }
 
-    fn with_valkey(other: &Program) -> Self {
+    fn start_with_reference(reference: &Program) -> Self {
         Self {
             redoubt: ComparedCluster::start(&Program::redoubt()),
-            reference: ComparedCluster::start(other),
+            reference: ComparedCluster::start(reference),
             report: String::new(),
         }
     }
@@ -78,7 +79,7 @@ impl ClusterPair {
         }
     }
 
-    /// Waits until the node gives the wanted reply, on both sides.
+    /// Waits until the node gives the expected reply, in both Redoubt's and the reference cluster.
     fn wait_for(&self, index: usize, line: &str, expected: &str) {
         self.redoubt.wait_for(index, line, expected);
         self.reference.wait_for(index, line, expected);
@@ -392,7 +393,7 @@ CLUSTER REPLICATE NO ONE
 #[test]
 fn flushslot_and_replicate_no_one_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let mut pair = ClusterPair::with_valkey(&valkey);
+    let mut pair = ClusterPair::start_with_reference(&valkey);
     pair.compare_commands("CLUSTER ADDSLOTSRANGE 0 16383\nCLUSTER MEET 127.0.0.1 <port>");
     for index in [0, 1] {
         pair.wait_for(index, "CLUSTER INFO", "cluster_known_nodes:2");
@@ -477,7 +478,7 @@ CLUSTER SLOT-STATS ORDERBY memory-bytes
 #[test]
 fn clusterscan_and_slot_stats_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let mut pair = ClusterPair::with_valkey(&valkey);
+    let mut pair = ClusterPair::start_with_reference(&valkey);
     pair.compare_commands("CLUSTER ADDSLOTSRANGE 0 8191\n2: CLUSTER ADDSLOTSRANGE 8192 16383");
     pair.compare_commands("CLUSTER MEET 127.0.0.1 <port>");
     for index in [0, 1] {
@@ -517,7 +518,7 @@ fn clusterscan_returns_every_key() {
     let (mut cursor, mut calls) = ("0".to_owned(), 0);
     loop {
         let words = ["CLUSTERSCAN", &cursor, "COUNT", "100"];
-        let page = [0, 1].iter().map(|index| side.links[*index].call(&words));
+        let page = [0, 1].iter().map(|index| side.connections[*index].call(&words));
         let page = page.into_iter().find(|page| !page.is_error("MOVED")).expect("a node serves each slot");
         for key in page.items()[1].items() {
             missing.remove(&key.text());
@@ -569,7 +570,7 @@ CONFIG SET cluster-allow-pubsubshard-when-down no
 #[test]
 fn cluster_allow_when_down_parameters_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let mut pair = ClusterPair::with_valkey(&valkey);
+    let mut pair = ClusterPair::start_with_reference(&valkey);
     pair.compare_commands("CLUSTER ADDSLOTSRANGE 0 100");
     pair.wait_for(0, "CLUSTER INFO", "cluster_slots_assigned:101");
     pair.wait_for(0, "CLUSTER INFO", "cluster_state:fail");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use harness::{Cluster, Connection, Node, Program, cluster_field, eventually, never_within};
+use harness::{Cluster, Connection, Node, Program, cluster_info_field, eventually, never_within};
 
 fn read_role(node: &Node) -> String {
     node.run("ROLE").items()[0].text()
@@ -66,7 +66,7 @@ fn link_over_cluster_link_sendbuf_limit_is_closed() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
     let (sender, frozen) = (&cluster.nodes[0], &cluster.nodes[1]);
     let exceeded = |connection: &mut Connection| {
-        cluster_field(connection, "total_cluster_links_buffer_limit_exceeded")?.parse::<u64>().ok()
+        cluster_info_field(connection, "total_cluster_links_buffer_limit_exceeded")?.parse::<u64>().ok()
     };
     let mut connection = sender.connect();
     assert_eq!(exceeded(&mut connection), Some(0));

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Cluster, Connection, Node, Program, Reply, cluster_field, eventually, fill_cluster, find_lost_keys,
+    Cluster, Connection, Node, Program, Reply, cluster_info_field, eventually, fill_cluster, find_lost_keys,
     keys_for_all_slots, never_within, slot_owner_index,
 };
 
@@ -78,7 +78,7 @@ fn frozen_master_is_replaced_and_resumes_as_replica() {
 /// The threads of a resumed process wake in any order. A worker that wakes first finds requests and must not serve them
 /// before the bus thread has noticed the pause.
 #[test]
-fn resumed_master_checks_clock_before_serving_clients() {
+fn resumed_master_detects_its_pause_before_serving_clients() {
     let cluster = start_cluster();
     let frozen = &cluster.nodes[1];
     let key = &keys_for_all_slots()[8000];
@@ -128,7 +128,7 @@ fn manual_failover_loses_no_acknowledged_write() {
 }
 
 /// With `shutdown-on-sigterm failover` a master hands over before it exits, so that its clients are redirected and no
-/// write is lost. Valkey is tested as either of the two nodes too.
+/// write is lost. Valkey is also tested, once as the master and once as its replica.
 #[test]
 fn master_hands_over_before_shutdown() {
     let ours = Program::redoubt();
@@ -251,7 +251,7 @@ fn master_in_minority_stops_accepting_writes() {
     cluster.nodes[1].kill();
     cluster.nodes[2].kill();
     eventually("the last master reports the cluster as down", || {
-        (cluster_field(&mut cluster.nodes[0].connect(), "cluster_state")? == "fail").then_some(())
+        (cluster_info_field(&mut cluster.nodes[0].connect(), "cluster_state")? == "fail").then_some(())
     });
     assert_eq!(
         cluster.nodes[0].run(&format!("SET {key} 2")),
@@ -346,23 +346,24 @@ fn replica_from_another_shard_is_not_elected_by_its_old_offset() {
 #[test]
 fn healthy_cluster_starts_no_failover() {
     let cluster = start_cluster();
-    let epoch = cluster_field(&mut cluster.nodes[0].connect(), "cluster_current_epoch").expect("an epoch");
+    let epoch =
+        cluster_info_field(&mut cluster.nodes[0].connect(), "cluster_current_epoch").expect("an epoch");
     never_within(Duration::from_secs(5), "a failover without a failure", || {
         let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
         nodes.lines().any(|line| line.split(' ').nth(2).is_some_and(|flags| flags.contains("fail")))
     });
-    assert_eq!(cluster_field(&mut cluster.nodes[0].connect(), "cluster_current_epoch"), Some(epoch));
+    assert_eq!(cluster_info_field(&mut cluster.nodes[0].connect(), "cluster_current_epoch"), Some(epoch));
     assert!(
         (0..3).all(|master| cluster.nodes[master].info("replication", "role").as_deref() == Some("master"))
     );
 }
 
-/// When a node comes back at another address, all others connect to it there and redirect clients to it.
+/// When a node returns at another address, all other nodes connect to the new address and redirect clients to it.
 #[test]
 fn nodes_and_clients_find_restarted_node_at_new_address() {
     let mut cluster = start_cluster();
     let keys = fill_cluster(&cluster, "key", 500);
-    // A master and a replica, one after the other.
+    // First a master moves to another address, then a replica.
     for number in [0, 3] {
         let id = cluster.node_id(number);
         // A prepared node that is never started reserves a free port.
@@ -384,7 +385,7 @@ fn nodes_and_clients_find_restarted_node_at_new_address() {
             });
         }
         cluster.wait_until_ok();
-        // It depends on timing whether the node was replaced before it came back, so either node may be the master.
+        // Timing decides whether the node was replaced before it came back, so either node may be the master.
         eventually("each replica has its master's data", || {
             let field = |node: &Node, name| node.info("replication", name);
             let is_in_sync = |node: &Node| {

@@ -9,9 +9,9 @@ fn start_cluster() -> Cluster {
 }
 
 /// The recorded steps of the failover of `failed` on the node `witness`, and its result.
-fn recorded_failover(witness: &Node, failed: &str) -> Option<(String, Vec<(i64, String)>)> {
+fn recorded_failover(witness: &Node, failed_node: &str) -> Option<(String, Vec<(i64, String)>)> {
     let reply = witness.run("CLUSTER FAILOVERS");
-    let failover = reply.items().iter().find(|failover| failover.items()[1].text() == failed)?;
+    let failover = reply.items().iter().find(|failover| failover.items()[1].text() == failed_node)?;
     let fields: Vec<&Reply> = failover.items().iter().collect();
     let named = |name: &str| {
         fields.iter().position(|field| matches!(field, Reply::Bulk(text) if text == name.as_bytes()))
@@ -22,9 +22,9 @@ fn recorded_failover(witness: &Node, failed: &str) -> Option<(String, Vec<(i64, 
 }
 
 /// The time of the first recorded step that begins with `start`.
-fn time_of_step(steps: &[(i64, String)], start: &str) -> i64 {
-    let step = steps.iter().find(|(_, text)| text.starts_with(start));
-    step.unwrap_or_else(|| panic!("no step '{start}': {steps:?}")).0
+fn time_of_step(steps: &[(i64, String)], prefix: &str) -> i64 {
+    let step = steps.iter().find(|(_, text)| text.starts_with(prefix));
+    step.unwrap_or_else(|| panic!("no step '{prefix}': {steps:?}")).0
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! back and forth, or a master loses them while it is away and learns of that only by UPDATE messages.
 
 use harness::{
-    Cluster, Node, Program, cluster_field, eventually, fill_cluster, find_lost_keys, slot_of, slot_owner,
+    Cluster, Node, Program, cluster_info_field, eventually, fill_cluster, find_lost_keys, slot_of, slot_owner,
 };
 
 fn other_programs() -> impl Iterator<Item = Program> {
@@ -34,9 +34,9 @@ fn slots_move_between_redoubt_and_other_masters_with_all_keys() {
 
 /// A master is killed and replaced by its replica. When the killed master comes back, its successor is frozen, so only
 /// the other masters can tell it that its claim is outdated.
-fn assert_learns_by_update(first: &Program, rest: &Program) {
-    let mut nodes = vec![Node::start_clustered(first)];
-    nodes.extend((0..3).map(|_| Node::start_clustered(rest)));
+fn assert_returning_master_learns_new_owner(first_program: &Program, other_programs: &Program) {
+    let mut nodes = vec![Node::start_clustered(first_program)];
+    nodes.extend((0..3).map(|_| Node::start_clustered(other_programs)));
     let mut cluster = Cluster::join_nodes(nodes, 3);
     cluster.wait_until_replica_is_known(3, 0);
     // The master is killed rather than frozen, because a resumed process would read the packets that its successor sent
@@ -50,7 +50,8 @@ fn assert_learns_by_update(first: &Program, rest: &Program) {
     }
     let updates = |node: &Node, way: &str| {
         let field = format!("cluster_stats_messages_update_{way}");
-        cluster_field(&mut node.connect(), &field).map_or(0, |count| count.parse::<u64>().expect("a number"))
+        cluster_info_field(&mut node.connect(), &field)
+            .map_or(0, |count| count.parse::<u64>().expect("a number"))
     };
     successor.freeze();
     let before = updates(second, "sent") + updates(third, "sent");
@@ -71,23 +72,23 @@ fn assert_learns_by_update(first: &Program, rest: &Program) {
     cluster.wait_until_ok();
 }
 
-/// The id of a node that is not reachable at the moment.
-fn cluster_id(nodes: &str, node: &Node) -> String {
+/// Looks up the id of a node that may be unreachable.
+fn cluster_id(cluster_nodes_reply: &str, node: &Node) -> String {
     let address = format!(":{}@", node.port);
-    let line = nodes.lines().find(|line| line.contains(&address)).expect("it is known");
+    let line = cluster_nodes_reply.lines().find(|line| line.contains(&address)).expect("it is known");
     line.split(' ').next().expect("an id").to_owned()
 }
 
 #[test]
 fn returning_redis_or_valkey_learns_new_owner_from_redoubt_update() {
     for other in other_programs() {
-        assert_learns_by_update(&other, &Program::redoubt());
+        assert_returning_master_learns_new_owner(&other, &Program::redoubt());
     }
 }
 
 #[test]
 fn returning_redoubt_learns_new_owner_from_redis_or_valkey_update() {
     for other in other_programs() {
-        assert_learns_by_update(&Program::redoubt(), &other);
+        assert_returning_master_learns_new_owner(&Program::redoubt(), &other);
     }
 }

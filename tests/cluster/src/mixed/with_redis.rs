@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use harness::{Cluster, Connection, Node, Program, eventually, fill_cluster, find_lost_keys};
 
-/// Three masters of one kind; a node of the other kind joins by MEET and replicates the first master.
+/// Starts three masters that run one program; a node that runs another program joins by MEET and replicates the first
+/// master.
 fn join_mixed_cluster(masters: &Program, newcomer: &Program) -> Cluster {
     let nodes = (0..3).map(|_| Node::start_clustered(masters)).collect();
     let mut cluster = Cluster::join_nodes(nodes, 3);
     cluster.nodes.push(Node::start_clustered(newcomer));
     cluster.nodes[3].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
-    cluster.wait_until_known();
+    cluster.wait_until_all_nodes_known();
     cluster
 }
 
@@ -47,7 +48,7 @@ fn assert_takes_over(masters: &Program, newcomer: &Program) {
     cluster.wait_until_ok();
 }
 
-/// Fails over manually between the two kinds of nodes, in both directions.
+/// Fails over manually between nodes of the two programs, in both directions.
 fn fail_over_and_back(masters: &Program, newcomer: &Program) {
     let cluster = join_mixed_cluster(masters, newcomer);
     replicate_and_wait(&cluster);
@@ -97,7 +98,7 @@ fn start_writer(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
     replicated
 }
 
-/// Stops the writer when it is dropped, also if the test fails.
+/// Stops the writer when it is dropped, even if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -106,8 +107,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Masters of both kinds have a replica of the other kind each. Under load, whichever master dies, its replica takes
-/// over and has every write that it acknowledged.
+/// Each master has a replica that runs the other program. Under load, whichever master dies, its replica takes over and
+/// has every write that the replica had acknowledged.
 #[test]
 fn mixed_cluster_loses_no_replicated_write_when_masters_die_under_load() {
     let (redoubt, redis) = (Program::redoubt(), Program::redis());

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Cluster, Connection, Node, Program, Reply, cluster_field, eventually, eventually_within,
+    Cluster, Connection, Node, Program, Reply, cluster_info_field, eventually, eventually_within,
     keys_for_all_slots, redis_cli, slot_owner_index,
 };
 
@@ -39,14 +39,14 @@ fn missing_keys(cluster: &Cluster, keys: &[String]) -> Vec<String> {
 }
 
 /// Starts the move of the slot from node 0 to node 1, and migrates these keys.
-fn start_move(cluster: &Cluster, keys: &[String]) {
+fn start_move(cluster: &Cluster, keys_to_migrate: &[String]) {
     let (from, to) = (cluster.node_id(0), cluster.node_id(1));
     cluster.nodes[1].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} IMPORTING {from}")).expect_ok();
     cluster.nodes[0].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} MIGRATING {to}")).expect_ok();
     let port = cluster.nodes[1].port.to_string();
     let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-    words.extend(keys.iter().map(String::as_str));
-    if !keys.is_empty() {
+    words.extend(keys_to_migrate.iter().map(String::as_str));
+    if !keys_to_migrate.is_empty() {
         cluster.nodes[0].connect().call(&words).expect_ok();
     }
 }
@@ -84,9 +84,9 @@ fn fail_over(cluster: &Cluster, replica: usize, slot: u16) {
 }
 
 /// The bug: after half of the keys of a slot had moved, the source was failed over, then the target. The promoted
-/// source did not know of the move, so it reported moved keys as missing and accepted writes to them, which the resumed
-/// move put over the right values. Now both replicas know of the move, also if they were restarted or joined in the
-/// middle of it.
+/// source did not know of the move, so it reported moved keys as missing and accepted writes to them, and the resumed
+/// move overwrote the right values. Now the replicas of both nodes know of the move, even replicas that were restarted
+/// or joined in the middle of it.
 #[test]
 fn slot_move_continues_through_failovers_of_source_and_target() {
     let mut cluster = start_cluster();
@@ -113,7 +113,7 @@ fn slot_move_continues_through_failovers_of_source_and_target() {
     assert_eq!(source.call(&["GET", &keys[0]]), Reply::Error(ask.clone()), "a key that has left");
     assert_eq!(source.call(&["INCR", &keys[0]]), Reply::Error(ask), "and nobody writes it here");
     assert_eq!(source.call(&["GET", &keys[10]]).text(), keys[10], "a key that has not");
-    // A READONLY client on the replica is redirected too.
+    // A READONLY client on the replica is also redirected.
     let mut reader = cluster.nodes[0].connect();
     reader.call(&["READONLY"]).expect_ok();
     let ask = format!("ASK {MOVED_SLOT} {}", cluster.nodes[1].address());
@@ -141,7 +141,7 @@ fn snapshot_carries_slot_marks_to_replica_joining_during_move() {
     start_move(&cluster, &[]);
     cluster.nodes.push(Node::start_clustered(&Program::redoubt()));
     cluster.nodes[6].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
-    cluster.wait_until_known();
+    cluster.wait_until_all_nodes_known();
     cluster.make_replica(6, 0);
     cluster.wait_until_synchronised();
     eventually("it knows of the move", || {
@@ -204,7 +204,7 @@ fn slot_states_replicate_between_redoubt_and_valkey() {
         let mut cluster = Cluster::join_nodes((0..2).map(|_| Node::start_clustered(&masters)).collect(), 2);
         cluster.nodes.push(Node::start_clustered(newcomer));
         cluster.nodes[2].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
-        cluster.wait_until_known();
+        cluster.wait_until_all_nodes_known();
         let migrating = |slot: u16| format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.node_id(1));
         cluster.nodes[0].run(&migrating(5)).expect_ok();
         cluster.make_replica(2, 0);
@@ -229,7 +229,7 @@ fn slot_move_works_with_redis_7_replica() {
         Cluster::join_nodes((0..2).map(|_| Node::start_clustered(&Program::redoubt())).collect(), 2);
     cluster.nodes.push(Node::start_clustered(&Program::redis()));
     cluster.nodes[2].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
-    cluster.wait_until_known();
+    cluster.wait_until_all_nodes_known();
     cluster.make_replica(2, 0);
     cluster.wait_until_synchronised();
     start_move(&cluster, &[]);
@@ -252,8 +252,8 @@ fn slot_import_survives_failover_of_source() {
     let importing = &cluster.nodes[1];
     eventually_within(REPAIR_TIMEOUT, "the importing node sees the slot's new owner", || {
         let mut connection = importing.connect();
-        (cluster_field(&mut connection, "cluster_slots_assigned")? == "16384").then_some(())?;
-        (cluster_field(&mut connection, "cluster_state")? == "ok").then_some(())
+        (cluster_info_field(&mut connection, "cluster_slots_assigned")? == "16384").then_some(())?;
+        (cluster_info_field(&mut connection, "cluster_state")? == "ok").then_some(())
     });
     assert_eq!(slot_marks(importing), [format!("[{MOVED_SLOT}-<-{}]", cluster.node_id(3))]);
     cluster.nodes[0].launch();
@@ -290,7 +290,7 @@ fn successor_of_dead_target_has_imported_keys() {
 enum MoveStep {
     /// The target is importing the slot.
     Importing,
-    /// The source is migrating the slot too.
+    /// The source is also migrating the slot.
     Migrating,
     /// Half of the keys have moved.
     HalfMoved,
@@ -365,7 +365,7 @@ fn keys_of_lost_slot_are_deleted_on_master_and_replica() {
     }
     assert_eq!(slot_marks(&cluster.nodes[0]), Vec::<String>::new());
     cluster.wait_until_ok();
-    // The node takes the slot back: the old keys must be gone, and new writes must stay.
+    // The node gets the slot back: the old keys must have been deleted, and new writes must remain.
     let back = cluster.node_id(0);
     cluster.nodes[0].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} NODE {back}")).expect_ok();
     cluster.wait_for_owner(MOVED_SLOT, |port| port == cluster.nodes[0].port);
@@ -483,16 +483,17 @@ fn migrate_timeout_covers_whole_command() {
 
 #[test]
 fn paused_master_serves_again_once_other_masters_reply() {
-    const TIMEOUT: Duration = Duration::from_secs(8);
+    const NODE_TIMEOUT: Duration = Duration::from_secs(8);
     let program = Program::redoubt();
-    let options = format!("--cluster-enabled yes --cluster-node-timeout {}", TIMEOUT.as_millis());
+    let options = format!("--cluster-enabled yes --cluster-node-timeout {}", NODE_TIMEOUT.as_millis());
     let cluster = Cluster::join_nodes((0..3).map(|_| Node::start(&program, &options)).collect(), 3);
     let (key, frozen) = (&keys_for_all_slots()[usize::from(MOVED_SLOT)], &cluster.nodes[0]);
     let mut connection: Connection = frozen.connect();
     connection.call(&["SET", key, "before"]).expect_ok();
     frozen.freeze();
-    // The pause is long enough for the node to check whether it was replaced, but too short for others to suspect it.
-    thread::sleep(TIMEOUT.mul_f64(0.8));
+    // The pause is long enough for the node to check whether it was replaced, but too short for other nodes to suspect
+    // a failure.
+    thread::sleep(NODE_TIMEOUT.mul_f64(0.8));
     frozen.thaw();
     let thawed = Instant::now();
     eventually("it notices", || frozen.log().contains("Process was paused").then_some(()));

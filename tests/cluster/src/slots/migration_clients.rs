@@ -12,7 +12,7 @@ const MIGRATION_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, PartialEq, Eq)]
 struct MigrationReplies {
     /// The reply to BLPOP on a key of the slot.
-    blocked: String,
+    blocked_client: String,
     /// The messages to a subscriber (SSUBSCRIBE) of a channel of the slot.
     subscriber: String,
     /// The reply to a transaction on another slot after WATCH on a key of the slot.
@@ -20,9 +20,9 @@ struct MigrationReplies {
     /// The replies to a transaction on the slot that began before the migration.
     transaction: Vec<String>,
     /// The invalidation message to a client that tracks a key of the slot.
-    tracking: String,
+    tracking_client: String,
     /// The reply to FCALL of a function that the target does not have.
-    function: String,
+    function_call: String,
     /// The keyspace events at the source and at the target, which publishes events for the arriving keys.
     events: [Vec<String>; 2],
 }
@@ -98,14 +98,14 @@ fn collect_client_replies(program: &Program) -> MigrationReplies {
     watcher.call(&["MULTI"]).expect_ok();
     watcher.call(&["SET", &elsewhere, "1"]);
     MigrationReplies {
-        blocked: read(&mut blocked),
+        blocked_client: read(&mut blocked),
         subscriber: read(&mut subscriber),
         watcher: plain(watcher.call(&["EXEC"])),
         transaction: [&["GET", &key("watched")][..], &["EXEC"]]
             .map(|words| plain(transaction.call(words)))
             .to_vec(),
-        tracking: read(&mut tracking),
-        function: plain(cluster.nodes[1].connect().call(&["FCALL", "f", "1", &key("watched")])),
+        tracking_client: read(&mut tracking),
+        function_call: plain(cluster.nodes[1].connect().call(&["FCALL", "f", "1", &key("watched")])),
         events,
     }
 }
@@ -114,7 +114,7 @@ fn collect_client_replies(program: &Program) -> MigrationReplies {
 fn clients_of_migrating_slot_get_replies_of_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let ours = collect_client_replies(&Program::redoubt());
-    assert!(ours.blocked.contains("MOVED 0 127.0.0.1:PORT"), "{ours:?}");
+    assert!(ours.blocked_client.contains("MOVED 0 127.0.0.1:PORT"), "{ours:?}");
     assert!(ours.subscriber.contains("sunsubscribe"), "{ours:?}");
     assert_eq!(ours.events.each_ref().map(Vec::len), [0, 2], "{ours:?}");
     assert_eq!(ours, collect_client_replies(&valkey));

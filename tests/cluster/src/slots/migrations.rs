@@ -44,9 +44,9 @@ fn fill_slots(cluster: &Cluster, keys: &[String]) {
     assert_eq!(owner.call_line(&format!("WAIT {replicas} 20000")), Reply::Int(replicas));
 }
 
-fn start_migration(cluster: &Cluster, to: usize) {
+fn start_migration(cluster: &Cluster, target: usize) {
     let (first, last) = (MIGRATED_SLOTS.start(), MIGRATED_SLOTS.end());
-    let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {first} {last} NODE {}", cluster.node_id(to));
+    let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {first} {last} NODE {}", cluster.node_id(target));
     cluster.nodes[0].run(&command).expect_ok();
 }
 
@@ -58,7 +58,7 @@ fn newest_job_field(node: &Node, field: &str) -> Option<String> {
     Some(at[1].text())
 }
 
-fn wait_for_state(node: &Node, state: &str) {
+fn wait_for_job_state(node: &Node, state: &str) {
     eventually_within(MIGRATION_TIMEOUT, &format!("the job is in state {state}"), || {
         (newest_job_field(node, "state").as_deref() == Some(state)).then_some(())
     });
@@ -117,14 +117,14 @@ fn slots_migrate_completely_while_clients_write() {
     let (counts, longest) = thread::scope(|scope| {
         let counting = scope.spawn(|| increment_counter(&ports, &keys, &stop));
         start_migration(&cluster, 1);
-        wait_for_state(&cluster.nodes[0], "success");
+        wait_for_job_state(&cluster.nodes[0], "success");
         stop.store(true, Ordering::Relaxed);
         counting.join().expect("no client got any error other than MOVED, and no increment was lost")
     });
     println!("the longest wait of a writer: {longest:?}");
     assert!(longest < MAX_LATENCY, "{longest:?}");
-    wait_for_state(&cluster.nodes[1], "success");
-    wait_for_state(&cluster.nodes[4], "success");
+    wait_for_job_state(&cluster.nodes[1], "success");
+    wait_for_job_state(&cluster.nodes[4], "success");
     assert_eq!(
         newest_job_field(&cluster.nodes[4], "target_node"),
         None,
@@ -151,7 +151,7 @@ fn slot_migration_continues_after_link_breaks() {
     let relays = RelayNetwork::create().expect("Linux has the whole loopback network");
     let nodes = (0..3).map(|number| {
         let mut node =
-            Node::prepare_behind_relay(&relays, number, RelayedProcess::Clustered, &Program::redoubt());
+            Node::prepare_behind_relay(&relays, number, RelayedProcess::ClusterNode, &Program::redoubt());
         node.add_options("--cluster-enabled yes");
         node.launch();
         node
@@ -181,7 +181,7 @@ fn slot_migration_continues_after_link_breaks() {
         counting.join().expect("no client got any error other than MOVED, and no increment was lost")
     });
     assert_eq!(newest_job_field(&cluster.nodes[0], "message").as_deref(), Some(""));
-    wait_for_state(&cluster.nodes[1], "success");
+    wait_for_job_state(&cluster.nodes[1], "success");
     assert!(broken > 3 && seen.contains("snapshotting"), "{broken} links broke in the states {seen:?}");
     let mut target = cluster.nodes[1].connect();
     for (key, count) in keys.iter().zip(counts) {
@@ -221,7 +221,7 @@ fn slot_migrates_while_slow_commands_write_to_it() {
         changing.join().expect("no panic")
     });
     assert_eq!(end.as_ref().and_then(moved_target_port), Some(cluster.nodes[1].port), "{end:?}");
-    wait_for_state(&cluster.nodes[0], "success");
+    wait_for_job_state(&cluster.nodes[0], "success");
     let calls = cluster.nodes[0].run("SLOWLOG GET -1 WITHTHREAD").items().to_vec();
     assert!(calls.iter().any(|call| call.items()[6].text() == "background"), "{calls:?}");
     assert_eq!(cluster.nodes[1].run(&format!("GET {key}")), Reply::Bulk(answered.to_string().into_bytes()));
@@ -229,7 +229,7 @@ fn slot_migrates_while_slow_commands_write_to_it() {
 }
 
 #[test]
-fn cancelled_migration_leaves_no_trace() {
+fn data_of_cancelled_migration_is_discarded() {
     let cluster = start_cluster();
     let keys = slot_keys();
     fill_slots(&cluster, &keys);
@@ -241,14 +241,14 @@ fn cancelled_migration_leaves_no_trace() {
         cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5 5 NODE {}", cluster.node_id(2)));
     assert_eq!(busy, Reply::Error("ERR I am already migrating slot 5.".into()));
     cluster.nodes[0].run("CLUSTER CANCELSLOTMIGRATIONS").expect_ok();
-    wait_for_state(&cluster.nodes[0], "cancelled");
+    wait_for_job_state(&cluster.nodes[0], "cancelled");
     let none = cluster.nodes[0].run("CLUSTER CANCELSLOTMIGRATIONS");
     assert_eq!(none, Reply::Error("ERR No migrations ongoing".into()));
     cluster.nodes[1].thaw();
     cluster.wait_until_ok();
     // The data that the target received of the cancelled job must not affect the next one.
     start_migration(&cluster, 1);
-    wait_for_state(&cluster.nodes[0], "success");
+    wait_for_job_state(&cluster.nodes[0], "success");
     eventually("the keys have moved with the slots", || {
         (count_scanned_keys(&cluster.nodes[1]) == all).then_some(())
     });
@@ -259,7 +259,7 @@ fn cancelled_migration_leaves_no_trace() {
     cluster.nodes[0]
         .run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 200 200 NODE {}", cluster.node_id(1)))
         .expect_ok();
-    // As in Valkey, with a limit of 0 a finished job is no longer listed.
+    // As in Valkey, the limit 0 removes a finished job from the list.
     eventually("the job has ended", || (listed() == 0).then_some(()));
     let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
     let target = nodes.lines().find(|line| line.contains("myself")).expect("a node lists itself");
@@ -268,10 +268,11 @@ fn cancelled_migration_leaves_no_trace() {
 
 /// The target is killed at several moments of a migration. Afterwards either the source or the target has all keys.
 #[test]
-fn slots_stay_whole_on_source_or_target_when_target_dies() {
+fn source_or_target_has_all_keys_after_target_dies() {
     for wait in [0, 5, 20, 60] {
         let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
-        // The target's own slots have no owner after its death, and the other nodes must still serve theirs.
+        // The target's own slots have no owner after its death. The other nodes must still serve the slots that they
+        // own.
         for node in &cluster.nodes {
             node.run("CONFIG SET cluster-require-full-coverage no").expect_ok();
         }
@@ -294,7 +295,7 @@ fn slots_stay_whole_on_source_or_target_when_target_dies() {
 }
 
 #[test]
-fn target_keeps_nothing_when_source_dies() {
+fn target_deletes_imported_keys_when_source_dies() {
     let mut cluster = start_cluster();
     let keys = slot_keys();
     fill_slots(&cluster, &keys);
@@ -303,14 +304,14 @@ fn target_keeps_nothing_when_source_dies() {
     cluster.nodes[0].kill();
     eventually_within(MIGRATION_TIMEOUT, "its replica has the slots, or the target has", || {
         let counts = [1, 3, 4].map(|node: usize| count_scanned_keys(&cluster.nodes[node]));
-        // The target's replica has the same data as the target. The source may have died while it deleted migrated
-        // keys.
+        // The target's replica has the same data as the target. If the target has all keys, the source may have died
+        // before it deleted its migrated keys.
         (counts == [0, all, 0] || counts[0] == all && counts[2] == all).then_some(())
     });
 }
 
 /// The bug: the source died before it had deleted all migrated keys. Its replica kept the remaining keys, because it
-/// took them for keys imported by SETSLOT.
+/// mistook them for keys imported by SETSLOT.
 #[test]
 fn successor_deletes_migrated_keys_left_by_dead_source() {
     let mut cluster = start_cluster();
@@ -320,8 +321,8 @@ fn successor_deletes_migrated_keys_left_by_dead_source() {
     // Migrated keys are not deleted while writes are paused.
     cluster.nodes[0].run("CLIENT PAUSE 60000 WRITE").expect_ok();
     start_migration(&cluster, 1);
-    wait_for_state(&cluster.nodes[0], "success");
-    wait_for_state(&cluster.nodes[1], "success");
+    wait_for_job_state(&cluster.nodes[0], "success");
+    wait_for_job_state(&cluster.nodes[1], "success");
     let kept = count_scanned_keys(&cluster.nodes[3]);
     assert!(kept > 0, "the source was to die before it had deleted everything");
     eventually("its replica knows where the slots are", || {
@@ -338,8 +339,8 @@ fn successor_deletes_migrated_keys_left_by_dead_source() {
     assert_eq!(count_scanned_keys(&cluster.nodes[1]), all);
 }
 
-/// Fails over to a replica while the job is copying. Both sides must report the result, and the source must still have
-/// all keys.
+/// Fails over to a replica while the job is copying. Source and target must report the result, and the source must
+/// still have all keys.
 fn fail_over_during_migration(replica: usize) {
     let cluster = start_cluster();
     let keys = slot_keys();
@@ -349,10 +350,10 @@ fn fail_over_during_migration(replica: usize) {
     cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 5000").expect_ok();
     cluster.wait_until_synchronised();
     start_migration(&cluster, 1);
-    wait_for_state(&cluster.nodes[1], "receiving-snapshot");
+    wait_for_job_state(&cluster.nodes[1], "receiving-snapshot");
     cluster.nodes[replica].run("CLUSTER FAILOVER").expect_ok();
     for node in [0, 1] {
-        wait_for_state(&cluster.nodes[node], "failed");
+        wait_for_job_state(&cluster.nodes[node], "failed");
     }
     eventually_within(MIGRATION_TIMEOUT, "a failover was done", || {
         (cluster.nodes[replica].run("ROLE").items()[0].text() == "master").then_some(())
@@ -395,7 +396,8 @@ fn failover_of_target_ends_migration_cleanly() {
     fail_over_during_migration(4);
 }
 
-/// A list of 100 MB migrates in chunks, so that clients of other slots are served meanwhile on both sides.
+/// A list of 100 MB migrates in chunks, so that source and target can serve clients of other slots during the
+/// migration.
 #[test]
 fn big_key_migrates_without_blocking_other_clients() {
     let cluster = start_cluster();
@@ -426,8 +428,8 @@ fn big_key_migrates_without_blocking_other_clients() {
             scope.spawn(move || neighbour(node, slot))
         });
         start_migration(&cluster, 1);
-        wait_for_state(&cluster.nodes[0], "success");
-        wait_for_state(&cluster.nodes[1], "success");
+        wait_for_job_state(&cluster.nodes[0], "success");
+        wait_for_job_state(&cluster.nodes[1], "success");
         stop.store(true, Ordering::Relaxed);
         for neighbour in neighbours {
             let (longest, served) = neighbour.join().expect("a neighbour is answered");
@@ -467,8 +469,8 @@ fn migration_job_reports_progress_and_remaining_time() {
     assert!(status.success() && printed.contains(&format!(" of {all} keys")), "{printed}");
     assert_eq!((job_field(target, "keys_moved"), job_field(target, "left_ms")), (-1, -1));
     source.run("CONFIG SET rdb-key-save-delay 0").expect_ok();
-    wait_for_state(source, "success");
-    wait_for_state(target, "success");
+    wait_for_job_state(source, "success");
+    wait_for_job_state(target, "success");
     for node in [source, target] {
         assert_eq!((job_field(node, "keys_moved"), job_field(node, "left_ms")), (all, 0));
         assert!(job_field(node, "bytes_moved") > all, "more than a byte a key");
@@ -500,7 +502,7 @@ fn slots_migrate_with_all_databases() {
         }
     }
     assert!(counted.iter().all(|count| *count > 0), "{counted:?}");
-    wait_for_state(&cluster.nodes[1], "success");
+    wait_for_job_state(&cluster.nodes[1], "success");
     let mut target = cluster.nodes[1].connect();
     for (db, count) in [(0, counted[0]), (3, counted[1])] {
         target.call_line(&format!("SELECT {db}")).expect_ok();
@@ -544,7 +546,7 @@ fn valkey_cli_reshards_with_atomic_migration() {
     tool.args(["--cluster-from", &cluster.node_id(0), "--cluster-to", &cluster.node_id(1)]);
     let (status, printed) = run_to_end(&mut tool);
     assert!(status.success(), "{printed}");
-    wait_for_state(&cluster.nodes[0], "success");
+    wait_for_job_state(&cluster.nodes[0], "success");
     assert_eq!(newest_job_field(&cluster.nodes[0], "slot_ranges").as_deref(), Some("0-99"));
     eventually("the keys have moved with the slots", || {
         (count_scanned_keys(&cluster.nodes[1]) == all).then_some(())
@@ -561,7 +563,7 @@ fn atomic_migration_works_between_redoubt_and_valkey() {
         fill_slots(&cluster, &keys);
         let all = count_scanned_keys(&cluster.nodes[0]);
         start_migration(&cluster, 1);
-        wait_for_state(&cluster.nodes[0], "success");
+        wait_for_job_state(&cluster.nodes[0], "success");
         eventually("the target has the keys, and the source has deleted them", || {
             ([0, 1].map(|node: usize| count_scanned_keys(&cluster.nodes[node])) == [0, all]).then_some(())
         });
@@ -596,7 +598,7 @@ fn invalid_migrations_are_refused_like_valkey() {
     assert_eq!(ack, Reply::Error(text.to_owned()));
     let to_replica = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {}", cluster.node_id(3));
     cluster.nodes[0].run(&to_replica).expect_ok();
-    wait_for_state(&cluster.nodes[0], "failed");
+    wait_for_job_state(&cluster.nodes[0], "failed");
     let message = newest_job_field(&cluster.nodes[0], "message").unwrap();
     assert!(message.contains("Slot migration can only be used on primary nodes."), "{message}");
 }

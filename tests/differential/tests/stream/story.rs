@@ -8,7 +8,7 @@
 //! | `waits: BLPOP l 0` | another client sends the command; the story continues once it is blocked |
 //! | `served` | waits for the reply to the client that has been blocked longest |
 //! | `until 0: EXISTS k` | repeats the command until it gets this reply |
-//! | `here: SET k v`, `there: ...` | effects that differ: here, and in Valkey |
+//! | `here: SET k v`, `there: ...` | effects that differ: in Redoubt, and in Valkey |
 //! | `because: ...` | the reason for the difference |
 //!
 //! A story without a reason has equal effects on both servers.

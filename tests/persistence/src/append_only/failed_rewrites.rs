@@ -1,5 +1,5 @@
 //! Tests of failing AOF rewrites: acknowledged writes must be loaded exactly once, whatever files a failed rewrite
-//! leaves.
+//! leaves behind.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use harness::{
     eventually,
 };
 
-const FSYNC_ALWAYS: &str =
+const FSYNC_ALWAYS_OPTIONS: &str =
     "--save  --appendonly yes --appendfsync always --rdbcompression no --enable-debug-command yes";
-/// A file size limit in bytes that a new base file exceeds and an increment does not.
+/// A file size limit in bytes: larger than an increment, smaller than a new base file.
 const FILE_SIZE_LIMIT: &str = "4000000";
 const ROUND_COUNT: usize = 3;
 
@@ -28,9 +28,9 @@ fn limit_file_size(node: &Node, bytes: &str) {
 /// writer has switched.
 #[test]
 fn consecutive_failed_rewrites_lose_no_acknowledged_writes() {
-    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS_OPTIONS);
     node.run("DEBUG POPULATE 50000 key 100").expect_ok();
-    // `DEBUG POPULATE` writes nothing to the AOF, so its keys need a base.
+    // `DEBUG POPULATE` writes nothing to the AOF, so a rewrite must put its keys into a base file.
     node.run("BGREWRITEAOF");
     eventually("the base is there", || (node.info("persistence", "aof_rewrites")? != "1").then_some(()));
     for round in 0..ROUND_COUNT {
@@ -54,7 +54,7 @@ fn consecutive_failed_rewrites_lose_no_acknowledged_writes() {
 /// The failed shutdown has already flushed and synced the AOF, but the server continues and must still append to it.
 #[test]
 fn aof_is_still_written_after_a_failed_shutdown() {
-    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS_OPTIONS);
     node.run("DEBUG POPULATE 50000 key 100").expect_ok();
     limit_file_size(&node, FILE_SIZE_LIMIT);
     assert!(node.run("SHUTDOWN SAVE").is_error("ERR Errors trying to SHUTDOWN"));

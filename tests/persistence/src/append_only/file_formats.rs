@@ -9,7 +9,7 @@ use std::process::Command;
 use harness::{Node, Program, Reply, eventually, run_to_end};
 
 const SERVER_OPTIONS: &str = "--save  --appendonly yes --enable-debug-command yes";
-const RESP_BASE: &str = "--aof-use-rdb-preamble no";
+const RESP_BASE_OPTION: &str = "--aof-use-rdb-preamble no";
 
 fn wait_until_loaded(node: &Node) {
     eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
@@ -89,7 +89,7 @@ fn fill_with_all_types(node: &Node) {
 
 #[test]
 fn resp_base_has_all_data_and_redis_loads_it() {
-    let mut ours = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} {RESP_BASE}"));
+    let mut ours = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} {RESP_BASE_OPTION}"));
     fill_with_all_types(&ours);
     rewrite_aof(&ours);
     ours.run("SET after rewrite").expect_ok();
@@ -104,7 +104,7 @@ fn resp_base_has_all_data_and_redis_loads_it() {
     assert_eq!(ours.run("DEBUG DIGEST"), digest);
     let pending = |reply: &Reply| format!("{reply:?}").matches("worker").count();
     assert_eq!(pending(&ours.run("XINFO STREAM stream FULL")), pending(&groups));
-    let mut theirs = Node::prepare(&Program::redis(), &format!("{SERVER_OPTIONS} {RESP_BASE}"));
+    let mut theirs = Node::prepare(&Program::redis(), &format!("{SERVER_OPTIONS} {RESP_BASE_OPTION}"));
     copy_aof_files(&ours, &theirs);
     theirs.launch();
     wait_until_loaded(&theirs);
@@ -112,7 +112,7 @@ fn resp_base_has_all_data_and_redis_loads_it() {
     for line in ["XPENDING stream group", "XINFO GROUPS stream", "XINFO GROUPS empty", "XLEN empty"] {
         assert_eq!(theirs.run(line), ours.run(line), "{line}");
     }
-    // Redis rewrites the base that it loaded from Redoubt, and Redoubt must load the new base.
+    // Redis rewrites the base file that it loaded from Redoubt, and Redoubt must load the new one.
     theirs.run("SET from redis").expect_ok();
     theirs.run("BGREWRITEAOF");
     eventually("the rewrite ends", || {
@@ -202,18 +202,19 @@ fn check_aof_truncates_to_a_timestamp() {
     theirs.launch();
     for node in [&node, &theirs] {
         wait_until_loaded(node);
-        // Both writes may have happened within the first second, so either state is right.
+        // Both writes may have happened within the first second, so the truncated file may contain either value.
         assert!(["early", "late"].contains(&node.run("GET key").text().as_str()));
     }
     assert_eq!(node.run("GET key"), theirs.run("GET key"));
 }
 
-/// A state that a crash can leave: its description, the files to add, the manifest, and the expected number of keys.
+/// A state of the AOF directory after a crash: its description, the files to add, the manifest, and the expected number
+/// of keys.
 type CrashPoint<'a> = (&'a str, Vec<(&'a str, &'a [u8])>, String, i64);
 
 /// The crash points of a rewrite that replaces the base and increment `names`; `old` is the manifest before the
 /// rewrite.
-fn rewrite_crash_points<'a>(names: &[String], old: &str, base: &'a [u8]) -> [CrashPoint<'a>; 6] {
+fn rewrite_crash_points<'a>(names: &[String], old_manifest: &str, base: &'a [u8]) -> [CrashPoint<'a>; 6] {
     let third = "*3\r\n$3\r\nSET\r\n$5\r\nthird\r\n$1\r\n3\r\n";
     let next = "file appendonly.aof.9.incr.aof seq 9 type i\n";
     let moved = format!(
@@ -221,19 +222,24 @@ fn rewrite_crash_points<'a>(names: &[String], old: &str, base: &'a [u8]) -> [Cra
         names[0], names[1]
     );
     [
-        ("the next increment was made", vec![("appendonly.aof.9.incr.aof", b"")], old.to_owned(), 2),
-        ("it was named", vec![("appendonly.aof.9.incr.aof", third.as_bytes())], format!("{old}{next}"), 3),
+        ("the next increment was made", vec![("appendonly.aof.9.incr.aof", b"")], old_manifest.to_owned(), 2),
+        (
+            "it was named",
+            vec![("appendonly.aof.9.incr.aof", third.as_bytes())],
+            format!("{old_manifest}{next}"),
+            3,
+        ),
         (
             "the base was half written",
             vec![("temp-1.base", b"REDIS"), ("appendonly.aof.9.incr.aof", b"")],
-            format!("{old}{next}"),
+            format!("{old_manifest}{next}"),
             2,
         ),
-        ("the manifest was half written", vec![("temp-1.manifest", b"file")], old.to_owned(), 2),
+        ("the manifest was half written", vec![("temp-1.manifest", b"file")], old_manifest.to_owned(), 2),
         (
             "the base was put in place",
             vec![("new.base.rdb", base), ("appendonly.aof.9.incr.aof", third.as_bytes())],
-            format!("{old}{next}"),
+            format!("{old_manifest}{next}"),
             3,
         ),
         (
@@ -290,7 +296,7 @@ fn no_data_is_lost_by_a_crash_at_any_step_of_a_rewrite() {
     // A missing file that the manifest names means lost data, so the server must refuse to start.
     fs::remove_file(aof_dir(&node).join(&self::manifest_file_names(&node)[0])).expect("it was there");
     node.spawn();
-    assert!(!node.wait_for_own_exit().success());
+    assert!(!node.wait_for_exit_before_relaunch().success());
     assert!(node.log().contains("No such file"), "{}", node.log());
 }
 
@@ -358,7 +364,7 @@ fn limit_file_size(node: &Node, bytes: &str) {
     assert!(set.expect("prlimit is part of util-linux").success());
 }
 
-/// The disk fills up while the base, the manifest or the next increment is written. Whichever write fails, the old
+/// The disk fills up while the base file, the manifest or the next increment is written. Whichever write fails, the old
 /// files must still hold the data, both after a kill and after space is freed.
 #[test]
 fn no_data_is_lost_when_the_disk_fills_at_any_point_of_a_rewrite() {

@@ -14,8 +14,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
-const FSYNC_ALWAYS: &str = "--save  --appendonly yes --appendfsync always --enable-debug-command yes";
-const FSYNC_EVERYSEC: &str = "--save  --appendonly yes --appendfsync everysec --enable-debug-command yes";
+const FSYNC_ALWAYS_OPTIONS: &str = "--save  --appendonly yes --appendfsync always --enable-debug-command yes";
+const FSYNC_EVERYSEC_OPTIONS: &str =
+    "--save  --appendonly yes --appendfsync everysec --enable-debug-command yes";
 
 fn wait_until_loaded(node: &Node) {
     eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
@@ -33,21 +34,21 @@ fn rewrite_count(node: &Node) -> u64 {
     node.info("persistence", "aof_rewrites").expect("it is shown").parse().expect("a number")
 }
 
-fn wait_for_rewrite(node: &Node, before: u64) {
-    eventually("the rewrite ends", || (rewrite_count(node) > before).then_some(()));
+fn wait_for_rewrite(node: &Node, previous_count: u64) {
+    eventually("the rewrite ends", || (rewrite_count(node) > previous_count).then_some(()));
     assert_eq!(node.info("persistence", "aof_last_bgrewrite_status").as_deref(), Some("ok"));
 }
 
 /// Kills the server at a random moment in each of `rounds` rounds, in half of them during a rewrite.
 fn kill_repeatedly_under_load(rounds: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(rounds);
-    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS_OPTIONS);
     for round in 0..rounds {
         let counters = CounterClients::start(&node, 8);
-        counters.wait_for(random.random_range(0..5000));
+        counters.wait_for_acknowledgements(random.random_range(0..5000));
         if random.random_ratio(1, 2) {
             node.run("BGREWRITEAOF");
-            counters.wait_for(random.random_range(0..2000));
+            counters.wait_for_acknowledgements(random.random_range(0..2000));
         }
         // A random pause lets the kill fall between two replies.
         std::thread::sleep(Duration::from_micros(random.random_range(0..3000)));
@@ -72,11 +73,11 @@ fn acknowledged_writes_survive_a_hundred_kills_with_fsync_always() {
 
 #[test]
 fn rewrite_under_load_loses_nothing_and_leaves_two_files() {
-    let mut node = Node::start(&Program::redoubt(), FSYNC_EVERYSEC);
+    let mut node = Node::start(&Program::redoubt(), FSYNC_EVERYSEC_OPTIONS);
     let counters = CounterClients::start(&node, 4);
     for _ in 0..3 {
         let before = rewrite_count(&node);
-        counters.wait_for(2000);
+        counters.wait_for_acknowledgements(2000);
         assert!(node.run("BGREWRITEAOF").text().contains("started"));
         wait_for_rewrite(&node, before);
     }
@@ -94,7 +95,7 @@ fn rewrite_under_load_loses_nothing_and_leaves_two_files() {
 
 #[test]
 fn torn_tail_is_truncated_and_other_corruption_prevents_startup() {
-    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS_OPTIONS);
     let mut connection = node.connect();
     for line in ["SET a 1", "MULTI", "SET b 1", "SET c 1", "EXEC", "SET a 2"] {
         connection.call_line(line);
@@ -123,13 +124,13 @@ fn torn_tail_is_truncated_and_other_corruption_prevents_startup() {
     ] {
         fs::write(&last, bytes).expect("it can be written");
         node.spawn();
-        assert!(!node.wait_for_own_exit().success());
+        assert!(!node.wait_for_exit_before_relaunch().success());
         assert!(node.log().contains(reason), "{reason}: {}", node.log());
     }
     fs::write(&last, [&whole[..], b"*1\r\n"].concat()).expect("it can be written");
     node.add_options("--aof-load-truncated no");
     node.spawn();
-    assert!(!node.wait_for_own_exit().success());
+    assert!(!node.wait_for_exit_before_relaunch().success());
     assert!(node.log().contains("Unexpected end of file"), "{}", node.log());
 }
 
@@ -139,9 +140,9 @@ fn aof_can_be_switched_on_and_off_while_clients_write() {
     let counters = CounterClients::start(&node, 4);
     node.run("CONFIG SET appendonly yes").expect_ok();
     wait_for_rewrite(&node, 0);
-    counters.wait_for(2000);
+    counters.wait_for_acknowledgements(2000);
     node.run("CONFIG SET appendonly no").expect_ok();
-    counters.wait_for(2000);
+    counters.wait_for_acknowledgements(2000);
     node.run("CONFIG SET appendonly yes").expect_ok();
     wait_for_rewrite(&node, 1);
     let acknowledged = counters.stop();
@@ -152,7 +153,7 @@ fn aof_can_be_switched_on_and_off_while_clients_write() {
     assert_counters_kept(&node, &acknowledged, "switched on");
 }
 
-/// A regular file is in the place of `appenddirname`, so the AOF cannot be created there.
+/// A regular file is at the path of `appenddirname`, so the AOF cannot be created there.
 #[test]
 fn config_set_changes_nothing_if_the_aof_cannot_be_created() {
     let options = "--save  --appendonly no --appenddirname blocked --enable-protected-configs yes";
@@ -189,7 +190,7 @@ fn config_set_changes_nothing_if_the_aof_cannot_be_created() {
     wait_for_rewrite(&node, 0);
 }
 
-/// The refusal is logged in Valkey's words, because tools search for them.
+/// The refusal is logged with Valkey's phrases, because tools search for them.
 #[test]
 fn shutdown_is_refused_while_the_first_base_is_written() {
     let options = "--save  --appendonly no --rdb-key-save-delay 50000 --enable-debug-command yes";
@@ -207,7 +208,7 @@ fn shutdown_is_refused_while_the_first_base_is_written() {
     assert!(node.log().contains("Writing initial AOF, can't exit."), "{}", node.log());
     node.run("SET still served").expect_ok();
     let _ = node.connect().try_call(&["SHUTDOWN", "FORCE"]);
-    assert!(node.wait_for_own_exit().success());
+    assert!(node.wait_for_exit_before_relaunch().success());
     assert!(node.log().contains("Writing initial AOF. Exit anyway."), "{}", node.log());
 }
 
@@ -221,9 +222,9 @@ fn shutdown_succeeds_once_the_first_base_is_written() {
         node.run(&format!("SET last {round}")).expect_ok();
         eventually("the server stops", || {
             let _ = node.try_connect().ok().map(|mut connection| connection.try_call(&["SHUTDOWN"]));
-            node.has_ended().then_some(())
+            node.has_exited().then_some(())
         });
-        assert!(node.wait_for_own_exit().success());
+        assert!(node.wait_for_exit_before_relaunch().success());
         node.add_options("--appendonly yes");
         node.launch();
         wait_until_loaded(&node);
@@ -235,7 +236,7 @@ fn shutdown_succeeds_once_the_first_base_is_written() {
 /// A file size limit simulates the full disk.
 #[test]
 fn writes_are_not_acknowledged_while_the_aof_cannot_be_written() {
-    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS_OPTIONS);
     node.run("SET a 1").expect_ok();
     let limit = |bytes: &str| {
         let set = std::process::Command::new("prlimit")
@@ -267,7 +268,7 @@ fn killed_replica_resumes_from_its_aof_by_partial_resync() {
         Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes");
     master.run("SET before 1").expect_ok();
     let port = master.address().rsplit(':').next().expect("a port").to_owned();
-    let mut replica = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
+    let mut replica = Node::start(&Program::redoubt(), FSYNC_ALWAYS_OPTIONS);
     replica.run("SET own 1").expect_ok();
     let rewritten = rewrite_count(&replica);
     replica.run(&format!("REPLICAOF 127.0.0.1 {port}"));
@@ -378,7 +379,7 @@ fn waitaof_waits_for_local_and_replica_disks() {
 fn waitaof_fails_when_the_aof_is_switched_off() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let name = program.name();
-        let node = Node::start(&program, FSYNC_EVERYSEC);
+        let node = Node::start(&program, FSYNC_EVERYSEC_OPTIONS);
         let mut waiting = node.connect();
         waiting.call_line("SET a 1").expect_ok();
         // There is no replica, so only switching off the AOF ends the wait.
@@ -410,7 +411,7 @@ fn run_check_aof(arguments: &[&str], confirmation: &str) -> (bool, String) {
 
 #[test]
 fn check_aof_detects_and_repairs_a_torn_file() {
-    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS_OPTIONS);
     node.run("SET a 1").expect_ok();
     node.kill();
     let manifest = node.folder().join("appendonlydir/appendonly.aof.manifest");
@@ -431,10 +432,12 @@ fn check_aof_detects_and_repairs_a_torn_file() {
     assert_eq!(node.run("GET a").text(), "1");
 }
 
-/// With `aof-disable-auto-gc`, replaced files stay on disk and in the manifest until the option is switched off.
+/// With `aof-disable-auto-gc`, replaced files stay on disk and in the manifest until garbage collection is enabled
+/// again.
 #[test]
 fn replaced_files_stay_while_garbage_collection_is_disabled() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{FSYNC_ALWAYS} --aof-disable-auto-gc yes"));
+    let mut node =
+        Node::start(&Program::redoubt(), &format!("{FSYNC_ALWAYS_OPTIONS} --aof-disable-auto-gc yes"));
     let folder = node.folder().join("appendonlydir");
     let count = || fs::read_dir(&folder).expect("the folder").count();
     let history = || {
@@ -456,7 +459,7 @@ fn replaced_files_stay_while_garbage_collection_is_disabled() {
 }
 
 /// The values that the script in `scripts_direct_writes_to_the_file_or_to_replicas` writes.
-fn directed_values(node: &Node) -> String {
+fn values_written_by_script(node: &Node) -> String {
     let mut connection = node.connect();
     let keys = ["file", "replicas", "none", "text", "plain"];
     let mut values = keys.map(|key| connection.call_line(&format!("GET {key}"))).to_vec();
@@ -465,11 +468,11 @@ fn directed_values(node: &Node) -> String {
     format!("{values:?}")
 }
 
-/// The script directs writes with `redis.set_repl`, and a replica and a restarted server must each have the right ones.
-/// Offsets must stay right, so that a replica continues after its master restarts, even after a kill.
+/// The script directs writes with `redis.set_repl`; the replica and the restarted server must each have the writes
+/// directed to them. Offsets must stay right, so that a replica continues after its master restarts, even after a kill.
 #[test]
 fn scripts_direct_writes_to_the_file_or_to_replicas() {
-    let mut master = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
+    let mut master = Node::start(&Program::redoubt(), FSYNC_ALWAYS_OPTIONS);
     let valkey = Program::valkey().unwrap_or_else(Program::redoubt);
     let replicas = [Program::redoubt(), valkey].map(|program| Node::start(&program, "--save "));
     for replica in &replicas {
@@ -501,19 +504,19 @@ fn scripts_direct_writes_to_the_file_or_to_replicas() {
     }
     wait_for_replicas(&master);
     for replica in &replicas {
-        let texts = directed_values(replica);
+        let texts = values_written_by_script(replica);
         assert!(
             texts.contains(&"RA".repeat(20)) && texts.contains("140") && !texts.contains("file"),
             "{texts}"
         );
     }
     let offset = master.info("replication", "master_repl_offset");
-    let kept = directed_values(&replicas[0]);
-    assert_eq!(directed_values(&replicas[1]), kept);
+    let kept = values_written_by_script(&replicas[0]);
+    assert_eq!(values_written_by_script(&replicas[1]), kept);
     master.kill();
     master.launch();
     wait_until_loaded(&master);
-    let texts = directed_values(&master);
+    let texts = values_written_by_script(&master);
     assert!(
         texts.contains(&"AA".repeat(20)) && texts.contains("140") && !texts.contains("replicas"),
         "{texts}"

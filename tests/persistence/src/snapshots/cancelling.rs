@@ -1,9 +1,9 @@
-//! Tests of slow saves, rewrites and synchronisations: what INFO reports, and what cancels them.
+//! Tests of slow saves, AOF rewrites and full synchronisations: what INFO reports, and what cancels them.
 
 use harness::{Node, Program, eventually};
 
 /// The options make saving take two seconds per key, so no save finishes during a test.
-const SLOW_SAVE: &str = "--rdb-key-save-delay 2000000 --enable-debug-command yes";
+const SLOW_SAVE_OPTIONS: &str = "--rdb-key-save-delay 2000000 --enable-debug-command yes";
 
 fn persistence_field(node: &Node, field: &str) -> String {
     node.info("persistence", field).unwrap_or_else(|| panic!("{field} is shown"))
@@ -19,7 +19,7 @@ fn wait_for_field(node: &Node, field: &str, expected: &str) {
 #[test]
 fn flushall_cancels_a_background_save() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
-        let node = Node::start(&program, &format!("--save  {SLOW_SAVE}"));
+        let node = Node::start(&program, &format!("--save  {SLOW_SAVE_OPTIONS}"));
         node.run("DEBUG POPULATE 100").expect_ok();
         node.run("BGSAVE");
         wait_for_field(&node, "rdb_bgsave_in_progress", "1");
@@ -53,7 +53,7 @@ fn killed_server_starts_empty_after_flushall() {
 #[test]
 fn disabling_the_aof_cancels_a_rewrite_and_allows_the_next() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
-        let node = Node::start(&program, &format!("--save  --appendonly yes {SLOW_SAVE}"));
+        let node = Node::start(&program, &format!("--save  --appendonly yes {SLOW_SAVE_OPTIONS}"));
         node.run("DEBUG POPULATE 100").expect_ok();
         node.run("BGREWRITEAOF");
         wait_for_field(&node, "aof_rewrite_in_progress", "1");
@@ -69,7 +69,8 @@ fn disabling_the_aof_cancels_a_rewrite_and_allows_the_next() {
 #[test]
 fn full_resync_is_reported_as_a_background_save() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
-        let master = Node::start(&program, &format!("--save  --repl-diskless-sync-delay 0 {SLOW_SAVE}"));
+        let master =
+            Node::start(&program, &format!("--save  --repl-diskless-sync-delay 0 {SLOW_SAVE_OPTIONS}"));
         master.run("DEBUG POPULATE 100").expect_ok();
         let replica = Node::start(&Program::redoubt(), "--save ");
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();

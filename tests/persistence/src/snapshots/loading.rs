@@ -63,7 +63,7 @@ fn peak_resident_bytes(node: &Node) -> u64 {
 }
 
 #[test]
-fn loading_a_huge_hash_does_not_hold_it_twice() {
+fn huge_hash_is_loaded_without_a_second_copy_in_memory() {
     const FIELD_COUNT: usize = 400_000;
     let mut node = Node::start(&Program::redoubt(), SERVER_OPTIONS);
     let empty = node.resident_bytes();

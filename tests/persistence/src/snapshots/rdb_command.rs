@@ -66,17 +66,17 @@ fn check_listing_against_server(program: &Program) {
 }
 
 #[test]
-fn listing_of_our_own_file_matches_the_server() {
+fn rdb_listing_of_redoubt_file_matches_the_server() {
     check_listing_against_server(&Program::redoubt());
 }
 
 #[test]
-fn listing_of_a_redis_file_matches_redis() {
+fn rdb_listing_of_redis_file_matches_redis() {
     check_listing_against_server(&Program::redis());
 }
 
 #[test]
-fn files_of_valkey_9_and_redis_8_are_listed() {
+fn rdb_command_lists_files_of_valkey_9_and_redis_8() {
     for (file, kind, keys) in [
         ("valkey-9.1-fields.rdb", "hash", 2),
         ("valkey-9.1-stream.rdb", "stream", 3),
@@ -123,7 +123,7 @@ fn memory_report_matches_the_servers_memory_use() {
 
 /// Both the file and one value in it are larger than the memory limit of the command.
 #[test]
-fn memory_use_does_not_grow_with_the_file() {
+fn rdb_command_memory_does_not_grow_with_the_file() {
     let node = Node::start(&Program::redoubt(), "--save  --rdbcompression no --enable-debug-command yes");
     node.run("DEBUG POPULATE 150000 key 1000").expect_ok();
     let mut connection = node.connect();
@@ -146,7 +146,7 @@ fn memory_use_does_not_grow_with_the_file() {
 }
 
 #[test]
-fn truncated_file_is_listed_up_to_the_cut_and_fails() {
+fn truncated_rdb_file_is_listed_partially_with_an_error() {
     let node = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
     node.run("DEBUG POPULATE 1000 key 50").expect_ok();
     node.run("SAVE").expect_ok();

@@ -133,11 +133,11 @@ fn server_that_fails_to_load_serves_no_clients() {
                     assert!(reply.is_error("LOADING"), "{reply:?}");
                 }
             }
-            if node.has_ended() {
+            if node.has_exited() {
                 break;
             }
         }
-        assert!(!node.wait_for_own_exit().success());
+        assert!(!node.wait_for_exit_before_relaunch().success());
     }
 }
 
@@ -160,7 +160,7 @@ fn check_second_loads_file_of_first(first: &Program, second: &Program) {
 }
 
 #[test]
-fn redis_loads_our_rdb_file() {
+fn redis_loads_rdb_file_of_redoubt() {
     check_second_loads_file_of_first(&Program::redoubt(), &Program::redis());
 }
 
@@ -197,8 +197,8 @@ fn restarted_replica_resumes_from_its_rdb_file() {
     assert_eq!(master.info("stats", "sync_partial_ok").as_deref(), Some("1"));
 }
 
-/// As in Redis, a replica saves the data of a full resync at once. After a kill, it continues with a partial resync,
-/// and it has its data even if its master is gone.
+/// As in Redis, a replica saves the data of a full resync at once. After a kill, the replica continues with a partial
+/// resync, and it has its data even if its master is down.
 fn check_killed_replica_resumes(replica: &Program) {
     let mut master = Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0");
     let mut replica = Node::start(replica, "--save 5 1");

@@ -34,7 +34,7 @@ fn compression_and_checksums_can_be_disabled() {
     node.kill();
     node.add_options("--rdbchecksum yes");
     node.spawn();
-    assert!(!node.wait_for_own_exit().success());
+    assert!(!node.wait_for_exit_before_relaunch().success());
     assert!(node.log().contains("wrong RDB checksum"), "{}", node.log());
 }
 
@@ -102,8 +102,8 @@ fn sync_files_are_deleted_without_persistence() {
     }
 }
 
-/// A structurally broken value is refused whatever `sanitize-dump-payload` is. The option decides about values whose
-/// headers contradict their content, which Redoubt itself could read.
+/// A structurally broken value is refused with every value of `sanitize-dump-payload`. The option only decides about
+/// values whose headers contradict their content, which Redoubt itself could read.
 #[test]
 fn broken_payloads_are_refused_whatever_the_sanitize_option() {
     let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));

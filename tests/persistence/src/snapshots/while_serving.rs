@@ -36,12 +36,12 @@ fn wait_until_equal(replica: &Node, master: &Node) {
 }
 
 /// A client that changes keys of several types until it is stopped.
-struct BackgroundLoad {
+struct BackgroundWriter {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<usize>,
 }
 
-impl BackgroundLoad {
+impl BackgroundWriter {
     fn start(node: &Node, keys: usize) -> Self {
         let (stop, mut connection) = (Arc::new(AtomicBool::new(false)), node.connect());
         let should_stop = stop.clone();
@@ -92,7 +92,7 @@ fn snapshot_under_load_plus_replication_log_equals_the_live_dataset() {
     let master =
         Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --repl-backlog-size 256mb"));
     populate_keys(&master, 20_000);
-    let load = BackgroundLoad::start(&master, 20_000);
+    let load = BackgroundWriter::start(&master, 20_000);
     let synchronised = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     synchronised.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     eventually("the replica is linked", || {
@@ -126,7 +126,7 @@ fn concurrent_full_resyncs_share_a_snapshot() {
     for replica in &replicas {
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     }
-    let load = BackgroundLoad::start(&master, 5000);
+    let load = BackgroundWriter::start(&master, 5000);
     // A BGSAVE that runs at the same time takes a separate snapshot.
     eventually("all replicas are connected", || {
         (info_field(&master, "replication", "connected_slaves") == "3").then_some(())
@@ -148,15 +148,15 @@ fn concurrent_full_resyncs_share_a_snapshot() {
     assert_eq!(info_field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
 }
 
-/// Each replica connects after the previous replica's snapshot has started, during a BGSAVE, so no snapshot can be
-/// shared.
+/// Each replica connects after the snapshot for the previous replica has started, and during a BGSAVE, so no snapshot
+/// can be shared.
 #[test]
 fn successive_full_resyncs_during_a_save_all_succeed() {
     let master = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --rdbcompression no"));
     populate_keys(&master, 150_000);
     let replicas: Vec<Node> =
         (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "))).collect();
-    let load = BackgroundLoad::start(&master, 5000);
+    let load = BackgroundWriter::start(&master, 5000);
     assert_eq!(master.run("BGSAVE"), Reply::Simple("Background saving started".into()));
     for (count, replica) in replicas.iter().enumerate() {
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
@@ -245,7 +245,7 @@ fn kill_during_a_save_keeps_the_old_file() {
 #[test]
 fn save_reports_progress_and_can_be_cancelled() {
     let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
-    assert_eq!(node.run("BGSAVE CANCEL").error_text(), NOT_RUNNING);
+    assert_eq!(node.run("BGSAVE CANCEL").error_text(), SAVE_NOT_RUNNING_ERROR);
     populate_keys(&node, 300_000);
     node.run("CONFIG SET rdb-key-save-delay 20").expect_ok();
     assert_eq!(node.run("BGSAVE SCHEDULE"), Reply::Simple("Background saving started".into()));
@@ -268,10 +268,10 @@ fn save_reports_progress_and_can_be_cancelled() {
     assert!(!node.folder().join("dump.rdb").exists());
     // INFO reports the save as ended at once; the saver thread stops at its next key.
     eventually("the unfinished file is removed", || (unfinished_file_count(&node) == 0).then_some(()));
-    assert_eq!(node.run("BGSAVE CANCEL").error_text(), NOT_RUNNING);
+    assert_eq!(node.run("BGSAVE CANCEL").error_text(), SAVE_NOT_RUNNING_ERROR);
 }
 
-const NOT_RUNNING: &str = "ERR Background saving is currently not in progress or scheduled";
+const SAVE_NOT_RUNNING_ERROR: &str = "ERR Background saving is currently not in progress or scheduled";
 
 trait ErrorText {
     fn error_text(&self) -> String;

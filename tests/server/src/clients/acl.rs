@@ -172,7 +172,7 @@ fn invalid_or_duplicate_user_definitions_prevent_startup() {
         fs::write(&file, lines).expect("a file can be written");
         node.set_configuration(&file);
         node.spawn();
-        assert!(!node.wait_for_own_exit().success());
+        assert!(!node.wait_for_exit_before_relaunch().success());
         let log = node.log();
         assert!(log.contains(reason), "{lines}: {log}");
     }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use harness::{Cluster, Connection, Node, Program, Reply, cluster_field, eventually};
+use harness::{Cluster, Connection, Node, Program, Reply, cluster_info_field, eventually};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -27,7 +27,7 @@ fn assert_healthy(node: &Node, resident_before: u64) {
 }
 
 #[test]
-fn random_bytes_do_not_harm_the_server() {
+fn server_survives_random_bytes() {
     let node = start_server();
     let before = node.resident_bytes();
     let mut random = ChaCha8Rng::seed_from_u64(7);
@@ -35,20 +35,20 @@ fn random_bytes_do_not_harm_the_server() {
         let length = random.random_range(1..4000);
         let mut bytes: Vec<u8> = (0..length).map(|_| random.random()).collect();
         if round % 2 == 0 {
-            // Mostly bytes of the protocol are used, so that more of the input passes the parser's first checks.
+            // Uses mostly protocol bytes, so that more of the input passes the parser's first checks.
             bytes = bytes.iter().map(|byte| b"*$123\r\n+-:0PING \"'"[usize::from(byte % 18)]).collect();
         }
         let mut connection = node.connect();
         // The server may close the connection while this client still sends.
         let _ = connection.send_raw(&bytes);
-        let _ = connection.end_sending();
+        let _ = connection.shut_down_sending();
         connection.read_to_end().expect("the server closes the link");
     }
     assert_healthy(&node, before);
 }
 
 #[test]
-fn incomplete_requests_wait_for_the_rest() {
+fn incomplete_requests_are_completed_by_later_packets() {
     let node = start_server();
     let before = node.resident_bytes();
     let request = b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$5\r\nvalue\r\n";
@@ -186,18 +186,18 @@ fn idle_connections_use_little_memory() {
 }
 
 /// Raises the soft limit on open files up to `requested`; returns the new limit.
-fn raise_file_limit(requested: u64) -> u64 {
+fn raise_file_limit(requested_limit: u64) -> u64 {
     let current = getrlimit(Resource::Nofile);
     let raised = [
         Rlimit {
-            current: Some(requested),
-            maximum: Some(current.maximum.unwrap_or(requested).max(requested)),
+            current: Some(requested_limit),
+            maximum: Some(current.maximum.unwrap_or(requested_limit).max(requested_limit)),
         },
-        Rlimit { current: current.maximum.map(|most| most.min(requested)), maximum: current.maximum },
+        Rlimit { current: current.maximum.map(|most| most.min(requested_limit)), maximum: current.maximum },
     ];
-    // Setting the first limit needs privileges, setting the second does not.
+    // Raising the hard limit needs privileges; if that fails, raise only the soft limit.
     let _ = raised.iter().find(|limit| setrlimit(Resource::Nofile, **limit).is_ok());
-    getrlimit(Resource::Nofile).current.unwrap_or(requested)
+    getrlimit(Resource::Nofile).current.unwrap_or(requested_limit)
 }
 
 #[test]
@@ -320,13 +320,13 @@ fn assert_cluster_healthy(cluster: &Cluster, resident_before: u64) {
     let resident = node.resident_bytes();
     assert!(resident < resident_before + MAX_MEMORY_GROWTH, "{resident_before} bytes have become {resident}");
     for node in &cluster.nodes {
-        assert_eq!(cluster_field(&mut node.connect(), "cluster_state").as_deref(), Some("ok"));
+        assert_eq!(cluster_info_field(&mut node.connect(), "cluster_state").as_deref(), Some("ok"));
     }
 }
 
 /// A web page can make a browser post commands to this port. The headers arrive first, the body in a later segment.
 #[test]
-fn browsers_cannot_post_commands() {
+fn http_post_requests_execute_no_commands() {
     let node = start_server();
     for headers in ["POST / HTTP/1.1\r\n", "GET key\r\nHost: localhost\r\n"] {
         let mut browser = node.connect();

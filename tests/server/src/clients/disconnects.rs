@@ -67,7 +67,7 @@ fn client_that_disconnects_in_wait_loses_its_pending_commands() {
 }
 
 #[test]
-fn client_unblock_ends_a_wait() {
+fn client_unblock_ends_the_wait_command() {
     let (node, mut operator) = start_with_operator();
     let mut client = node.connect();
     let id = client.call_line("CLIENT ID").int().to_string();
@@ -113,7 +113,7 @@ fn wait_does_not_delay_earlier_replies() {
 
 /// A client in WAIT is unblocked when its master becomes a replica.
 #[test]
-fn wait_ends_when_the_node_becomes_a_replica() {
+fn client_in_wait_is_unblocked_when_its_master_becomes_a_replica() {
     let (node, mut operator) = start_with_operator();
     let mut client = node.connect();
     client.send(&["WAIT", "1", "0"]).expect("sent");

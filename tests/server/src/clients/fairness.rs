@@ -16,7 +16,7 @@ struct RequestFlood {
     request: &'static [u8],
 }
 
-const FLOOD_KINDS: &[RequestFlood] = &[
+const REQUEST_FLOODS: &[RequestFlood] = &[
     RequestFlood { name: "lines", first_command: "PING", request: b"INCR k\r\n" },
     RequestFlood { name: "requests", first_command: "PING", request: b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n" },
     RequestFlood {
@@ -29,8 +29,9 @@ const FLOOD_KINDS: &[RequestFlood] = &[
     RequestFlood { name: "unknown", first_command: "PING", request: b"NOSUCH\r\n" },
 ];
 
-/// The longest accepted median wait of another client. It is a few milliseconds; with the bug it was half a second.
-const MEDIAN_WAIT: Duration = Duration::from_millis(100);
+/// The longest accepted median wait of another client. Normally the median is a few milliseconds; before the fix it was
+/// half a second.
+const MAX_MEDIAN_WAIT: Duration = Duration::from_millis(100);
 
 fn start_with_one_worker() -> Node {
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 1");
@@ -56,7 +57,7 @@ fn send_flood(node: &Node, flood: &RequestFlood, is_over: &AtomicBool) {
 }
 
 /// The median time that another client waits for a reply during the flood.
-fn median_wait_during(node: &Node, flood: &RequestFlood) -> Duration {
+fn measure_median_wait(node: &Node, flood: &RequestFlood) -> Duration {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| send_flood(node, flood, &over));
@@ -79,9 +80,9 @@ fn median_wait_during(node: &Node, flood: &RequestFlood) -> Duration {
 #[test]
 fn flooding_client_does_not_delay_others() {
     let node = start_with_one_worker();
-    for flood in FLOOD_KINDS {
-        let wait = median_wait_during(&node, flood);
-        assert!(wait <= MEDIAN_WAIT, "{}: {wait:?}", flood.name);
+    for flood in REQUEST_FLOODS {
+        let wait = measure_median_wait(&node, flood);
+        assert!(wait <= MAX_MEDIAN_WAIT, "{}: {wait:?}", flood.name);
     }
 }
 
@@ -109,7 +110,7 @@ fn clients_of_one_key_are_served_fairly() {
         let clients: Vec<_> = (0..CLIENT_COUNT)
             .map(|number| scope.spawn(move || ask(if number % 2 == 0 { batch } else { reads })))
             .collect();
-        // The time is so long that a pause of one client by the operating system hardly counts.
+        // Measures for so long that an interruption of one client by the operating system hardly matters.
         thread::sleep(Duration::from_secs(3));
         over.store(true, Ordering::Relaxed);
         clients.into_iter().map(|client| client.join().expect("no panic")).collect::<Vec<_>>()
@@ -124,7 +125,7 @@ fn busiest_client_of_a_worker_is_reported() {
     let over = AtomicBool::new(false);
     let mut operator = node.connect();
     thread::scope(|scope| {
-        scope.spawn(|| send_flood(&node, &FLOOD_KINDS[0], &over));
+        scope.spawn(|| send_flood(&node, &REQUEST_FLOODS[0], &over));
         let found = harness::eventually("the busiest client is named", || {
             let id = node.info("clients", "busiest_client_id")?;
             let share: f64 = node.info("clients", "busiest_client_worker_percent")?.parse().ok()?;

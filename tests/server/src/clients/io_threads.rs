@@ -35,7 +35,7 @@ fn worker_cpu_times(node: &Node) -> Vec<(String, u64)> {
 }
 
 /// Returns the workers that use CPU time while every client sends some commands.
-fn workers_serving(node: &Node, clients: &mut [Connection]) -> Vec<String> {
+fn busy_workers(node: &Node, clients: &mut [Connection]) -> Vec<String> {
     let before = worker_cpu_times(node);
     for client in clients.iter_mut() {
         for _ in 0..200 {
@@ -62,16 +62,14 @@ fn io_threads_can_change_while_clients_are_served() {
     set_io_threads(&mut operator, 4);
     assert_eq!(worker_thread_count(&node), 5);
     let mut clients: Vec<Connection> = (0..8).map(|_| node.connect()).collect();
-    eventually("four workers serve clients", || {
-        (workers_serving(&node, &mut clients).len() == 4).then_some(())
-    });
+    eventually("four workers serve clients", || (busy_workers(&node, &mut clients).len() == 4).then_some(()));
     let mut waiting = node.connect();
     waiting.send(&["BLPOP", "list", "0"]).expect("it reads");
     eventually("the client is blocked", || (node.info("clients", "blocked_clients")? == "1").then_some(()));
     set_io_threads(&mut operator, 1);
     clients.extend((0..4).map(|_| node.connect()));
     eventually("one worker serves all clients", || {
-        (workers_serving(&node, &mut clients) == ["1"]).then_some(())
+        (busy_workers(&node, &mut clients) == ["1"]).then_some(())
     });
     // A client blocked on a removed worker still gets its reply, and then moves to another worker.
     operator.call_line("RPUSH list x");
@@ -82,7 +80,7 @@ fn io_threads_can_change_while_clients_are_served() {
     assert_eq!(worker_thread_count(&node), 5);
     let mut later: Vec<Connection> = (0..6).map(|_| node.connect()).collect();
     eventually("three workers serve the new clients", || {
-        let serving = workers_serving(&node, &mut later);
+        let serving = busy_workers(&node, &mut later);
         (serving == ["1", "2", "3"]).then_some(())
     });
 }
@@ -93,7 +91,7 @@ fn worker_gets_its_connections_back_after_slow_commands() {
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 4");
     let mut clients: Vec<Connection> = (0..8).map(|_| node.connect()).collect();
     let owning_workers = |clients: &mut [Connection]| -> Vec<_> {
-        clients.chunks_mut(1).map(|client| workers_serving(&node, client)).collect()
+        clients.chunks_mut(1).map(|client| busy_workers(&node, client)).collect()
     };
     let before = eventually("each client has one worker", || {
         Some(owning_workers(&mut clients))

@@ -95,7 +95,7 @@ fn unauthenticated_requests_are_limited() {
 /// While thousands of clients connect, existing clients are served without delay, and all new clients are accepted.
 #[test]
 fn connection_storm_does_not_delay_existing_clients() {
-    const NEW_CLIENTS: usize = 3000;
+    const NEW_CLIENT_COUNT: usize = 3000;
     let node = Node::start(&Program::redoubt(), "--save  --maxclients 10000 --io-threads 1");
     let mut there = node.connect();
     there.call_line("SET k v").expect_ok();
@@ -103,7 +103,7 @@ fn connection_storm_does_not_delay_existing_clients() {
     let (slowest, connections) = std::thread::scope(|scope| {
         let storm = scope.spawn(|| {
             let connections: Vec<Connection> =
-                (0..NEW_CLIENTS).filter_map(|_| node.try_connect().ok()).collect();
+                (0..NEW_CLIENT_COUNT).filter_map(|_| node.try_connect().ok()).collect();
             over.store(true, Ordering::Release);
             connections
         });
@@ -115,9 +115,9 @@ fn connection_storm_does_not_delay_existing_clients() {
         }
         (slowest, storm.join().expect("it connects"))
     });
-    assert_eq!(connections.len(), NEW_CLIENTS);
+    assert_eq!(connections.len(), NEW_CLIENT_COUNT);
     eventually("all clients are accepted", || {
-        (node.info("clients", "connected_clients")?.parse::<usize>().ok()? > NEW_CLIENTS).then_some(())
+        (node.info("clients", "connected_clients")?.parse::<usize>().ok()? > NEW_CLIENT_COUNT).then_some(())
     });
     // On an idle machine, each reply takes less than a millisecond.
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");

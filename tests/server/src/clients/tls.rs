@@ -21,15 +21,16 @@ struct CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    fn new(client: &str) -> Self {
-        Self::with_uris(client, &[])
+    fn new(client_name: &str) -> Self {
+        Self::with_uris(client_name, &[])
     }
 
     /// Puts `uris` into the subject alternative names of the client certificate.
-    fn with_uris(client: &str, uris: &[&str]) -> Self {
+    fn with_uris(client_name: &str, uris: &[&str]) -> Self {
         let directory = TempDir::new().expect("a folder");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/make-certificates");
-        let (status, printed) = run_to_end(Command::new(script).arg(directory.path()).arg(client).args(uris));
+        let (status, printed) =
+            run_to_end(Command::new(script).arg(directory.path()).arg(client_name).args(uris));
         assert!(status.success(), "{printed}");
         Self { directory, port_claims: RefCell::default() }
     }
@@ -282,7 +283,7 @@ fn private_key_can_be_encrypted() {
         &format!("{} --tls-port {port} --tls-key-file {}", authority.server_options(), encrypted.display()),
     );
     node.spawn();
-    assert!(!node.wait_for_own_exit().success());
+    assert!(!node.wait_for_exit_before_relaunch().success());
     assert!(node.log().contains("Failed to configure TLS"), "{}", node.log());
 }
 
@@ -533,7 +534,7 @@ fn incomplete_tls_configuration_prevents_startup() {
     ] {
         let mut node = Node::prepare(&Program::redoubt(), &format!("{options} --tls-port {port}"));
         node.spawn();
-        assert!(!node.wait_for_own_exit().success());
+        assert!(!node.wait_for_exit_before_relaunch().success());
         let log = node.log();
         assert!(log.contains("Failed to configure TLS") && log.contains(reason), "{options}: {log}");
     }
@@ -558,7 +559,7 @@ fn server_can_use_an_x509_version_1_certificate() {
 /// `openssl req -x509` creates a CA certificate; short tutorials use this file both as the certificate and as the CA
 /// file.
 #[test]
-fn self_signed_certificate_is_its_own_authority() {
+fn self_signed_certificate_can_be_its_own_ca_file() {
     let authority = CertificateAuthority::new("client");
     authority.run_openssl(
         "req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -days 30 -subj /CN=localhost",
@@ -593,7 +594,7 @@ fn self_signed_certificate_is_its_own_authority() {
 
 /// OpenSSL accepts a CA certificate that another CA has signed as a leaf certificate, so the server must do so too.
 #[test]
-fn ca_certificate_may_be_used_as_leaf() {
+fn ca_certificate_can_be_used_as_server_certificate() {
     let authority = CertificateAuthority::new("client");
     fs::write(authority.path("ca.ext"), "basicConstraints=critical,CA:TRUE\n").expect("a file is written");
     for name in ["server", "client"] {
@@ -612,7 +613,7 @@ fn ca_certificate_may_be_used_as_leaf() {
 }
 
 #[test]
-fn unsupported_keys_are_refused_with_the_supported_kinds() {
+fn error_for_unsupported_key_lists_supported_key_types() {
     let authority = CertificateAuthority::new("client");
     let port = claim_port().port;
     let path = |name: &str| authority.path(name).display().to_string();
@@ -636,7 +637,7 @@ fn unsupported_keys_are_refused_with_the_supported_kinds() {
         let options = format!("{} --tls-port {port} {options}", authority.server_options());
         let mut node = Node::prepare(&Program::redoubt(), &options);
         node.spawn();
-        assert!(!node.wait_for_own_exit().success(), "{options}");
+        assert!(!node.wait_for_exit_before_relaunch().success(), "{options}");
         let log = node.log();
         assert!(log.contains("Failed to configure TLS") && log.contains(reason), "{options}: {log}");
     }

@@ -1,8 +1,8 @@
-//! Tests of blocking commands: the order in which clients are served, and everything else that ends a wait.
+//! Tests of blocking commands: the order in which clients are served, and the other events that unblock a client.
 
 use std::time::{Duration, Instant};
 
-use harness::{Connection, Node, Program, Reply, eventually, never_within, processor_ticks};
+use harness::{Connection, Node, Program, Reply, cpu_ticks, eventually, never_within};
 
 fn start_server(options: &str) -> Node {
     Node::start(&Program::redoubt(), &format!("--save  {options}"))
@@ -427,11 +427,11 @@ fn role_change_unblocks_clients_and_replicas_serve_blocked_readers() {
 /// The CPU time of SET on other keys must not depend on thousands of clients blocked on one key.
 #[test]
 fn thousands_of_blocked_clients_do_not_slow_down_others() {
-    const BLOCKED_CLIENTS: usize = 3000;
+    const BLOCKED_CLIENT_COUNT: usize = 3000;
     let node = start_server("--maxclients 10000 --io-threads 1");
     let mut connection = node.connect();
     let mut cost = || {
-        let before = processor_ticks(&node);
+        let before = cpu_ticks(&node);
         for _ in 0..40 {
             for number in 0..5000 {
                 let key = (number % 1000).to_string();
@@ -439,17 +439,17 @@ fn thousands_of_blocked_clients_do_not_slow_down_others() {
             }
             (0..5000).for_each(|_| connection.read().expect("a reply").expect_ok());
         }
-        processor_ticks(&node) - before
+        cpu_ticks(&node) - before
     };
     let warm = cost();
     let alone = cost().min(warm);
-    let mut clients: Vec<Connection> = (0..BLOCKED_CLIENTS).map(|_| node.connect()).collect();
+    let mut clients: Vec<Connection> = (0..BLOCKED_CLIENT_COUNT).map(|_| node.connect()).collect();
     clients.iter_mut().for_each(|client| client.send(&["BLPOP", "k", "0"]).expect("the node takes commands"));
-    wait_for_blocked(&node, BLOCKED_CLIENTS);
+    wait_for_blocked(&node, BLOCKED_CLIENT_COUNT);
     let watched = cost().min(cost());
-    println!("200,000 SETs: {alone} ticks alone, {watched} with {BLOCKED_CLIENTS} blocked clients");
+    println!("200,000 SETs: {alone} ticks alone, {watched} with {BLOCKED_CLIENT_COUNT} blocked clients");
     assert!(watched <= alone * 3 + 20, "{alone} ticks alone, {watched} with blocked clients");
-    let numbers: Vec<String> = (0..BLOCKED_CLIENTS).map(|number| number.to_string()).collect();
+    let numbers: Vec<String> = (0..BLOCKED_CLIENT_COUNT).map(|number| number.to_string()).collect();
     let mut push = vec!["RPUSH", "k"];
     push.extend(numbers.iter().map(String::as_str));
     connection.call(&push);

@@ -12,15 +12,15 @@ fn message_reply(words: &[&str]) -> Reply {
     Reply::Array(words.iter().map(|word| bulk_string(word)).collect())
 }
 
-fn subscription_confirmation(word: &str, channel: &str, count: i64) -> Reply {
-    Reply::Array(vec![bulk_string(word), bulk_string(channel), Reply::Int(count)])
+fn subscription_confirmation(kind: &str, channel: &str, count: i64) -> Reply {
+    Reply::Array(vec![bulk_string(kind), bulk_string(channel), Reply::Int(count)])
 }
 
-fn subscribe(node: &Node, word: &str, channel: &str) -> Connection {
+fn subscribe(node: &Node, command: &str, channel: &str) -> Connection {
     let mut connection = node.connect();
     assert_eq!(
-        connection.call(&[word, channel]),
-        subscription_confirmation(&word.to_lowercase(), channel, 1)
+        connection.call(&[command, channel]),
+        subscription_confirmation(&command.to_lowercase(), channel, 1)
     );
     connection
 }

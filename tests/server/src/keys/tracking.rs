@@ -37,7 +37,7 @@ fn reader_gets_one_invalidation_per_changed_key() {
     writer.call_line("DEL b");
     assert_eq!(next_message(&mut reader), invalidation_push(&["a"]));
     assert_eq!(next_message(&mut reader), invalidation_push(&["b"]));
-    // A client's own change is reported to it after its reply, unless NOLOOP is set.
+    // Without NOLOOP, a client also gets invalidation messages for its own changes, after the reply.
     reader.call_line("GET a");
     reader.call_line("SET a 4").expect_ok();
     assert_eq!(next_message(&mut reader), invalidation_push(&["a"]));

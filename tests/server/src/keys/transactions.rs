@@ -45,7 +45,7 @@ fn server_commands_run_within_exec() {
     assert_eq!((killed.int(), subscribers.int()), (1, 0));
     assert_eq!(role.items()[0].text(), "master");
     assert!(other.try_call(&["PING"]).is_err(), "the other client was disconnected");
-    // The connection continues to work, also for transactions with data commands.
+    // The connection remains usable, including for transactions with data commands.
     sentinel.call_line("MULTI").expect_ok();
     queue_command(&mut sentinel, "INCR n");
     queue_command(&mut sentinel, "INFO server");
@@ -242,7 +242,7 @@ fn full_resync_fails_watched_transactions() {
 }
 
 /// Reads the replica's requests until the command `word`, and replies to all earlier requests.
-fn reply_until(link: &mut BufReader<TcpStream>, word: &str) -> Vec<String> {
+fn reply_until(link: &mut BufReader<TcpStream>, command: &str) -> Vec<String> {
     loop {
         let mut line = String::new();
         link.read_line(&mut line).expect("the replica sends a request");
@@ -254,7 +254,7 @@ fn reply_until(link: &mut BufReader<TcpStream>, word: &str) -> Vec<String> {
             link.read_line(&mut text).expect("a word");
             words.push(text.trim_end().to_owned());
         }
-        if words[0].eq_ignore_ascii_case(word) {
+        if words[0].eq_ignore_ascii_case(command) {
             return words;
         }
         let reply: &[u8] = if words[0].eq_ignore_ascii_case("PING") { b"+PONG\r\n" } else { b"+OK\r\n" };
@@ -277,7 +277,7 @@ fn encode_commands(lines: &[&str]) -> Vec<u8> {
 /// The master dies in the middle of a transaction. The replica must not apply any part of the transaction, must request
 /// it again from MULTI on, and must then apply all of it.
 #[test]
-fn transaction_cut_by_a_lost_link_is_applied_atomically() {
+fn transaction_interrupted_by_master_death_is_applied_atomically() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
     let replica = Node::start(&Program::redoubt(), "--save ");

@@ -12,8 +12,8 @@ fn start_redoubt_and_valkey(options: &str) -> Vec<Node> {
 }
 
 /// Runs `outcome` on each server, and asserts that the results are equal if both servers run.
-fn expect_same_outcome<T: PartialEq + std::fmt::Debug>(nodes: &[Node], outcome: impl Fn(&Node) -> T) -> T {
-    let mut outcomes: Vec<T> = nodes.iter().map(outcome).collect();
+fn expect_same_outcome<T: PartialEq + std::fmt::Debug>(nodes: &[Node], run: impl Fn(&Node) -> T) -> T {
+    let mut outcomes: Vec<T> = nodes.iter().map(run).collect();
     if let [ours, theirs] = outcomes.as_slice() {
         assert_eq!(ours, theirs);
     }
@@ -45,7 +45,7 @@ fn wait_accepts_timeouts_close_to_the_maximum() {
 
 /// A client that sends a TLS ClientHello to a plain port is disconnected.
 #[test]
-fn tls_on_a_plain_port_ends_the_connection() {
+fn tls_client_on_plain_port_is_disconnected() {
     let hello = [&b"\x16\x03\x01\x00\x85\x01\x00\x00\x81\x03\x03"[..], &[7; 122], b"\r\n"].concat();
     let nodes = start_redoubt_and_valkey("--save ");
     let answer = expect_same_outcome(&nodes, |node| {

@@ -24,8 +24,8 @@ fn writes_beyond_maxmemory_are_refused_immediately() {
     let replies: Vec<Reply> =
         (0..10).map(|key| connection.call(&["SET", &format!("k{key}"), &value])).collect();
     let stored = replies.iter().filter(|reply| !is_oom_error(reply)).count();
-    // The query buffer that holds a value counts while the write is decided, and an earlier buffer may not be freed
-    // yet. So the timing decides which values are refused.
+    // Memory use includes the query buffer of the current value, and sometimes one of an earlier value that is not
+    // freed yet. So timing decides which values are refused.
     assert!((2..=4).contains(&stored), "{stored} values of 20 MB under a limit of 100: {replies:?}");
     // The query buffer of a refused value is freed when its connection is served again.
     eventually("memory use is below the limit", || {
@@ -131,7 +131,7 @@ fn save_does_not_cause_excessive_eviction() {
 }
 
 /// Requests with 300,000 arguments for `command` in total, 1,000 per request.
-fn requests_with_many_names(command: &str) -> Vec<u8> {
+fn requests_with_many_arguments(command: &str) -> Vec<u8> {
     let mut wire = Vec::new();
     for first in (0..300_000).step_by(1000) {
         wire.extend_from_slice(format!("*1001\r\n${}\r\n{command}\r\n", command.len()).as_bytes());
@@ -147,8 +147,8 @@ fn requests_with_many_names(command: &str) -> Vec<u8> {
 fn clients_with_many_watches_subscriptions_or_unfinished_requests_are_evicted() {
     let unfinished = format!("*2\r\n$4\r\nECHO\r\n$40000000\r\n{}", "x".repeat(30_000_000));
     let requests = [
-        ("watches", requests_with_many_names("WATCH")),
-        ("listens", requests_with_many_names("SUBSCRIBE")),
+        ("watches", requests_with_many_arguments("WATCH")),
+        ("listens", requests_with_many_arguments("SUBSCRIBE")),
         ("does not end its request", unfinished.into_bytes()),
     ];
     let node = Node::start(&Program::redoubt(), "--save  --maxmemory-clients 20mb");

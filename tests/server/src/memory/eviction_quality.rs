@@ -1,5 +1,6 @@
-//! Compares the hit ratio of the eviction policies with a Redis server that holds as many keys, with Zipf-distributed
-//! accesses and a scan. `EVICTION_SECONDS` sets the duration; `scripts/bench-eviction` prints the results.
+//! Compares the hit ratios of the eviction policies with those of a Redis server that holds as many keys, under
+//! Zipf-distributed accesses and a scan. `EVICTION_SECONDS` sets the duration; `scripts/bench-eviction` prints the
+//! results.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +8,11 @@ use harness::{Connection, Node, Program, Reply};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The total number of keys; the number of keys that fit into the cache follows.
+/// The total number of keys, of which about [`RESIDENT_KEYS`] fit into the cache.
 const KEY_COUNT: usize = 200_000;
 const RESIDENT_KEYS: i64 = 20_000;
 /// Every fourth access is part of a scan of keys that are not accessed otherwise.
-const SCAN_EVERY: usize = 4;
+const SCAN_INTERVAL: usize = 4;
 const ZIPF_EXPONENT: f64 = 0.99;
 const BATCH_SIZE: usize = 100;
 const BATCHES_PER_SECOND: u32 = 250;
@@ -81,7 +82,7 @@ fn measure_hit_ratio(node: &Node) -> (f64, i64) {
     for batch in 0..batches {
         let keys: Vec<String> = (0..BATCH_SIZE)
             .map(|number| {
-                if number % SCAN_EVERY == 0 {
+                if number % SCAN_INTERVAL == 0 {
                     scanned += 1;
                     return format!("s{scanned:06}");
                 }
@@ -129,12 +130,12 @@ fn compare_with_redis(policy: &str) -> [(f64, i64); 2] {
     found
 }
 
-fn have_similar_key_counts(ours: i64, theirs: i64) -> bool {
-    (ours - theirs).abs() * 20 < RESIDENT_KEYS
+fn have_similar_key_counts(our_count: i64, their_count: i64) -> bool {
+    (our_count - their_count).abs() * 20 < RESIDENT_KEYS
 }
 
 #[test]
-fn hit_ratio_matches_redis_with_as_many_keys() {
+fn hit_ratio_matches_redis_with_equal_key_count() {
     let policies = ["allkeys-lru", "allkeys-lfu", "allkeys-random"];
     let found = std::thread::scope(|scope| {
         let runs = policies.map(|policy| scope.spawn(move || compare_with_redis(policy)));

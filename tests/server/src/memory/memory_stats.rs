@@ -48,7 +48,7 @@ fn memory_stats_has_the_fields_of_valkey() {
 /// Large values are allocated outside the keyspace's pages. Their size is only reported by the allocator of the release
 /// binary.
 #[test]
-fn large_values_outside_pages_are_counted() {
+fn memory_stats_counts_large_values_outside_pages() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let used =
         || -> u64 { node.info("memory", "used_memory").and_then(|text| text.parse().ok()).expect("it") };

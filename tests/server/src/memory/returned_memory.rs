@@ -44,8 +44,9 @@ fn start_and_delete_most_keys() -> (Node, u64, u64) {
     (node, empty, full)
 }
 
-fn has_released_memory(node: &Node, empty: u64, full: u64) -> Option<()> {
-    (node.resident_bytes() < empty + (full - empty) / 5).then_some(())
+fn has_released_memory(node: &Node, resident_when_empty: u64, resident_when_full: u64) -> Option<()> {
+    (node.resident_bytes() < resident_when_empty + (resident_when_full - resident_when_empty) / 5)
+        .then_some(())
 }
 
 #[test]
@@ -58,8 +59,8 @@ fn memory_purge_releases_memory_immediately() {
     assert_eq!(node.run("DBSIZE").int(), KEY_COUNT as i64 / 100);
 }
 
-/// Whether the kernel may not use huge pages for the remaining memory. Otherwise, it could allocate all of the freed
-/// memory again at any time.
+/// Whether the kernel is prevented from using huge pages for the remaining memory. With huge pages, it could allocate
+/// all of the freed memory again at any time.
 fn has_huge_pages_disabled(node: &Node) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{}/smaps", node.pid())).expect("the process is there");
     maps.lines().any(|line| line.starts_with("VmFlags:") && line.split_whitespace().any(|flag| flag == "nh"))

@@ -25,7 +25,7 @@ const ERROR_SCENARIOS: &[&[&[&str]]] = &[
     &[&["EVAL", "error({err=string.rep('x', 31) .. ' y'})", "0"]],
     &[&["FCALL", "fail", "0"]],
     &[&["MULTI"], &["EVAL", "return {err='MINE a'}", "0"], &["EXEC"]],
-    // An error of a call is counted when the call fails, and is then passed on or recreated.
+    // The error of a script's call is counted when the call fails; the script then passes it on or creates it again.
     &[&["EVAL", "return redis.call('GET', 'l')", "0"]],
     &[&["EVAL", "return redis.pcall('GET', 'l')", "0"]],
     &[&["EVAL", "redis.pcall('GET', 'l') return 1", "0"]],

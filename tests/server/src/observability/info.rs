@@ -89,7 +89,7 @@ pub(super) const OMITTED_FIELDS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn info_has_every_valkey_field_or_lists_a_reason() {
+fn info_has_every_valkey_field_except_listed_ones() {
     let node = Node::start(&Program::redoubt(), "--save ");
     node.run("CONFIG GET maxclients");
     let info = node.run("INFO everything").text();

@@ -84,7 +84,7 @@ enum ValueFormat {
     Integer,
     Fraction,
     Percent,
-    Human,
+    HumanReadable,
     Pairs(Vec<String>),
     Name,
 }
@@ -98,7 +98,7 @@ fn value_format(value: &str) -> ValueFormat {
         _ if value.parse::<i64>().is_ok() => ValueFormat::Integer,
         _ if is_number(value) => ValueFormat::Fraction,
         _ if suffixed("%") => ValueFormat::Percent,
-        _ if suffixed("BKMGT") => ValueFormat::Human,
+        _ if suffixed("BKMGT") => ValueFormat::HumanReadable,
         _ if value.contains('=') => {
             let names = value.split(',').map(|pair| pair.split('=').next().unwrap_or_default().to_owned());
             ValueFormat::Pairs(names.collect())
@@ -188,7 +188,7 @@ fn run_scenario(node: &Node, replica: &Node) -> Vec<Connection> {
     wait_for_field(node, "pubsub_clients", "3");
     wait_for_field(node, "tracking_total_keys", "1");
     drop((weak, client));
-    // The connection that runs INFO is counted too.
+    // The expected number includes the connection that runs INFO.
     wait_for_field(node, "connected_clients", "9");
     node.run("CLIENT PAUSE 3600000 WRITE").expect_ok();
     clients

@@ -123,7 +123,7 @@ const CLUSTER_PHRASES: &[&str] = &[
 ];
 
 /// Replaces Redoubt's terms in a phrase by Valkey's.
-fn in_valkey_terms(phrase: &str) -> String {
+fn translate_to_valkey_terms(phrase: &str) -> String {
     phrase.replace("MASTER", "PRIMARY").replace("Master", "Primary").replace("master", "primary")
 }
 
@@ -148,16 +148,16 @@ fn break_replication_link(master: &Node, replica: &Node) {
 fn wait_for_line(node: &Node, phrase: &str) {
     eventually(&format!("the log has {phrase:?}"), || {
         let log = node.log();
-        (log.contains(phrase) || log.contains(&in_valkey_terms(phrase))).then_some(())
+        (log.contains(phrase) || log.contains(&translate_to_valkey_terms(phrase))).then_some(())
     });
 }
 
 /// Restarts the server with an empty log.
-fn restart_with_empty_log(node: &mut Node, until_ended: bool) {
+fn restart_with_empty_log(node: &mut Node, expects_exit: bool) {
     fs::write(node.folder().join("log"), "").expect("the log can be emptied");
-    if until_ended {
+    if expects_exit {
         node.spawn();
-        eventually("the server exits", || node.has_ended().then_some(()));
+        eventually("the server exits", || node.has_exited().then_some(()));
     } else {
         node.launch();
     }
@@ -165,10 +165,10 @@ fn restart_with_empty_log(node: &mut Node, until_ended: bool) {
 
 fn stop_with_signal(node: &mut Node, signal: Signal) {
     kill_process(Pid::from_raw(node.pid() as i32).expect("a pid"), signal).expect("it can be signalled");
-    assert!(node.wait_for_own_exit().success());
+    assert!(node.wait_for_exit_before_relaunch().success());
 }
 
-fn append_to_aof_increment(node: &Node, bytes: &[u8]) {
+fn append_to_aof(node: &Node, bytes: &[u8]) {
     let files = fs::read_dir(node.folder().join("appendonlydir")).expect("a folder");
     let is_increment = |path: &std::path::PathBuf| path.to_string_lossy().ends_with(".incr.aof");
     let path = files.filter_map(|file| Some(file.ok()?.path())).find(is_increment).expect("an increment");
@@ -214,17 +214,17 @@ fn run_server_scenario(program: &Program) -> Vec<(&'static str, String)> {
     let (mut master, mut replica) = run_master_and_replica(program);
     let mut logs = vec![("the master", master.log())];
     replica.connect().send(&["SHUTDOWN", "SAVE"]).expect("it reads");
-    assert!(replica.wait_for_own_exit().success());
+    assert!(replica.wait_for_exit_before_relaunch().success());
     logs.push(("the replica", replica.log()));
     // The password was not written to the configuration, so the restarted master has none.
     restart_with_empty_log(&mut master, false);
     stop_with_signal(&mut master, Signal::TERM);
     logs.push(("loading an append-only file", master.log()));
-    append_to_aof_increment(&master, b"*3\r\n$3\r\nSET\r\n$1\r\na");
+    append_to_aof(&master, b"*3\r\n$3\r\nSET\r\n$1\r\na");
     restart_with_empty_log(&mut master, false);
     stop_with_signal(&mut master, Signal::INT);
     logs.push(("loading a truncated append-only file", master.log()));
-    append_to_aof_increment(&master, b"nonsense\r\n");
+    append_to_aof(&master, b"nonsense\r\n");
     restart_with_empty_log(&mut master, true);
     logs.push(("loading a corrupt append-only file", master.log()));
     let mut alone = Node::prepare(program, "--save ");
@@ -253,10 +253,9 @@ fn server_log_has_the_phrases_that_tools_search_for() {
             if !own.contains(phrase) {
                 missing.push(format!("{part}: {phrase}"));
             }
-            if other
-                .as_ref()
-                .is_some_and(|other| !other.contains(phrase) && !other.contains(&in_valkey_terms(phrase)))
-            {
+            if other.as_ref().is_some_and(|other| {
+                !other.contains(phrase) && !other.contains(&translate_to_valkey_terms(phrase))
+            }) {
                 missing.push(format!("{part}, missing in Valkey too: {phrase}"));
             }
         }
@@ -289,13 +288,13 @@ fn run_cluster_scenario(program: &Program) -> String {
     cluster.nodes.iter().map(Node::log).collect()
 }
 
-/// The phrases missing from the logs of up to three runs. The steps of a failover depend on which node detects the
-/// failure first.
-fn missing_phrases(program: &Program, says: impl Fn(&str, &str) -> bool) -> Vec<&'static str> {
+/// Returns the phrases that none of up to three runs has logged. Several runs are needed, because the steps of a
+/// failover depend on which node detects the failure first.
+fn missing_phrases(program: &Program, log_contains: impl Fn(&str, &str) -> bool) -> Vec<&'static str> {
     let mut missing = CLUSTER_PHRASES.to_vec();
     for _ in 0..3 {
         let log = run_cluster_scenario(program);
-        missing.retain(|phrase| !says(&log, phrase));
+        missing.retain(|phrase| !log_contains(&log, phrase));
         if missing.is_empty() {
             break;
         }
@@ -308,7 +307,7 @@ fn cluster_logs_have_every_step_of_a_failover() {
     let ours = missing_phrases(&Program::redoubt(), |log, phrase| log.contains(phrase));
     assert!(ours.is_empty(), "{ours:#?}");
     let contains_in_either_terms =
-        |log: &str, phrase: &str| log.contains(phrase) || log.contains(&in_valkey_terms(phrase));
+        |log: &str, phrase: &str| log.contains(phrase) || log.contains(&translate_to_valkey_terms(phrase));
     let theirs = Program::valkey()
         .map_or_else(Vec::new, |program| missing_phrases(&program, contains_in_either_terms));
     assert!(theirs.is_empty(), "missing in Valkey too: {theirs:#?}");
@@ -340,7 +339,7 @@ fn run_unusual_cluster_scenario(program: &Program) -> String {
     for node in &cluster.nodes[5..] {
         node.run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
     }
-    cluster.wait_until_known();
+    cluster.wait_until_all_nodes_known();
     cluster.make_replica(6, 5);
     for (replica, master) in [(6, 5), (4, 0), (3, 0)] {
         cluster.wait_until_replica_is_known(replica, master);

@@ -71,7 +71,7 @@ fn shutdown_stops_the_server() {
 }
 
 #[test]
-fn links_named_redis_server_start_a_server() {
+fn symlink_named_redis_server_starts_a_server() {
     let folder = TempDir::new().expect("a folder");
     for name in ["redis-server", "valkey-server"] {
         let link = folder.path().join(name);
@@ -145,7 +145,7 @@ fn protected_commands_are_refused_with_redis_errors() {
 
 /// CLIENT REPLY, SLOWLOG and the statistics apply to server commands as to data commands.
 #[test]
-fn server_commands_are_muted_and_counted_like_data_commands() {
+fn client_reply_slowlog_and_statistics_apply_to_server_commands() {
     let node = start_server(
         "--save  --enable-debug-command yes --slowlog-log-slower-than 5000 --latency-monitor-threshold 5",
     );

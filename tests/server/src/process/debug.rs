@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Connection, Node, Program, Reply, cluster_field, eventually};
+use harness::{Cluster, Connection, Node, Program, Reply, cluster_info_field, eventually};
 
 const SERVER_OPTIONS: &str = "--save  --enable-debug-command yes";
 
-fn start_server(more: &str) -> Node {
-    Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} {more}"))
+fn start_server(extra_options: &str) -> Node {
+    Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} {extra_options}"))
 }
 
 fn run_all(node: &Node, lines: &[&str]) {
@@ -18,7 +18,7 @@ fn run_all(node: &Node, lines: &[&str]) {
     }
 }
 
-/// DEBUG LOADAOF discards data that is only in memory, and loads the data in the file.
+/// DEBUG LOADAOF discards data that is only in memory, and loads the data from the append-only file.
 #[test]
 fn debug_loadaof_reloads_the_append_only_file() {
     let node = start_server("--appendonly yes");
@@ -34,7 +34,7 @@ fn debug_loadaof_reloads_the_append_only_file() {
     assert_eq!(node.run("LLEN l").int(), 3);
     let without = start_server("");
     assert!(without.run("DEBUG LOADAOF").is_error("ERR Error trying to load the AOF files"));
-    // BGREWRITEAOF writes a base even while the AOF is off, and the AOF stays off.
+    // BGREWRITEAOF writes a base file even while the AOF is off, and the AOF stays off.
     run_all(&without, &["SET a 1"]);
     without.run("BGREWRITEAOF");
     eventually("the base is written", || (without.info("persistence", "aof_rewrites")? == "1").then_some(()));
@@ -98,8 +98,8 @@ fn debug_crash_commands_end_the_process() {
     for line in ["DEBUG SEGFAULT", "DEBUG ASSERT", "DEBUG OOM", "DEBUG PANIC"] {
         let mut node = start_server("");
         let _ = node.connect().try_call(&line.split(' ').collect::<Vec<_>>());
-        eventually("the process ends", || node.has_ended().then_some(()));
-        assert!(!node.wait_for_own_exit().success(), "{line}");
+        eventually("the process ends", || node.has_exited().then_some(()));
+        assert!(!node.wait_for_exit_before_relaunch().success(), "{line}");
     }
 }
 
@@ -131,7 +131,7 @@ fn debug_commands_break_cluster_links() {
     let cluster = Cluster::join_nodes(nodes, 3);
     cluster.wait_until_ok();
     let node = &cluster.nodes[0];
-    let field = |name: &str| cluster_field(&mut node.connect(), name);
+    let field = |name: &str| cluster_info_field(&mut node.connect(), name);
     let created = |node: &Node| format!("{:?}", node.run("CLUSTER LINKS"));
     let before = created(node);
     let other = cluster.node_id(1);
@@ -165,7 +165,7 @@ fn enable_debug_command_local_allows_loopback_clients() {
     eventually("the log has it", || node.log().contains("DEBUG LOG: message").then_some(()));
 }
 
-/// A protected client that is killed stays in the list, keeps its connection and is no longer served.
+/// A protected client that is killed stays in the list and keeps its connection, but is no longer served.
 #[test]
 fn protected_client_outlives_its_kill() {
     let options = "--save  --enable-debug-command yes";

@@ -125,7 +125,7 @@ fn second_sigint_ends_the_server_immediately() {
         eventually("the shutdown waits for the replica", || {
             node.log().contains("User requested shutdown").then_some(())
         });
-        assert!(!node.has_ended());
+        assert!(!node.has_exited());
         send_signal(&node, Signal::INT);
         assert_eq!(node.wait_for_exit().code(), Some(1), "{}", program.name());
         assert!(node.log().contains("You insist... exiting now."), "{}", program.name());
@@ -169,7 +169,7 @@ fn daemon_reports_startup_errors_on_the_terminal() {
 
 /// A daemon changes to its `dir` although it restarts itself as a separate process.
 #[test]
-fn daemon_runs_in_its_dir() {
+fn daemon_changes_to_the_configured_dir() {
     let folder = TempDir::new().expect("a folder");
     fs::create_dir(folder.path().join("data")).expect("the folder can be made");
     let claim = claim_port();
@@ -442,7 +442,7 @@ fn long_requests_pipelined_after_auth_are_accepted() {
 
 /// Users of redis-server type `redoubt FILE` or `redoubt --port 1`, so the error must name the subcommand.
 #[test]
-fn command_line_of_redis_server_prints_a_hint() {
+fn redis_server_command_line_is_refused_with_a_hint() {
     for arguments in [&["redis.conf"][..], &["--port", "1"], &["redis.conf", "--port", "1"]] {
         let (status, printed) = run_to_end(Command::new(Program::redoubt().binary()).args(arguments));
         assert_eq!(status.code(), Some(2), "{printed}");
@@ -451,14 +451,17 @@ fn command_line_of_redis_server_prints_a_hint() {
     }
 }
 
-/// SHUTDOWN SAFE protects against an operator who takes a voting primary for a replica and shuts it down.
+/// SHUTDOWN SAFE protects against an operator who mistakes a voting primary for a replica and shuts it down.
 #[test]
 fn shutdown_safe_is_refused_by_a_voting_primary() {
     let programs = std::iter::once(Program::redoubt()).chain(Program::valkey());
     for program in programs {
         let mut alone = Node::start(&program, "--save ");
         alone.connect().send(&["SHUTDOWN", "SAFE"]).expect("it is read");
-        assert!(alone.wait_for_own_exit().success(), "a standalone server is not needed by any cluster");
+        assert!(
+            alone.wait_for_exit_before_relaunch().success(),
+            "a standalone server is not needed by any cluster"
+        );
         let mut node = Node::start(&program, "--save  --cluster-enabled yes");
         node.run("CLUSTER ADDSLOTS 7").expect_ok();
         eventually("the node serves a slot", || {
@@ -467,14 +470,14 @@ fn shutdown_safe_is_refused_by_a_voting_primary() {
         assert!(node.run("SHUTDOWN SAFE").is_error("ERR Errors trying to SHUTDOWN. Check logs."));
         assert!(node.log().contains("This is a voting primary"), "{}", node.log());
         node.connect().send(&["SHUTDOWN", "SAFE", "FORCE"]).expect("it is read");
-        assert!(node.wait_for_own_exit().success());
+        assert!(node.wait_for_exit_before_relaunch().success());
     }
 }
 
 /// Returns a process's command line as `ps` shows it, without the zeros behind the title.
-fn command_line(node: &Node) -> String {
+fn process_command_line(node: &Node) -> String {
     let bytes = fs::read(format!("/proc/{}/cmdline", node.pid())).expect("the process runs");
-    // Behind the title, Valkey leaves zeros and a dot where its arguments were.
+    // After the title, Valkey leaves zeros and a dot in the memory that held its arguments.
     let title = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(title).into_owned()
 }
@@ -484,11 +487,11 @@ fn process_title_follows_its_template() {
     let valkey = Program::valkey().unwrap_or_else(Program::redis);
     let nodes = [Program::redoubt(), valkey].map(|program| {
         let node = Node::start(&program, "--save  --cluster-enabled yes --tls-port 0");
-        let started = command_line(&node);
+        let started = process_command_line(&node);
         assert!(started.ends_with(&format!(":{} [cluster]", node.port)), "{started}");
         node
     });
-    // Valkey refuses `{title}` in CONFIG SET, which its documentation lists.
+    // Valkey refuses `{title}` in CONFIG SET, although its documentation lists that placeholder.
     for template in
         ["{listen-addr}", "  {server-mode} x ", "{port} {tls-port}", "{config-file}", "{{a} {unixsocket}b"]
     {
@@ -496,7 +499,7 @@ fn process_title_follows_its_template() {
             node.connect().call(&["CONFIG", "SET", "proc-title-template", template]).expect_ok();
             let file = node.run("CONFIG GET proc-title-template").items()[1].text();
             assert_eq!(file, template);
-            let title = command_line(node).replace(&node.port.to_string(), "PORT");
+            let title = process_command_line(node).replace(&node.port.to_string(), "PORT");
             let folder = node.folder().to_string_lossy().into_owned();
             let title = title.replace(&folder, "FOLDER");
             title.rsplit_once('/').map_or_else(|| title.clone(), |(_, name)| name.to_owned())

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use harness::{Connection, Node, Program, Reply, eventually, processor_ticks};
+use harness::{Connection, Node, Program, Reply, cpu_ticks, eventually};
 
 const ENDLESS_SCRIPT: &str = "while true do end";
 const ENDLESS_SCRIPT_AFTER_WRITE: &str = "redis.call('set', KEYS[1], 1) while true do end";
@@ -120,7 +120,12 @@ fn no_reply_is_lost_or_reordered_by_busy_scripts() {
 }
 
 /// Increments a key with pipelined requests until `is_over` is set; returns the number of successful increments.
-fn count_pipelined(mut connection: Connection, key: &str, is_over: &AtomicBool, refused: &AtomicU64) -> i64 {
+fn count_pipelined(
+    mut connection: Connection,
+    key: &str,
+    is_over: &AtomicBool,
+    refused_count: &AtomicU64,
+) -> i64 {
     let mut done = 0;
     while !is_over.load(Ordering::Relaxed) {
         for step in 0..20 {
@@ -138,7 +143,7 @@ fn count_pipelined(mut connection: Connection, key: &str, is_over: &AtomicBool, 
                     assert_eq!(count, done);
                 }
                 other => {
-                    refused.fetch_add(1, Ordering::Relaxed);
+                    refused_count.fetch_add(1, Ordering::Relaxed);
                     assert!(other.is_error("BUSY "), "{other:?}");
                 }
             }
@@ -164,9 +169,9 @@ fn commands_waiting_for_a_busy_scripts_locks_get_busy() {
     node.run("CONFIG SET busy-reply-threshold 1500").expect_ok();
     let mut connections: Vec<Connection> = (0..8).map(|_| node.connect()).collect();
     let mut caller = connections.remove(0);
-    let before = processor_ticks(&node);
+    let before = cpu_ticks(&node);
     caller.send(&["EVAL", ENDLESS_SCRIPT, "1", "k"]).expect("the node takes commands");
-    eventually("the script runs", || (processor_ticks(&node) > before + 10).then_some(()));
+    eventually("the script runs", || (cpu_ticks(&node) > before + 10).then_some(()));
     let lines = ["SET k 1", "FLUSHALL", "MSET k 1 l 1", "GET k"];
     for (connection, line) in connections.iter_mut().zip(lines) {
         connection.send(&line.split(' ').collect::<Vec<_>>()).expect("the node takes commands");

@@ -61,38 +61,42 @@ fn connect_with_name(node: &Node, name: &str) -> Connection {
 
 /// A script that holds the slot of the key `k` until [`Self::end`] is called.
 struct EndlessScript {
-    script: Connection,
+    script_connection: Connection,
     /// A client that waits for the key, and whose waiting shows that the script has begun.
-    waiting: Connection,
-    control: Connection,
+    waiting_client: Connection,
+    control_connection: Connection,
 }
 
 impl EndlessScript {
     /// The script's text. It runs until a client subscribes to `end`.
-    const TEXT: &str = "local over = os.clock() + ARGV[1] \
+    const SCRIPT_TEXT: &str = "local over = os.clock() + ARGV[1] \
                         while os.clock() < over and redis.call('PUBSUB', 'NUMSUB', 'end')[2] == 0 do end \
                         return redis.call('GET', KEYS[1])";
 
     /// Runs the script for a short time, after which its statistics classify it as slow.
     fn classify_as_slow(node: &Node) {
-        node.connect().call(&["EVAL", Self::TEXT, "1", "k", "0.1"]);
+        node.connect().call(&["EVAL", Self::SCRIPT_TEXT, "1", "k", "0.1"]);
     }
 
-    /// Starts the script and returns once the script holds the key. Another `comment` makes it a new script without
-    /// statistics.
+    /// Starts the script and returns once the script holds the key. A different `comment` makes it a new script, for
+    /// which the server has no statistics.
     fn start(node: &Node, comment: &str) -> Self {
-        let text = format!("{}{comment}", Self::TEXT);
+        let text = format!("{}{comment}", Self::SCRIPT_TEXT);
         let (mut script, control) = (node.connect(), node.connect());
         script.send(&["EVAL", &text, "1", "k", "100"]).expect("a connection");
-        let mut started = Self { script, waiting: connect_with_name(node, "waiting"), control };
-        while !started.blocks_reader() {}
+        let mut started = Self {
+            script_connection: script,
+            waiting_client: connect_with_name(node, "waiting"),
+            control_connection: control,
+        };
+        while !started.is_blocking_readers() {}
         started
     }
 
     /// Sends a GET of the key, which is answered at once if the script has not begun.
-    fn blocks_reader(&mut self) -> bool {
-        self.waiting.send(&["GET", "k"]).expect("a connection");
-        let Self { waiting, control, .. } = self;
+    fn is_blocking_readers(&mut self) -> bool {
+        self.waiting_client.send(&["GET", "k"]).expect("a connection");
+        let Self { waiting_client: waiting, control_connection: control, .. } = self;
         let waits = eventually("the reader waits or is served", || {
             if waiting.has_unread_data() {
                 return Some(false);
@@ -100,18 +104,18 @@ impl EndlessScript {
             is_in_background(control, "waiting").then_some(true)
         });
         if !waits {
-            self.waiting.read().expect("a reply");
+            self.waiting_client.read().expect("a reply");
         }
         waits
     }
 
     /// Ends the script, which must still be running. Returns the reply of the client that waited for the key.
     fn end(mut self) -> Reply {
-        assert!(!self.script.has_unread_data() && !self.waiting.has_unread_data());
-        self.control.call_line("SUBSCRIBE end");
-        let result = self.script.read().expect("a reply");
-        self.control.call_line("UNSUBSCRIBE end");
-        let reply = self.waiting.read().expect("a reply");
+        assert!(!self.script_connection.has_unread_data() && !self.waiting_client.has_unread_data());
+        self.control_connection.call_line("SUBSCRIBE end");
+        let result = self.script_connection.read().expect("a reply");
+        self.control_connection.call_line("UNSUBSCRIBE end");
+        let reply = self.waiting_client.read().expect("a reply");
         assert_eq!(result, reply);
         reply
     }
@@ -184,7 +188,7 @@ fn slowlog_and_latency_monitor_show_background_commands() {
 
 /// A search is slow only if its area contains many members, however large the key is.
 #[test]
-fn geo_searches_go_to_background_by_members_in_their_area() {
+fn geo_search_with_many_members_in_its_area_runs_in_background() {
     let node = start_server("--slowlog-log-slower-than 0");
     let mut connection = node.connect();
     let fill = "for i = 1, 30000 do redis.call('GEOADD', KEYS[1], i % 173 / 173, i / 30000, i) end";
@@ -301,7 +305,7 @@ fn pipelines_with_background_commands_keep_their_order() {
 
 /// A client that needs a slot locked by a slow command waits without blocking its worker for others.
 #[test]
-fn only_clients_of_the_locked_key_wait() {
+fn slow_command_blocks_only_clients_of_its_key() {
     let node = start_server("");
     node.run("SET k 1").expect_ok();
     EndlessScript::classify_as_slow(&node);
@@ -316,7 +320,7 @@ fn only_clients_of_the_locked_key_wait() {
 /// A client is killed while its command runs in the background. Its connection is closed when the command ends, and its
 /// next command does not run.
 #[test]
-fn client_killed_during_a_background_command_runs_nothing_more() {
+fn client_killed_during_background_command_executes_no_further_command() {
     let node = start_server("--long-command-threshold 0");
     let (mut slow, mut other) = (node.connect(), node.connect());
     fill_list(&mut slow, "list");
@@ -398,7 +402,8 @@ fn monitor_shows_background_commands_once() {
     }
 }
 
-/// CLIENT PAUSE also holds commands for the background, and FLUSHALL waits for commands that run there.
+/// CLIENT PAUSE also delays commands that would run in the background, and FLUSHALL waits for running background
+/// commands.
 #[test]
 fn pause_and_flush_apply_to_background_commands() {
     let node = start_server("--long-command-threshold 0");
@@ -524,7 +529,7 @@ fn commands_that_lock_all_slots_do_not_block_others() {
     EndlessScript::classify_as_slow(&node);
     let mut check = |request: &str, comment: &str| {
         let mut slow = node.connect();
-        let script = format!("{}{comment}", EndlessScript::TEXT);
+        let script = format!("{}{comment}", EndlessScript::SCRIPT_TEXT);
         slow.send(&["EVAL", &script, "1", "k", "60"]).expect("a connection");
         thread::sleep(Duration::from_millis(20));
         let mut wants = node.connect();
@@ -551,8 +556,7 @@ fn commands_that_lock_all_slots_do_not_block_others() {
     }
 }
 
-/// Slow commands and commands that need all slots wait for a script, and other clients are served meanwhile, however
-/// many of the waiting commands there are.
+// Try several times, because the fixed duration of the script may be over before the other client is served.
 #[test]
 fn waiting_commands_do_not_delay_commands_with_free_slots() {
     let node = start_server("--long-command-threads 1");
@@ -686,34 +690,34 @@ fn stream_entry_number(entry: &Reply) -> i64 {
 }
 
 /// Checks that each value contains `len` consecutive numbers, as it does between two transactions.
-fn check_reads_are_atomic(reads: &mut Connection, len: usize) {
+fn check_reads_are_atomic(connection: &mut Connection, len: usize) {
     let numbers = |reply: Reply| -> Vec<i64> {
         let parse = |value: &Reply| value.text().parse().expect("a number");
         reply.items().iter().map(parse).collect()
     };
     let are_consecutive =
         |numbers: &[i64]| numbers.len() == len && numbers.windows(2).all(|pair| pair[1] == pair[0] + 1);
-    assert!(are_consecutive(&numbers(reads.call_line("LRANGE list 0 -1"))));
-    let part = numbers(reads.call_line("LRANGE list 5000 -5001"));
+    assert!(are_consecutive(&numbers(connection.call_line("LRANGE list 0 -1"))));
+    let part = numbers(connection.call_line("LRANGE list 5000 -5001"));
     assert_eq!((part.len(), part[len - 10_001] - part[0]), (len - 10_000, len as i64 - 10_001));
-    assert!(are_consecutive(&numbers(reads.call_line("SORT list"))));
-    let mut members = numbers(reads.call_line("SMEMBERS set"));
+    assert!(are_consecutive(&numbers(connection.call_line("SORT list"))));
+    let mut members = numbers(connection.call_line("SMEMBERS set"));
     members.sort_unstable();
     assert!(are_consecutive(&members));
-    assert!(are_consecutive(&numbers(reads.call_line("SORT set"))));
-    assert_eq!(numbers(reads.call_line("HVALS hash")).iter().sum::<i64>(), len as i64);
-    assert!(are_consecutive(&numbers(reads.call_line("ZRANGE scored 0 -1"))));
-    let mut falling = numbers(reads.call_line("ZRANGE scored +inf -inf BYSCORE REV LIMIT 0 100000"));
+    assert!(are_consecutive(&numbers(connection.call_line("SORT set"))));
+    assert_eq!(numbers(connection.call_line("HVALS hash")).iter().sum::<i64>(), len as i64);
+    assert!(are_consecutive(&numbers(connection.call_line("ZRANGE scored 0 -1"))));
+    let mut falling = numbers(connection.call_line("ZRANGE scored +inf -inf BYSCORE REV LIMIT 0 100000"));
     falling.reverse();
     assert!(are_consecutive(&falling));
     let entries =
-        reads.call_line("XRANGE stream - +").items().iter().map(stream_entry_number).collect::<Vec<_>>();
+        connection.call_line("XRANGE stream - +").items().iter().map(stream_entry_number).collect::<Vec<_>>();
     assert!(are_consecutive(&entries));
     // The number 0 is only in the small set.
-    let mut members = numbers(reads.call_line("SUNION small set"));
+    let mut members = numbers(connection.call_line("SUNION small set"));
     members.sort_unstable();
     assert!(members.remove(0) == 0 && are_consecutive(&members));
-    let mut weighed = numbers(reads.call_line("ZUNION 3 scored small set WEIGHTS 1 1 3 AGGREGATE MAX"));
+    let mut weighed = numbers(connection.call_line("ZUNION 3 scored small set WEIGHTS 1 1 3 AGGREGATE MAX"));
     weighed.sort_unstable();
     assert!(weighed.remove(0) == 0 && are_consecutive(&weighed));
 }

@@ -2,7 +2,7 @@
 
 use crate::testing::Client;
 
-fn counts(client: &mut Client, expected: [u64; 6]) {
+fn check_counts(client: &mut Client, expected: [u64; 6]) {
     let shown = client.run_to_table_text("xinfo stream s");
     let names =
         ["idmp-duration", "idmp-maxsize", "pids-tracked", "iids-tracked", "iids-added", "iids-duplicates"];
@@ -25,7 +25,7 @@ fn duplicate_message_is_added_once() {
         ("xlen s", ":5"),
         ("xadd nosuch nomkstream idmp p 1 * a b", "$-1"),
     ]);
-    counts(&mut client, [100, 100, 2, 5, 5, 2]);
+    check_counts(&mut client, [100, 100, 2, 5, 5, 2]);
     assert_eq!(client.logged_commands()[0], "0 XADD s IDMP p 1 1700000000000-0 a b");
     assert_eq!(client.logged_commands()[2], "0 XADD s IDMP q 1 MAXLEN = 3 1700000000000-2 a b");
     client.now.0 += 99_999;
@@ -56,7 +56,7 @@ fn xcfgset_sets_stream_bounds() {
         ("xcfgset s idmp-maxsize 1 idmp-maxsize 1", "-ERR IDMP-MAXSIZE specified multiple times"),
         ("xcfgset nosuch idmp-maxsize 1", "-ERR no such key"),
     ]);
-    counts(&mut client, [5, 2, 1, 2, 5, 2]);
+    check_counts(&mut client, [5, 2, 1, 2, 5, 2]);
     let before = client.run_to_text("dump s");
     client.check_replies(&[("copy s t", ":1")]);
     assert_eq!(client.run_to_text("dump t"), before);
@@ -75,7 +75,7 @@ fn xidmprecord_restores_iids() {
     let resp::Value::Bulk(payload) = client.call(&["dump", "s"]) else { panic!("no payload") };
     client.check_replies(&[("del s", ":1")]);
     client.call_bytes(&[b"restore", b"s", b"0", &payload]);
-    counts(&mut client, [100, 100, 2, 2, 2, 1]);
+    check_counts(&mut client, [100, 100, 2, 2, 2, 1]);
     client.check_replies(&[
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
         ("xidmprecord s p 2 1700000000000-1", "+OK"),

@@ -31,7 +31,7 @@ impl<'a> Context<'a> {
 
     /// Returns the table and the reply writer together, to write values without copying them.
     #[inline]
-    pub fn view_and_reply(&mut self, key: &Key<'_>) -> (&Table, &mut Writer<'a>) {
+    pub fn table_and_reply(&mut self, key: &Key<'_>) -> (&Table, &mut Writer<'a>) {
         (self.slots.slot(key.slot()).table_ref(self.session.db()), &mut self.reply)
     }
 
@@ -57,7 +57,7 @@ impl<'a> Context<'a> {
     #[inline(always)]
     fn find_and_touch(&mut self, db: u16, key: &Key<'_>) -> Option<EntryRef> {
         let (place, usage) = self.find_without_touch(db, key)?;
-        if !self.session.no_touch() {
+        if !self.session.is_no_touch() {
             self.mark_used(db, key, place, usage);
         }
         Some(place)
@@ -65,18 +65,18 @@ impl<'a> Context<'a> {
 
     /// Updates the usage data of the key at `entry_ref`; `previous` is the usage before this access.
     #[inline(always)]
-    pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: EntryRef, before: Usage) {
+    pub fn mark_used(&mut self, db: u16, key: &Key<'_>, entry_ref: EntryRef, previous: Usage) {
         let usage = match self.engine.settings.usage_meaning() {
-            UsageMeaning::Accesses => self.access_stamp,
-            UsageMeaning::Counts => {
+            UsageMeaning::LastAccess => self.access_stamp,
+            UsageMeaning::AccessFrequency => {
                 let settings = self.engine.settings.lfu_settings();
-                before.incremented_lfu(self.now, settings, self.worker.random.next_u64() as u32)
+                previous.incremented_lfu(self.now, settings, self.worker.random.next_u64() as u32)
             }
-            UsageMeaning::Changes if self.is_write_command() => self.access_stamp,
-            UsageMeaning::Changes => before,
+            UsageMeaning::LastWrite if self.is_write_command() => self.access_stamp,
+            UsageMeaning::LastWrite => previous,
         };
-        if usage != before {
-            self.slots.slot_mut(key.slot()).table(db).set_usage(place, usage);
+        if usage != previous {
+            self.slots.slot_mut(key.slot()).table(db).set_usage(entry_ref, usage);
         }
     }
 
@@ -97,7 +97,7 @@ impl<'a> Context<'a> {
     pub fn can_see_expired(&self) -> bool {
         let session = &self.session;
         session.origin().is_stream()
-            || session.imports() && self.engine.settings.node_flags().contains(NodeFlags::IMPORTING)
+            || session.is_import_source() && self.engine.settings.node_flags().contains(NodeFlags::IMPORTING)
     }
 
     /// Returns the time before which a key's expiry hides it from the client.
@@ -107,12 +107,12 @@ impl<'a> Context<'a> {
     }
 
     fn is_write_command(&self) -> bool {
-        self.commands.by_number(self.command_index).command.flags.contains(Flags::WRITE)
+        self.commands.command_by_number(self.command_index).command.flags.contains(Flags::WRITE)
     }
 
     /// Handles an expired key; returns whether the command sees the key in spite of its expiry.
     #[cold]
-    fn handle_expired(&mut self, db: u16, key: &Key<'_>, place: EntryRef) -> bool {
+    fn handle_expired(&mut self, db: u16, key: &Key<'_>, entry_ref: EntryRef) -> bool {
         let settings = &self.engine.settings;
         let gate = settings.node_flags();
         if self.can_see_expired() {
@@ -121,7 +121,7 @@ impl<'a> Context<'a> {
         let hides = gate.intersects(NodeFlags::REPLICA | NodeFlags::PAUSED | NodeFlags::IMPORTING);
         // A writable replica must delete the expired key before it writes the new one.
         if !hides || self.is_write_command() {
-            let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
+            let dropped = self.slots.slot_mut(key.slot()).table(db).remove(entry_ref, key);
             self.engine.lazy_free.discard(dropped, settings.frees_lazily(LazyFreeReason::EXPIRE));
         }
         if !hides {
@@ -178,9 +178,11 @@ impl<'a> Context<'a> {
     pub fn typed_value<T: TypedView>(
         &self,
         key: &Key<'_>,
-        place: EntryRef,
+        entry_ref: EntryRef,
     ) -> Result<T::At<'_>, CommandError> {
-        let Some(value) = self.table_ref(key).typed::<T>(place) else { return Err(CommandError::WrongType) };
+        let Some(value) = self.table_ref(key).typed_value::<T>(entry_ref) else {
+            return Err(CommandError::WrongType);
+        };
         Ok(value)
     }
 
@@ -191,7 +193,7 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn find_typed<T: TypedView>(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         let found = self.find(key);
-        self.check_kind(key, found, T::KIND)
+        self.check_type(key, found, T::KIND)
     }
 
     /// Reads a key like [`Context::find_for_read`] and checks its type.
@@ -201,12 +203,12 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn read_typed<T: TypedView>(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         let found = self.find_for_read(key);
-        self.check_kind(key, found, T::KIND)
+        self.check_type(key, found, T::KIND)
     }
 
     /// Returns the entry, or an error if the value has another type.
     #[inline]
-    fn check_kind(
+    fn check_type(
         &self,
         key: &Key<'_>,
         found: Option<EntryRef>,
@@ -223,8 +225,8 @@ impl<'a> Context<'a> {
     /// # Errors
     /// WRONGTYPE if the value is not a string.
     #[inline]
-    pub fn string_value(&self, key: &Key<'_>, place: EntryRef) -> Result<StringRef<'_>, CommandError> {
-        self.typed_value::<StringRef<'_>>(key, place)
+    pub fn string_value(&self, key: &Key<'_>, entry_ref: EntryRef) -> Result<StringRef<'_>, CommandError> {
+        self.typed_value::<StringRef<'_>>(key, entry_ref)
     }
 
     /// Stores a value and its expiry under `key`; `found` is the existing entry.
@@ -288,20 +290,20 @@ impl<'a> Context<'a> {
     }
 
     /// Deletes `key`, whose entry is at `entry_ref`.
-    pub fn delete(&mut self, key: &Key<'_>, place: EntryRef) {
-        let dropped = self.table(key).remove(place, key);
+    pub fn delete(&mut self, key: &Key<'_>, entry_ref: EntryRef) {
+        let dropped = self.table(key).remove(entry_ref, key);
         self.discard(dropped);
         self.report_modified(key);
     }
 
     /// Sets the expiry of the key at `entry_ref` and logs the change. A time in the past deletes the key immediately,
     /// except on a replica, which waits for its master to delete the key.
-    pub fn expire_at(&mut self, key: &Key<'_>, place: EntryRef, at: Millis) {
+    pub fn expire_at(&mut self, key: &Key<'_>, entry_ref: EntryRef, at: Millis) {
         if at <= self.now && self.deletes_expired() {
-            self.expire_now(key, place);
+            self.expire_now(key, entry_ref);
             return;
         }
-        self.table(key).set_expiry(place, key, Some(at));
+        self.table(key).set_expiry(entry_ref, key, Some(at));
         self.report_modified(key);
         self.notify(EventClass::GENERIC, "expire", key);
         let mut digits = itoa::Buffer::new();
@@ -309,20 +311,20 @@ impl<'a> Context<'a> {
     }
 
     /// Deletes the key at `entry_ref` as expired and logs the deletion.
-    pub fn expire_now(&mut self, key: &Key<'_>, place: EntryRef) {
-        self.delete(key, place);
+    pub fn expire_now(&mut self, key: &Key<'_>, entry_ref: EntryRef) {
+        self.delete(key, entry_ref);
         self.notify(EventClass::EXPIRED, "expired", key);
         add(&self.worker.stats.expired_keys, 1);
         self.log_effect(&[self.engine.settings.deletion_command(LazyFreeReason::EXPIRE), key.bytes()]);
     }
 
     /// Removes the expiry of the key at `entry_ref` and logs the change; returns whether the key had an expiry.
-    pub fn persist(&mut self, key: &Key<'_>, place: EntryRef) -> bool {
+    pub fn persist(&mut self, key: &Key<'_>, entry_ref: EntryRef) -> bool {
         let table = self.table(key);
-        if table.expiry(place).is_none() {
+        if table.expiry(entry_ref).is_none() {
             return false;
         }
-        table.set_expiry(place, key, None);
+        table.set_expiry(entry_ref, key, None);
         self.report_modified(key);
         self.notify(EventClass::GENERIC, "persist", key);
         self.log_effect(&[b"PERSIST", key.bytes()]);
@@ -337,19 +339,19 @@ impl<'a> Context<'a> {
     }
 
     /// Frees a removed value; large values are freed in the background.
-    pub fn discard(&self, dropped: RemovedValue) {
-        if LazyFreeQueue::is_large(&dropped) {
-            self.discard_large(dropped);
+    pub fn discard(&self, removed: RemovedValue) {
+        if LazyFreeQueue::is_large(&removed) {
+            self.discard_large(removed);
         }
     }
 
     #[cold]
-    fn discard_large(&self, dropped: RemovedValue) {
-        let lazy = match self.commands.by_number(self.command_index).command.name {
+    fn discard_large(&self, removed: RemovedValue) {
+        let lazy = match self.commands.command_by_number(self.command_index).command.name {
             "unlink" => true,
             "del" => self.engine.settings.frees_lazily(LazyFreeReason::USER_DEL),
             _ => self.engine.settings.frees_lazily(LazyFreeReason::SERVER_DEL),
         };
-        self.engine.lazy_free.discard(dropped, lazy);
+        self.engine.lazy_free.discard(removed, lazy);
     }
 }

@@ -32,23 +32,25 @@ impl Context<'_> {
         let keyspace = &engine.keyspace;
         let (turn, wait) = (engine.take_global_lock(self)?, engine.start_slot_wait(self, &[]));
         for _ in 0..MAX_LOCK_ATTEMPTS {
-            let changes = keyspace.non_empty_changes();
-            if keyspace.keys() > MAX_KEYS_LOCKED_TOGETHER {
+            let changes = keyspace.non_empty_change_count();
+            if keyspace.key_count() > MAX_KEYS_LOCKED_TOGETHER {
                 break;
             }
             let mut locked = LockedSlots::default();
-            if !locked.add_each(&turn, keyspace.non_empty_slots(), &|waited| wait.should_keep_waiting(waited))
+            if !locked
+                .add_slots(&turn, keyspace.non_empty_slots(), &|waited| wait.should_keep_waiting(waited))
             {
                 return Err(wait.outcome(self.session));
             }
             // All other slots are still empty, so the listing is complete.
-            if keyspace.non_empty_changes() == changes {
+            if keyspace.non_empty_change_count() == changes {
                 locked.iter_mut().for_each(|data| visit_slot(data, db, visit));
                 return Ok(());
             }
         }
-        let cut =
-            keyspace.prepare_cut().cut_to_read(&turn, || keyspace.non_empty_slots().collect::<Vec<_>>());
+        let cut = keyspace
+            .prepare_snapshot()
+            .take_for_command(&turn, || keyspace.non_empty_slots().collect::<Vec<_>>());
         drop(turn);
         match cut {
             Some((mut snapshot, filled)) => {

@@ -28,7 +28,7 @@ impl Context<'_> {
                 matches!(data.table_ref(*db).find(&key, self.now), KeyLookup::Missing | KeyLookup::Expired(_))
             };
             // COPY and MOVE may create the key in another database.
-            let databases = 0..self.engine.keyspace.databases();
+            let databases = 0..self.engine.keyspace.database_count();
             absent.extend(databases.filter(missing).map(|db| (db, key.bytes().to_vec())));
         });
         self.worker.absent_keys.replace(absent);
@@ -59,7 +59,7 @@ impl Context<'_> {
     /// it: the key replaced another, or has already expired. Called before the command's own event.
     #[inline]
     pub fn publish_new_key(&self, db: u16, key: &Key<'_>) {
-        if self.engine.settings.notified_classes().contains(EventClass::NEW) {
+        if self.engine.settings.notified_event_classes().contains(EventClass::NEW) {
             self.worker.absent_keys.borrow_mut().retain(|(of, name)| *of != db || name != key.bytes());
             self.engine.notify(EventClass::NEW, "new", db, key.bytes());
         }

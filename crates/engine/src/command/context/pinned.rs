@@ -38,7 +38,7 @@ impl Context<'_> {
 
     /// Pins the values of some keys and releases the slot locks, if all values are large and the command [may release
     /// its locks](Self::may_release_slots). Otherwise returns `None` and keeps the locks.
-    pub fn pin(&mut self, values: &[(Key<'_>, EntryRef)]) -> Option<PinnedValues> {
+    pub fn pin_values(&mut self, values: &[(Key<'_>, EntryRef)]) -> Option<PinnedValues> {
         if !self.may_release_slots() {
             return None;
         }
@@ -52,11 +52,11 @@ impl Context<'_> {
     }
 
     /// Pins the members of a sorted set with these ranks and releases the slot locks, under the conditions of
-    /// [`Self::pin`].
+    /// [`Self::pin_values`].
     pub fn pin_members(
         &mut self,
         key: &Key<'_>,
-        place: EntryRef,
+        entry_ref: EntryRef,
         ranks: Range<usize>,
         reversed: bool,
     ) -> Option<PinnedMembers> {
@@ -64,7 +64,7 @@ impl Context<'_> {
             return None;
         }
         let (keyspace, db) = (&self.engine.keyspace, self.session.db());
-        let pinned = keyspace.pin_members(&mut self.slots, db, (key.slot(), place), ranks, reversed)?;
+        let pinned = keyspace.pin_members(&mut self.slots, db, (key.slot(), entry_ref), ranks, reversed)?;
         self.release_slots();
         Some(pinned)
     }
@@ -73,7 +73,7 @@ impl Context<'_> {
 impl PinnedValues {
     /// Visits the elements in chunks, each with its key, until `visit` returns false. The elements of a list or another
     /// ordered value are visited in order.
-    pub fn visit(mut self, mut visit: impl FnMut(&[u8], PartElements<'_>) -> bool) {
+    pub fn visit_elements(mut self, mut visit: impl FnMut(&[u8], PartElements<'_>) -> bool) {
         let mut keeps_waiting = true;
         for slot in self.slots {
             let mut more = true;

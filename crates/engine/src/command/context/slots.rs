@@ -59,7 +59,7 @@ impl<'a> Context<'a> {
         let wanted = [slot];
         let wait = self.engine.start_slot_wait(self, &wanted);
         if self.slots.len() < MAX_SLOT_LOCKS {
-            self.slots.add(turn, slot, &|waited| wait.wait_or_offload(waited));
+            self.slots.add_slot(turn, slot, &|waited| wait.wait_or_offload(waited));
         } else {
             self.slots.add_all(turn, &|waited| wait.wait_or_offload(waited));
         }
@@ -114,12 +114,12 @@ impl<'a> Context<'a> {
     }
 
     /// Returns the number of keys of `slot` in the selected database.
-    pub fn slot_len(&mut self, slot: Slot) -> usize {
-        self.slot_len_in(self.session.db(), slot)
+    pub fn slot_key_count(&mut self, slot: Slot) -> usize {
+        self.slot_key_count_in(self.session.db(), slot)
     }
 
     /// Returns the number of keys of `slot` in database `db`.
-    pub fn slot_len_in(&mut self, db: u16, slot: Slot) -> usize {
+    pub fn slot_key_count_in(&mut self, db: u16, slot: Slot) -> usize {
         let len = |data: &SlotData| match data.is_hidden() {
             true => 0,
             false => data.table_if(db).map_or(0, Table::len),
@@ -138,7 +138,7 @@ impl<'a> Context<'a> {
         if !self.holds_all_slots {
             return self.engine.keyspace.sizes();
         }
-        let mut sizes = vec![DatabaseSize::default(); usize::from(self.engine.keyspace.databases())];
+        let mut sizes = vec![DatabaseSize::default(); usize::from(self.engine.keyspace.database_count())];
         for slot in self.slots.iter_mut() {
             for (db, table) in slot.tables() {
                 sizes[usize::from(db)].add(table);
@@ -149,7 +149,7 @@ impl<'a> Context<'a> {
 
     /// Returns the memory of the hash tables of each database in bytes. Only for commands without keys.
     pub fn database_overheads(&mut self) -> Vec<usize> {
-        let mut overheads = vec![0; usize::from(self.engine.keyspace.databases())];
+        let mut overheads = vec![0; usize::from(self.engine.keyspace.database_count())];
         self.each_slot(|_, data| {
             for (db, table) in data.tables() {
                 overheads[usize::from(db)] += table.overhead_bytes();
@@ -161,24 +161,26 @@ impl<'a> Context<'a> {
     /// Frees the tables that a command removed, after its slot locks are released.
     #[inline]
     pub(crate) fn free_garbage(&mut self) {
-        if !self.worker.garbage.is_empty() {
+        if !self.worker.removed_tables.is_empty() {
             assert!(self.slots.is_empty(), "nobody waits for tables to be dropped");
-            self.worker.garbage.clear();
+            self.worker.removed_tables.clear();
         }
     }
 
     /// Removes all keys of one or all databases; returns their number. The command must have locked all slots. The
     /// tables are freed after the locks are released, on this thread if `wait` is set.
-    pub fn clear_databases(&mut self, only: Option<u16>, wait: bool) -> usize {
-        for db in (0..self.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
-            self.touch_watched(db, None);
+    pub fn clear_databases(&mut self, only_db: Option<u16>, wait: bool) -> usize {
+        for db in
+            (0..self.engine.keyspace.database_count()).filter(|db| only_db.is_none_or(|only| only == *db))
+        {
+            self.mark_watched_changed(db, None);
             self.queue_all_ready_keys(db);
         }
         let (mut removed, mut tables) = (0, Vec::new());
         for slot in self.slots.iter_mut() {
-            for db in only.map_or_else(|| slot.databases(), |db| std::iter::once(db).collect()) {
-                let taken = slot.take(db);
-                removed += taken.keys;
+            for db in only_db.map_or_else(|| slot.databases(), |db| std::iter::once(db).collect()) {
+                let taken = slot.take_database(db);
+                removed += taken.count;
                 tables.extend(taken.table);
             }
         }
@@ -202,7 +204,7 @@ impl<'a> Context<'a> {
             while let Some(position) = from {
                 from = table.scan(position, usize::MAX, &mut |item| keys.push(item.key.to_vec()));
             }
-            tables.extend(data.take(db).table);
+            tables.extend(data.take_database(db).table);
             for key in &keys {
                 self.report_modified_in(db, &engine.keyspace.key_in_slot(slot, key));
                 engine.notify(EventClass::GENERIC, "del", db, key);
@@ -214,15 +216,15 @@ impl<'a> Context<'a> {
     /// Frees tables after the locks are released: on this thread if `wait`, otherwise in the background.
     fn free_tables(&mut self, mut tables: Vec<Table>, wait: bool) {
         if wait {
-            self.worker.garbage.append(&mut tables);
+            self.worker.removed_tables.append(&mut tables);
         } else {
-            self.worker.garbage.append(&mut self.engine.lazy_free.discard_tables(tables));
+            self.worker.removed_tables.append(&mut self.engine.lazy_free.discard_tables(tables));
         }
     }
 
     /// Marks the watched keys of database `db` as changed if they change when the database is emptied or, with
     /// `replaced_by`, receives the content of that database.
-    fn touch_watched(&mut self, db: u16, by: Option<u16>) {
+    fn mark_watched_changed(&mut self, db: u16, replaced_by: Option<u16>) {
         let (engine, slots, now) = (self.engine, &self.slots, self.now);
         engine.watch_table.mark_replaced(db, |bytes| {
             let key = engine.keyspace.key(bytes);
@@ -231,16 +233,16 @@ impl<'a> Context<'a> {
                 KeyLookup::Live(_) => KeyPresence::Live,
                 KeyLookup::Expired(_) => KeyPresence::Expired,
             };
-            (presence(db), by.map_or(KeyPresence::Missing, presence))
+            (presence(db), replaced_by.map_or(KeyPresence::Missing, presence))
         });
     }
 
     /// Swaps two databases. The command must have locked all slots.
     pub fn swap_databases(&mut self, a: u16, b: u16) {
-        self.touch_watched(a, Some(b));
-        self.touch_watched(b, Some(a));
+        self.mark_watched_changed(a, Some(b));
+        self.mark_watched_changed(b, Some(a));
         for slot in self.slots.iter_mut() {
-            slot.swap(a, b);
+            slot.swap_databases(a, b);
         }
         for db in [a, b] {
             self.queue_all_ready_keys(db);

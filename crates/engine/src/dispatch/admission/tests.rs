@@ -47,11 +47,11 @@ fn flag_combinations() -> impl Iterator<Item = (Flags, bool)> {
     })
 }
 
-fn is_in_class(class: &str, flags: Flags, keys: bool) -> bool {
+fn is_in_class(class: &str, flags: Flags, has_keys: bool) -> bool {
     match class {
         "all" => true,
         "-" => false,
-        "keys" => keys && !flags.contains(Flags::PUBSUB),
+        "keys" => has_keys && !flags.contains(Flags::PUBSUB),
         "write" => flags.contains(Flags::WRITE),
         "may-replicate" => flags.contains(Flags::MAY_REPLICATE),
         "denyoom" => flags.contains(Flags::DENYOOM),
@@ -69,9 +69,9 @@ fn new_engine() -> Engine {
 }
 
 /// Returns the admission properties for a client's command.
-fn client_needs(engine: &Engine, flags: Flags, keys: bool) -> CommandNeeds {
-    let need = engine.needs_of_flags(&Session::new(1, CommandOrigin::Client, true), flags, keys);
-    CommandNeeds { is_slot_held: true, is_slot_writable: true, ..need }
+fn client_admission_input(engine: &Engine, flags: Flags, has_keys: bool) -> AdmissionInput {
+    let need = engine.admission_input(&Session::new(1, CommandOrigin::Client, true), flags, has_keys);
+    AdmissionInput { has_paused_slot: true, is_slot_writable: true, ..need }
 }
 
 #[test]
@@ -85,29 +85,34 @@ fn admission_rules_match_table_for_every_caller() {
         let state = NodeFlags::from_name(name).expect("a node flag");
         states.remove(state);
         for (flags, keys) in flag_combinations() {
-            let need = client_needs(&engine, flags, keys);
+            let need = client_admission_input(&engine, flags, keys);
             let concerned = classes.iter().any(|class| is_in_class(class, flags, keys));
-            let refused = Verdict::Refuse(state);
+            let refused = AdmissionVerdict::Refuse(state);
             let expected = |caller| match caller {
-                Caller::Exec | Caller::Master => Verdict::Run,
-                Caller::Source if concerned && *becomes == "waits" => Verdict::Wait,
-                Caller::Source if state == NodeFlags::REPLICA => refused,
-                Caller::Source => Verdict::Run,
-                _ if !concerned => Verdict::Run,
-                Caller::Client if *becomes == "waits" => Verdict::Wait,
+                Caller::Exec | Caller::Master => AdmissionVerdict::Run,
+                Caller::SlotMigrationSource if concerned && *becomes == "waits" => AdmissionVerdict::Wait,
+                Caller::SlotMigrationSource if state == NodeFlags::REPLICA => refused,
+                Caller::SlotMigrationSource => AdmissionVerdict::Run,
+                _ if !concerned => AdmissionVerdict::Run,
+                Caller::Client if *becomes == "waits" => AdmissionVerdict::Wait,
                 Caller::Client => refused,
                 Caller::Script if *asks == "scripts" => refused,
-                Caller::Script => Verdict::Run,
-                Caller::Waiter => Verdict::Rerun,
+                Caller::Script => AdmissionVerdict::Run,
+                Caller::Waiter => AdmissionVerdict::Rerun,
             };
-            for caller in
-                [Caller::Client, Caller::Exec, Caller::Script, Caller::Waiter, Caller::Master, Caller::Source]
-            {
+            for caller in [
+                Caller::Client,
+                Caller::Exec,
+                Caller::Script,
+                Caller::Waiter,
+                Caller::Master,
+                Caller::SlotMigrationSource,
+            ] {
                 let verdict = admit(state, caller, &need);
                 assert_eq!(verdict, expected(caller), "{state:?} {caller:?} {flags:?} {keys}");
                 assert_eq!(
                     admit(NodeFlags::empty(), caller, &need),
-                    Verdict::Run,
+                    AdmissionVerdict::Run,
                     "{caller:?} {flags:?} {keys}"
                 );
             }
@@ -117,43 +122,48 @@ fn admission_rules_match_table_for_every_caller() {
 }
 
 #[test]
-fn admission_depends_on_more_than_flags() {
+fn queuing_routing_and_earlier_writes_affect_admission() {
     let engine = new_engine();
-    let set = client_needs(&engine, Flags::WRITE | Flags::DENYOOM | Flags::FAST, true);
+    let set = client_admission_input(&engine, Flags::WRITE | Flags::DENYOOM | Flags::FAST, true);
     let writes = NodeFlags::MISCONF | NodeFlags::AOF_FAILED | NodeFlags::READ_ONLY_REPLICA;
-    let admitted = |gate, caller, need: CommandNeeds| admit(gate, caller, &need) == Verdict::Run;
+    let admitted = |gate, caller, need: AdmissionInput| admit(gate, caller, &need) == AdmissionVerdict::Run;
     // A script that has written must continue, or its changes would be half done.
     for gate in writes | NodeFlags::OUT_OF_MEMORY | NodeFlags::NO_REPLICAS {
         assert!(!admitted(gate, Caller::Script, set), "{gate:?}");
-        assert!(admitted(gate, Caller::Script, CommandNeeds { has_written: true, ..set }), "{gate:?}");
+        assert!(admitted(gate, Caller::Script, AdmissionInput { has_written: true, ..set }), "{gate:?}");
     }
     // A queued command does not wait for a pause, and GET is not subject to the memory limit.
-    let get = client_needs(&engine, Flags::READONLY | Flags::FAST, true);
-    assert!(admitted(NodeFlags::PAUSED, Caller::Client, CommandNeeds { is_queued: true, ..get }));
-    assert!(admitted(NodeFlags::OUT_OF_MEMORY, Caller::Client, CommandNeeds { is_queued: true, ..get }));
+    let get = client_admission_input(&engine, Flags::READONLY | Flags::FAST, true);
+    assert!(admitted(NodeFlags::PAUSED, Caller::Client, AdmissionInput { is_queued: true, ..get }));
+    assert!(admitted(NodeFlags::OUT_OF_MEMORY, Caller::Client, AdmissionInput { is_queued: true, ..get }));
     // In cluster mode a write on a replica is redirected by its slot instead of being refused as READONLY. It is
     // refused only while the slot is still marked as this node's own.
-    let routed = CommandNeeds { is_routed: true, ..set };
+    let routed = AdmissionInput { is_routed: true, ..set };
     assert!(admitted(NodeFlags::READ_ONLY_REPLICA, Caller::Client, routed));
     assert!(!admitted(NodeFlags::REPLICA, Caller::Client, routed));
-    assert!(admitted(NodeFlags::REPLICA, Caller::Client, CommandNeeds { is_slot_writable: false, ..routed }));
-    let spublish = client_needs(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::FAST, true);
-    assert!(admitted(NodeFlags::REPLICA, Caller::Client, CommandNeeds { is_routed: true, ..spublish }));
-    let beside_a_write = client_needs(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::WRITE, true);
+    assert!(admitted(
+        NodeFlags::REPLICA,
+        Caller::Client,
+        AdmissionInput { is_slot_writable: false, ..routed }
+    ));
+    let spublish = client_admission_input(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::FAST, true);
+    assert!(admitted(NodeFlags::REPLICA, Caller::Client, AdmissionInput { is_routed: true, ..spublish }));
+    let beside_a_write =
+        client_admission_input(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::WRITE, true);
     assert!(!admitted(
         NodeFlags::REPLICA,
         Caller::Client,
-        CommandNeeds { is_routed: true, ..beside_a_write }
+        AdmissionInput { is_routed: true, ..beside_a_write }
     ));
-    assert!(!admitted(NodeFlags::REDIRECTS, Caller::Client, CommandNeeds { follows_master: true, ..set }));
+    assert!(!admitted(NodeFlags::REDIRECTS, Caller::Client, AdmissionInput { wants_redirect: true, ..set }));
     assert!(admitted(
         NodeFlags::CLUSTER_DOWN,
         Caller::Client,
-        CommandNeeds { may_read_when_down: true, ..get }
+        AdmissionInput { may_read_when_down: true, ..get }
     ));
     assert!(!admitted(
         NodeFlags::CLUSTER_DOWN,
         Caller::Client,
-        CommandNeeds { may_read_when_down: true, ..set }
+        AdmissionInput { may_read_when_down: true, ..set }
     ));
 }

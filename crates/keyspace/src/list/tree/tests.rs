@@ -7,11 +7,11 @@ use crate::list::records::ItemDigits;
 struct RandomChoices(u64);
 
 impl RandomChoices {
-    fn below(&mut self, below: usize) -> usize {
+    fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % below.max(1)
+        (self.0 >> 11) as usize % bound.max(1)
     }
 }
 
@@ -34,16 +34,16 @@ fn check_sizes(tree: &Tree) -> usize {
         let segment = &*held.segment;
         assert_eq!(records::items(segment.records()).count(), segment.len());
         assert_eq!((held.len, held.bytes), (segment.len(), segment.bytes()));
-        assert!(segment.len() == 1 || segment.bytes() <= crate::list::segment::MAX_BYTES);
+        assert!(segment.len() == 1 || segment.bytes() <= crate::list::segment::MAX_SEGMENT_BYTES);
         assert!(held.len > 0);
     }
-    tree.tree.check(&|label, below| *label == below.label())
+    tree.tree.check(&|label, below| *label == below.summary())
 }
 
-fn check_tree(tree: &Tree, twin: &ReferenceList) {
+fn check_tree(tree: &Tree, model: &ReferenceList) {
     check_sizes(tree);
-    assert_eq!(tree.size().len, twin.len());
-    assert_eq!(&all_elements(tree), twin);
+    assert_eq!(tree.size().len, model.len());
+    assert_eq!(&all_elements(tree), model);
 }
 
 fn random_element(choices: &mut RandomChoices) -> Vec<u8> {
@@ -54,61 +54,61 @@ fn random_element(choices: &mut RandomChoices) -> Vec<u8> {
     }
 }
 
-fn random_step(choices: &mut RandomChoices, tree: &mut Tree, twin: &mut ReferenceList, grows: bool) {
-    let len = twin.len();
-    let record_of = |element: &[u8]| records::record(element.into());
-    match choices.below(if grows { 12 } else { 24 }) {
+fn random_step(choices: &mut RandomChoices, tree: &mut Tree, model: &mut ReferenceList, is_growing: bool) {
+    let len = model.len();
+    let record_of = |element: &[u8]| records::encode_record(element.into());
+    match choices.below(if is_growing { 12 } else { 24 }) {
         0..4 => {
             let element = random_element(choices);
             tree.insert(len, &record_of(&element));
-            twin.push_back(element);
+            model.push_back(element);
         }
         4..7 => {
             let element = random_element(choices);
             tree.insert(0, &record_of(&element));
-            twin.push_front(element);
+            model.push_front(element);
         }
         7..10 => {
             let (index, element) = (choices.below(len + 1), random_element(choices));
             tree.insert(index, &record_of(&element));
-            twin.insert(index, element);
+            model.insert(index, element);
         }
         10 if len > 0 => {
             let (index, element) = (choices.below(len), random_element(choices));
             tree.replace(index, &record_of(&element));
-            twin[index] = element;
+            model[index] = element;
         }
         11 if len > 0 && choices.below(40) == 0 => {
             let index = choices.below(len + 1);
-            let (rest, other) = (tree.split_off(index), twin.split_off(index));
+            let (rest, other) = (tree.split_off(index), model.split_off(index));
             check_tree(&rest, &other);
             if choices.below(2) == 0 {
-                (*tree, *twin) = (rest, other);
+                (*tree, *model) = (rest, other);
             }
         }
         12..15 if len > 0 => {
             tree.remove(0);
-            twin.pop_front();
+            model.pop_front();
         }
         15..18 if len > 0 => {
             tree.remove(len - 1);
-            twin.pop_back();
+            model.pop_back();
         }
         18.. if len > 0 => {
             let index = choices.below(len);
             tree.remove(index);
-            twin.remove(index);
+            model.remove(index);
         }
         _ if len > 0 => {
             let index = choices.below(len);
             let mut digits = ItemDigits::default();
-            assert_eq!(tree.item(index).bytes(&mut digits), twin[index]);
+            assert_eq!(tree.item(index).bytes(&mut digits), model[index]);
             let (mut seen, most) = (Vec::new(), choices.below(50));
-            let went_on = tree.visit_back(index, &mut |item| {
+            let went_on = tree.visit_backward(index, &mut |item| {
                 seen.push(item.bytes(&mut digits).to_vec());
                 seen.len() < most
             });
-            let expected: Vec<_> = twin.iter().take(index + 1).rev().take(most.max(1)).cloned().collect();
+            let expected: Vec<_> = model.iter().take(index + 1).rev().take(most.max(1)).cloned().collect();
             assert_eq!(seen, expected);
             assert_eq!(went_on, index + 1 < most);
         }
@@ -151,7 +151,7 @@ fn list_tree_matches_deque_and_copies_are_unaffected() {
 fn list_tree_stays_low_wherever_it_grows() {
     for end in [0usize, 1, 500, usize::MAX] {
         let mut tree = Tree::default();
-        let record = records::record(ListItem::Bytes(&[b'x'; 3000]));
+        let record = records::encode_record(ListItem::Bytes(&[b'x'; 3000]));
         for len in 0..20_000usize {
             tree.insert(end.min(len), &record);
         }

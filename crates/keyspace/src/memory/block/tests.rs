@@ -13,7 +13,7 @@ fn blocks_of_all_sizes_keep_their_contents() {
             assert!(block.bytes().iter().all(|&byte| byte == mark), "another block wrote into this one");
             block.move_lower();
             assert!(block.bytes().iter().all(|&byte| byte == mark), "moving keeps the bytes");
-            let len = (block.len() / 2).next_multiple_of(GRANULE);
+            let len = (block.len() / 2).next_multiple_of(GRANULE_BYTES);
             block.truncate(len);
             assert_eq!(block.len(), len);
             assert!(block.bytes().iter().all(|&byte| byte == mark), "cutting keeps what is left");
@@ -21,7 +21,7 @@ fn blocks_of_all_sizes_keep_their_contents() {
                 held.push((block, mark));
             }
         } else {
-            let len = (1 + random / 2 % MAX_GRANULES) * GRANULE;
+            let len = (1 + random / 2 % MAX_GRANULES) * GRANULE_BYTES;
             let mut block = Block::new(len);
             assert_eq!(block.len(), len);
             block.bytes_mut().fill(round as u8);
@@ -53,17 +53,18 @@ fn freed_blocks_merge_and_return_to_the_kernel() {
 #[test]
 fn blocks_move_to_lower_chunks_while_useful() {
     let block = || Some(Block::new(Block::MAX_BLOCK_BYTES));
-    let mut held: Vec<Option<Block>> = (0..20 * CHUNK / Block::MAX_BLOCK_BYTES).map(|_| block()).collect();
+    let mut held: Vec<Option<Block>> =
+        (0..20 * CHUNK_BYTES / Block::MAX_BLOCK_BYTES).map(|_| block()).collect();
     assert!(!begin_purge_round(), "next to nothing lies free");
     held.iter_mut().step_by(2).for_each(|block| *block = None);
     assert!(begin_purge_round(), "half of the pool lies free");
     held.iter_mut().flatten().for_each(Block::move_lower);
     purge_pool(0, 1);
     let PoolUsage { used_bytes: taken, mapped_bytes: resident, .. } = pool_usage();
-    assert!(resident <= taken + CHUNK, "the upper half is given back: {resident} for {taken}");
+    assert!(resident <= taken + CHUNK_BYTES, "the upper half is given back: {resident} for {taken}");
     // Every second cache line is free now, so no two adjacent lines are.
     let lines: Vec<CacheLinePair> =
-        (0..20 * CHUNK / CacheLinePair::LEN).map(|_| CacheLinePair::new()).collect();
+        (0..20 * CHUNK_BYTES / CacheLinePair::LEN).map(|_| CacheLinePair::new()).collect();
     let lines: Vec<CacheLinePair> =
         lines.into_iter().enumerate().filter_map(|(i, line)| (i % 2 == 0).then_some(line)).collect();
     assert!(begin_purge_round());
@@ -81,12 +82,12 @@ fn next_chunk_is_prepared_when_pool_runs_low() {
         }
     });
     let mut held: Vec<Block> = Vec::new();
-    let most = 150 * CHUNK / Block::MAX_BLOCK_BYTES;
+    let most = 150 * CHUNK_BYTES / Block::MAX_BLOCK_BYTES;
     while pool_usage().ready_bytes == 0 && held.len() < most {
         held.push(filled_block(held.len()));
         std::thread::sleep(std::time::Duration::from_micros(100));
     }
-    assert_eq!(pool_usage().ready_bytes, CHUNK, "a chunk lies ready");
+    assert_eq!(pool_usage().ready_bytes, CHUNK_BYTES, "a chunk lies ready");
     let before = pool_usage();
     while held.len() < most {
         held.push(filled_block(held.len()));
@@ -98,7 +99,7 @@ fn next_chunk_is_prepared_when_pool_runs_low() {
     drop(held);
     purge_pool(0, 1);
     let closed = pool_usage();
-    assert!(closed.mapped_bytes <= 2 * CHUNK, "chunks without blocks are closed: {closed:?}");
+    assert!(closed.mapped_bytes <= 2 * CHUNK_BYTES, "chunks without blocks are closed: {closed:?}");
     let again: Vec<_> = (0..most).map(filled_block).collect();
     assert!(again.iter().enumerate().all(|(number, block)| block.bytes()[0] == number as u8));
 }

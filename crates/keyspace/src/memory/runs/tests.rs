@@ -12,10 +12,10 @@ fn runs_in(free: &[bool]) -> Vec<FreeRun> {
     runs
 }
 
-struct Random(u64);
+struct Rng(u64);
 
-impl Random {
-    fn with_capacity_below(&mut self, limit: usize) -> usize {
+impl Rng {
+    fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
     }
@@ -38,10 +38,10 @@ impl ReferenceRuns {
         Self { runs, free: vec![vec![true; CHUNK_GRANULES]; chunks], allocated: Vec::new() }
     }
 
-    fn mark(&mut self, chunk: usize, run: FreeRun, free: bool) {
+    fn mark(&mut self, chunk: usize, run: FreeRun, is_free: bool) {
         for granule in &mut self.free[chunk][run.start..run.end()] {
-            assert_ne!(*granule, free, "blocks do not overlap");
-            *granule = free;
+            assert_ne!(*granule, is_free, "blocks do not overlap");
+            *granule = is_free;
         }
     }
 
@@ -54,7 +54,7 @@ impl ReferenceRuns {
 
     fn take_block(&mut self, granules: usize) {
         let best = self.best_fit(granules);
-        let taken = self.runs.take(granules);
+        let taken = self.runs.allocate(granules);
         assert_eq!(taken.is_some(), best.is_some());
         let Some((chunk, start)) = taken else { return };
         let run = runs_in(&self.free[chunk])
@@ -81,8 +81,8 @@ impl ReferenceRuns {
         self.allocated.push((chunk, run));
     }
 
-    fn free_block(&mut self, which: usize) {
-        let (chunk, run) = self.allocated.swap_remove(which);
+    fn free_block(&mut self, index: usize) {
+        let (chunk, run) = self.allocated.swap_remove(index);
         self.runs.free_block(chunk, run.start, run.len);
         self.mark(chunk, run, true);
     }
@@ -91,12 +91,12 @@ impl ReferenceRuns {
     fn check_equal(&self) {
         let (mut lengths, mut whole) = (0, 0);
         for (chunk, free) in self.free.iter().enumerate() {
-            let mut parts = [0; LENGTHS];
+            let mut parts = [0; LENGTH_CLASSES];
             for run in runs_in(free) {
                 parts[run.length_class()] |= 1 << run.part_index();
                 lengths |= 1 << run.length_class();
             }
-            assert_eq!(*self.runs.chunks[chunk].parts, parts);
+            assert_eq!(*self.runs.chunks[chunk].parts_with_run, parts);
             for (length, parts) in parts.iter().enumerate() {
                 assert_eq!(self.runs.chunks_with_run[length].contains(chunk), *parts != 0);
             }
@@ -114,15 +114,15 @@ impl ReferenceRuns {
 fn allocation_is_best_fit_and_free_merges_runs() {
     // Small blocks create many runs per part; large ones fill the chunks.
     for (seed, most) in [3, 8, 30, 128, 128, 128].into_iter().enumerate() {
-        let mut random = Random(seed as u64);
+        let mut random = Rng(seed as u64);
         let mut twin = ReferenceRuns::new(2);
         for step in 0..1000 {
-            let granules = 1 + random.with_capacity_below(most);
-            match random.with_capacity_below(10) {
+            let granules = 1 + random.below(most);
+            match random.below(10) {
                 0..=4 => twin.take_block(granules),
-                5 => twin.allocate_below(random.with_capacity_below(3), granules),
+                5 => twin.allocate_below(random.below(3), granules),
                 _ if twin.allocated.is_empty() => {}
-                _ => twin.free_block(random.with_capacity_below(twin.allocated.len())),
+                _ => twin.free_block(random.below(twin.allocated.len())),
             }
             if step % 100 == 0 {
                 twin.check_equal();
@@ -140,14 +140,14 @@ fn allocation_is_best_fit_and_free_merges_runs() {
 fn closed_chunk_is_not_used_until_opened() {
     let mut runs = Runs::new();
     runs.add_chunk();
-    assert_eq!(runs.take(1), None);
+    assert_eq!(runs.allocate(1), None);
     runs.open_chunk(0);
-    assert_eq!(runs.take(1), Some((0, 0)));
+    assert_eq!(runs.allocate(1), Some((0, 0)));
     runs.free_block(0, 0, 1);
     runs.close_chunk(0);
-    assert_eq!((runs.take(1), runs.free_granules()), (None, 0));
+    assert_eq!((runs.allocate(1), runs.free_granules()), (None, 0));
     runs.open_chunk(0);
-    assert_eq!(runs.take(128), Some((0, 0)));
+    assert_eq!(runs.allocate(128), Some((0, 0)));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn freeing_a_block_twice_panics() {
     let mut runs = Runs::new();
     runs.add_chunk();
     runs.open_chunk(0);
-    let (chunk, start) = runs.take(3).expect("there is room");
+    let (chunk, start) = runs.allocate(3).expect("there is room");
     runs.free_block(chunk, start, 3);
     runs.free_block(chunk, start, 3);
 }

@@ -6,11 +6,11 @@ use keyspace::Field;
 
 use super::*;
 
-const LIMITS: ListpackBounds = ListpackBounds { entries: 20, value: 30 };
+const LIMITS: ListpackBounds = ListpackBounds { max_entries: 20, max_value_len: 30 };
 
 impl TestDriver {
     fn random_field(&mut self) -> Vec<u8> {
-        let fields = [3, 30, self.shape.fields][self.random(3) as usize];
+        let fields = [3, 30, self.limits.fields][self.random(3) as usize];
         format!("f{}", self.random(fields)).into_bytes()
     }
 
@@ -19,18 +19,18 @@ impl TestDriver {
         let (db, bytes) = self.random_key_name();
         let id = (db, bytes.clone());
         let old = self.model.get(&id).cloned();
-        if old.as_ref().is_some_and(|entry| !matches!(entry.data, Data::Hash(..))) {
+        if old.as_ref().is_some_and(|entry| !matches!(entry.data, EntryData::Hash(..))) {
             return self.delete_key(db, &bytes);
         }
-        let mut entry = old.unwrap_or(Entry { data: Data::Hash(Fields::new(), false), expiry: None });
+        let mut entry = old.unwrap_or(Entry { data: EntryData::Hash(Fields::new(), false), expiry: None });
         if self.random(3) == 0 {
             return self.hash_set_all(db, &bytes, entry);
         }
-        let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(3) };
+        let times = if self.random(10) == 0 { self.limits.fields } else { 1 + self.random(3) };
         for _ in 0..times {
             let (name, mut value) = (self.random_field(), self.random_value());
             let expiry = if self.random(4) == 0 { self.random_expiry() } else { None };
-            let Data::Hash(fields, named) = &mut entry.data else { panic!("seen above") };
+            let EntryData::Hash(fields, named) = &mut entry.data else { panic!("seen above") };
             if let Some((old, _)) = fields.get(&name)
                 && value.len() % 2 == 0
             {
@@ -45,15 +45,15 @@ impl TestDriver {
             });
             let longest = name.len().max(value.len());
             assert_eq!(fields.insert(name, (value, expiry)).map(|(_, expiry)| expiry), replaced);
-            *named |= longest > LIMITS.value || fields.len() > LIMITS.entries;
+            *named |= longest > LIMITS.max_value_len || fields.len() > LIMITS.max_entries;
         }
         self.record_hash(db, &bytes, entry);
     }
 
     /// Sets many fields at once, some of them more than once.
     fn hash_set_all(&mut self, db: u16, bytes: &[u8], mut entry: Entry) {
-        let Data::Hash(fields, named) = &mut entry.data else { panic!("seen by the caller") };
-        let times = if self.random(5) == 0 { 2 * self.shape.fields } else { 1 + self.random(8) };
+        let EntryData::Hash(fields, named) = &mut entry.data else { panic!("seen by the caller") };
+        let times = if self.random(5) == 0 { 2 * self.limits.fields } else { 1 + self.random(8) };
         let mut new = Vec::new();
         for _ in 0..times {
             let expiry = if self.random(4) == 0 { self.random_expiry() } else { None };
@@ -71,7 +71,7 @@ impl TestDriver {
         for ((name, value, expiry), told) in new.into_iter().zip(told) {
             let longest = name.len().max(value.len());
             assert_eq!(fields.insert(name, (value, expiry)).map(|(_, expiry)| expiry), told);
-            *named |= longest > LIMITS.value || fields.len() > LIMITS.entries;
+            *named |= longest > LIMITS.max_value_len || fields.len() > LIMITS.max_entries;
         }
         self.record_hash(db, bytes, entry);
     }
@@ -81,7 +81,7 @@ impl TestDriver {
         let encoding = self.with_key(db, bytes, |table, _, place| {
             table.hash(place.expect("there")).expect("a hash").encoding()
         });
-        if let Data::Hash(_, named) = &entry.data {
+        if let EntryData::Hash(_, named) = &entry.data {
             assert_eq!(*named, encoding == "hashtable");
         }
         self.record_added(db, bytes, entry);
@@ -91,8 +91,8 @@ impl TestDriver {
         let (db, bytes) = self.random_key_name();
         let id = (db, bytes.clone());
         let Some(mut entry) = self.model.get(&id).cloned() else { return };
-        let Data::Hash(fields, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
-        let many = if self.random(6) == 0 { self.shape.fields } else { 2 };
+        let EntryData::Hash(fields, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
+        let many = if self.random(6) == 0 { self.limits.fields } else { 2 };
         for _ in 0..many {
             let name = self.random_field();
             let name = if self.random(2) == 0 { fields.keys().next().cloned().unwrap_or(name) } else { name };
@@ -115,7 +115,7 @@ impl TestDriver {
         let (db, bytes) = self.random_key_name();
         let (name, expiry) = (self.random_field(), self.random_expiry());
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
-        let Data::Hash(fields, _) = &mut entry.data else { return };
+        let EntryData::Hash(fields, _) = &mut entry.data else { return };
         let found = self.with_key(db, &bytes, |table, key, place| {
             let (place, found) = table.hash_set_expiry(place.expect("there"), key, &name, expiry);
             let read = table.hash(place).and_then(|hash| hash.get(&name)).map(|field| field.expiry);
@@ -135,7 +135,7 @@ impl TestDriver {
         let count = self.random(10) as usize;
         let random = self.random(u64::from(u32::MAX)) << 20;
         let now = self.now;
-        let Data::Hash(fields, _) = &self.model[&(db, bytes.to_vec())].data else { return };
+        let EntryData::Hash(fields, _) = &self.model[&(db, bytes.to_vec())].data else { return };
         self.with_key(db, bytes, |table, _, place| {
             let hash = table.hash(place.expect("there")).expect("a hash");
             let (mut seen, mut position) = (BTreeSet::new(), Some(0));
@@ -145,7 +145,7 @@ impl TestDriver {
             assert!(seen.iter().eq(fields.keys()));
             let live = fields.values().filter(|(_, expiry)| expiry.is_none_or(|expiry| expiry > now));
             assert_eq!(hash.live_len(now), live.count());
-            assert!(hash.random(random).is_some_and(|field| fields.contains_key(field.name)));
+            assert!(hash.random_field(random).is_some_and(|field| fields.contains_key(field.name)));
         });
     }
 
@@ -163,7 +163,7 @@ impl TestDriver {
                     if popped.is_none() {
                         break;
                     }
-                    let Some(Data::Hash(fields, _)) =
+                    let Some(EntryData::Hash(fields, _)) =
                         self.model.get_mut(&(db, key.clone())).map(|e| &mut e.data)
                     else {
                         panic!("a field of no hash")
@@ -178,7 +178,7 @@ impl TestDriver {
             }
         }
         for entry in self.model.values() {
-            let Data::Hash(fields, _) = &entry.data else { continue };
+            let EntryData::Hash(fields, _) = &entry.data else { continue };
             let late = fields.values().filter(|(_, expiry)| expiry.is_some_and(|expiry| expiry <= self.now));
             assert_eq!(late.count(), 0, "fields that are due were popped");
         }

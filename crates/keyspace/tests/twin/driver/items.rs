@@ -22,8 +22,8 @@ impl TestDriver {
     fn random_list(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
         let (db, bytes) = self.random_key_name();
         let old = self.model.get(&(db, bytes.clone())).cloned();
-        let entry = old.unwrap_or(Entry { data: Data::List(VecDeque::new()), expiry: None });
-        if !matches!(entry.data, Data::List(_)) {
+        let entry = old.unwrap_or(Entry { data: EntryData::List(VecDeque::new()), expiry: None });
+        if !matches!(entry.data, EntryData::List(_)) {
             self.delete_key(db, &bytes);
             return None;
         }
@@ -37,7 +37,7 @@ impl TestDriver {
     /// Pushes elements to an end of a new or existing list, or inserts elements.
     pub(super) fn list_push(&mut self) {
         let Some((db, bytes, mut entry)) = self.random_list() else { return };
-        let Data::List(twin) = &mut entry.data else { panic!("seen above") };
+        let EntryData::List(twin) = &mut entry.data else { panic!("seen above") };
         if !twin.is_empty() && self.random(3) == 0 {
             let (index, item, sets) =
                 (self.random(twin.len() as u64) as usize, self.random_item(), self.random(2) == 0);
@@ -55,7 +55,7 @@ impl TestDriver {
                 twin.insert(index, item);
             }
         } else {
-            let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(5) };
+            let times = if self.random(10) == 0 { self.limits.fields } else { 1 + self.random(5) };
             let new: Vec<Vec<u8>> = (0..times).map(|_| self.random_item()).collect();
             let end = self.random_end();
             self.with_key(db, &bytes, |table, key, place| {
@@ -77,9 +77,9 @@ impl TestDriver {
     }
 
     /// Removes elements of a list from an end, or by value.
-    pub(super) fn list_take(&mut self) {
+    pub(super) fn list_remove(&mut self) {
         let Some((db, bytes, mut entry)) = self.random_list() else { return };
-        let Data::List(twin) = &mut entry.data else { panic!("seen above") };
+        let EntryData::List(twin) = &mut entry.data else { panic!("seen above") };
         if twin.is_empty() {
             return;
         }
@@ -129,7 +129,7 @@ impl TestDriver {
     /// Compares all read operations and the encoding with the model.
     fn check_list(&mut self, db: u16, bytes: &[u8]) {
         let random = self.random(1 << 16) as usize;
-        let Data::List(twin) = &self.model[&(db, bytes.to_vec())].data else { panic!("a list") };
+        let EntryData::List(twin) = &self.model[&(db, bytes.to_vec())].data else { panic!("a list") };
         let (index, mut digits) = (random % twin.len(), ItemDigits::default());
         self.with_key(db, bytes, |table, _, place| {
             let list = table.list(place.expect("there")).expect("a list");
@@ -152,7 +152,7 @@ impl TestDriver {
                 len += run.items().count();
                 assert_eq!(run.len, run.items().count());
             });
-            assert_eq!((runs, len), (list.runs(), twin.len()));
+            assert_eq!((runs, len), (list.run_count(), twin.len()));
             assert!(list.encoding() == "quicklist" || twin.len() <= 20);
             let bytes: usize = twin.iter().map(Vec::len).sum();
             assert!(list.encoding() == "listpack" || twin.len() > 10 || bytes > 4000);

@@ -6,7 +6,8 @@ use keyspace::{SetBounds, SetBuilder};
 
 use super::*;
 
-const LIMITS: SetBounds = SetBounds { intset: 15, listpack: ListpackBounds { entries: 20, value: 30 } };
+const LIMITS: SetBounds =
+    SetBounds { max_intset_entries: 15, listpack: ListpackBounds { max_entries: 20, max_value_len: 30 } };
 
 /// Returns the encoding of a set whose encoding is `name` after a member is added.
 fn with_new_encoding(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[u8]) -> &'static str {
@@ -15,11 +16,12 @@ fn with_new_encoding(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[
         number.is_some_and(|number| number.to_string().as_bytes() == member)
     };
     let listpack = || {
-        let small = members.len() <= LIMITS.listpack.entries && member.len() <= LIMITS.listpack.value;
+        let small =
+            members.len() <= LIMITS.listpack.max_entries && member.len() <= LIMITS.listpack.max_value_len;
         if small { "listpack" } else { "hashtable" }
     };
     match name {
-        "intset" if is_integer(member) && members.len() <= LIMITS.intset => "intset",
+        "intset" if is_integer(member) && members.len() <= LIMITS.max_intset_entries => "intset",
         "intset" if is_integer(member) => "hashtable",
         "intset" | "listpack" => listpack(),
         other => other,
@@ -29,7 +31,7 @@ fn with_new_encoding(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[
 impl TestDriver {
     /// Returns a random member. Most sets contain only integers of one width; a few have other members.
     fn random_member(&mut self, key: &[u8]) -> Vec<u8> {
-        let members = [3, 30, self.shape.fields][self.random(3) as usize];
+        let members = [3, 30, self.limits.fields][self.random(3) as usize];
         let number = self.random(members);
         let kind = key.iter().map(|byte| u64::from(*byte)).sum::<u64>() % 4;
         match (kind, self.random(60)) {
@@ -44,8 +46,8 @@ impl TestDriver {
     fn random_set(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
         let (db, bytes) = self.random_key_name();
         let old = self.model.get(&(db, bytes.clone())).cloned();
-        let entry = old.unwrap_or(Entry { data: Data::Set(BTreeSet::new(), "intset"), expiry: None });
-        if !matches!(entry.data, Data::Set(..)) {
+        let entry = old.unwrap_or(Entry { data: EntryData::Set(BTreeSet::new(), "intset"), expiry: None });
+        if !matches!(entry.data, EntryData::Set(..)) {
             self.delete_key(db, &bytes);
             return None;
         }
@@ -55,15 +57,15 @@ impl TestDriver {
     /// Adds members to a new or existing set, one by one or all at once.
     pub(super) fn set_add(&mut self) {
         let Some((db, bytes, mut entry)) = self.random_set() else { return };
-        let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(5) };
+        let times = if self.random(10) == 0 { self.limits.fields } else { 1 + self.random(5) };
         let new: Vec<Vec<u8>> = (0..times).map(|_| self.random_member(&bytes)).collect();
         let singly = self.random(2) == 0;
         let made = !self.model.contains_key(&(db, bytes.clone())) && self.random(2) == 0;
-        let Data::Set(members, name) = &mut entry.data else { panic!("seen above") };
+        let EntryData::Set(members, name) = &mut entry.data else { panic!("seen above") };
         if !singly && new.len() > 1 && !made {
             *name = match *name {
-                "intset" if new.len() > LIMITS.intset => "hashtable",
-                "listpack" if new.len() > LIMITS.listpack.entries => "hashtable",
+                "intset" if new.len() > LIMITS.max_intset_entries => "hashtable",
+                "listpack" if new.len() > LIMITS.listpack.max_entries => "hashtable",
                 name => name,
             };
         }
@@ -104,8 +106,8 @@ impl TestDriver {
     pub(super) fn set_remove(&mut self) {
         let (db, bytes) = self.random_key_name();
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
-        let Data::Set(members, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
-        let many = if self.random(6) == 0 { self.shape.fields } else { 3 };
+        let EntryData::Set(members, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
+        let many = if self.random(6) == 0 { self.limits.fields } else { 3 };
         for _ in 0..many {
             let (pops, random) = (self.random(2) == 0, self.random(u64::from(u32::MAX)) << 20);
             let mut member = self.random_member(&bytes);
@@ -135,10 +137,10 @@ impl TestDriver {
         let count = self.random(10) as usize;
         let random = self.random(u64::from(u32::MAX)) << 20;
         let other = self.random_member(bytes);
-        let Data::Set(members, _) = &entry.data else { panic!("a set") };
+        let EntryData::Set(members, _) = &entry.data else { panic!("a set") };
         self.with_key(db, bytes, |table, _, place| {
             let place = place.expect("there");
-            assert_eq!(&Entry::read(table.value(place), table.expiry(place)), entry);
+            assert_eq!(&Entry::from_value(table.value(place), table.expiry(place)), entry);
             let set = table.set(place).expect("a set");
             let (mut seen, mut position) = (BTreeSet::new(), Some(0));
             while let Some(from) = position {
@@ -146,7 +148,7 @@ impl TestDriver {
             }
             assert_eq!(&seen, members);
             assert_eq!(set.contains(&other), members.contains(&other));
-            assert!(set.random(random).is_some_and(|member| members.contains(&*member)));
+            assert!(set.random_member(random).is_some_and(|member| members.contains(&*member)));
         });
     }
 }

@@ -7,11 +7,11 @@ use keyspace::{OrderBoundary, ScoredMember};
 use super::super::model::Scores;
 use super::*;
 
-const LIMITS: ListpackBounds = ListpackBounds { entries: 20, value: 30 };
+const LIMITS: ListpackBounds = ListpackBounds { max_entries: 20, max_value_len: 30 };
 
 impl TestDriver {
     fn random_scored(&mut self) -> Vec<u8> {
-        let members = [3, 30, self.shape.fields][self.random(3) as usize];
+        let members = [3, 30, self.limits.fields][self.random(3) as usize];
         let number = self.random(members);
         let mut name = format!("m{number}").into_bytes();
         if number % 60 == 59 {
@@ -37,20 +37,20 @@ impl TestDriver {
     pub(super) fn set_score(&mut self) {
         let (db, bytes) = self.random_key_name();
         let old = self.model.get(&(db, bytes.clone())).cloned();
-        if old.as_ref().is_some_and(|entry| !matches!(entry.data, Data::SortedSet(..))) {
+        if old.as_ref().is_some_and(|entry| !matches!(entry.data, EntryData::SortedSet(..))) {
             return self.delete_key(db, &bytes);
         }
-        let new = || Entry { data: Data::SortedSet(Scores::new(), false), expiry: None };
+        let new = || Entry { data: EntryData::SortedSet(Scores::new(), false), expiry: None };
         let mut entry = old.unwrap_or_else(new);
-        let Data::SortedSet(members, named) = &mut entry.data else { panic!("seen above") };
-        let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(3) };
+        let EntryData::SortedSet(members, named) = &mut entry.data else { panic!("seen above") };
+        let times = if self.random(10) == 0 { self.limits.fields } else { 1 + self.random(3) };
         for _ in 0..times {
             let (name, score) = (self.random_scored(), self.random_score());
             let (leaves, known) = (self.random(20) == 0, members.get(&name).copied());
             let set = !leaves || known.is_none();
             let changed = set && known.is_none_or(|known| f64::from_bits(known) != score);
             let more = members.len() + usize::from(known.is_none());
-            *named |= changed && (name.len() > LIMITS.value || more > LIMITS.entries);
+            *named |= changed && (name.len() > LIMITS.max_value_len || more > LIMITS.max_entries);
             let kept = if *named { score } else { score + 0.0 };
             let expected = if changed { Some(kept.to_bits()) } else { known };
             self.with_key(db, &bytes, |table, key, place| {
@@ -72,11 +72,11 @@ impl TestDriver {
     pub(super) fn remove_scored(&mut self) {
         let (db, bytes) = self.random_key_name();
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
-        let Data::SortedSet(members, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
+        let EntryData::SortedSet(members, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
         if self.random(3) == 0 {
             return self.remove_ranks(db, &bytes, entry);
         }
-        let many = if self.random(6) == 0 { self.shape.fields } else { 2 };
+        let many = if self.random(6) == 0 { self.limits.fields } else { 2 };
         for _ in 0..many {
             let name = self.random_scored();
             let name =
@@ -94,12 +94,12 @@ impl TestDriver {
             }
         }
         self.record_added(db, &bytes, entry);
-        self.compare(db, &bytes);
+        self.compare_key(db, &bytes);
     }
 
     /// Removes the members between two ranks.
     fn remove_ranks(&mut self, db: u16, bytes: &[u8], mut entry: Entry) {
-        let Data::SortedSet(members, _) = &mut entry.data else { panic!("seen by the caller") };
+        let EntryData::SortedSet(members, _) = &mut entry.data else { panic!("seen by the caller") };
         let sorted = sorted_members(members);
         let start = self.random(sorted.len() as u64 + 1) as usize;
         let end = start + self.random(30) as usize;
@@ -123,14 +123,14 @@ impl TestDriver {
             return self.record_removed(db, bytes);
         }
         self.record_added(db, bytes, entry);
-        self.compare(db, bytes);
+        self.compare_key(db, bytes);
     }
 
     /// Compares ranks, boundaries and scans of a sorted set with the model.
     fn check_scored(&mut self, db: u16, bytes: &[u8]) {
         let (count, which) = (self.random(10) as usize, self.random(1 << 20) as usize);
         let score = self.random_score();
-        let Data::SortedSet(members, _) = &self.model[&(db, bytes.to_vec())].data else { return };
+        let EntryData::SortedSet(members, _) = &self.model[&(db, bytes.to_vec())].data else { return };
         let sorted = sorted_members(members);
         let rank = which % sorted.len();
         let at = sorted[rank];
@@ -156,7 +156,7 @@ impl TestDriver {
     /// Pins members of the largest sorted set if it is stored as a large collection.
     pub(super) fn pin_members(&mut self) {
         let sorted_sets = self.model.iter().filter_map(|(key, entry)| match &entry.data {
-            Data::SortedSet(members, _) => Some((key, members)),
+            EntryData::SortedSet(members, _) => Some((key, members)),
             _ => None,
         });
         let Some(((db, name), members)) = sorted_sets.max_by_key(|(_, members)| members.len()) else {
@@ -176,11 +176,11 @@ impl TestDriver {
             expected.reverse();
         }
         let pinned = self.keyspace.pin_members(&mut slots, db, (key.slot(), place), ranks, reversed);
-        self.members.extend(pinned.map(|pinned| (pinned, expected)));
+        self.pinned_members.extend(pinned.map(|pinned| (pinned, expected)));
     }
 
     pub(super) fn read_members(&mut self) {
-        let Some((pinned, mut expected)) = self.members.pop() else { return };
+        let Some((pinned, mut expected)) = self.pinned_members.pop() else { return };
         if self.random(4) == 0 {
             expected.truncate(self.random(50) as usize);
         }

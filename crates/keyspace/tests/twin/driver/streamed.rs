@@ -2,18 +2,18 @@
 
 use keyspace::{Group, Stream, StreamId, StreamNodeBounds, StreamTrim, TrimPrecision};
 
-use super::super::model::Entries;
+use super::super::model::StreamEntries;
 use super::*;
 
 /// Node limits so low that streams have many nodes.
-const BOUNDS: StreamNodeBounds = StreamNodeBounds { bytes: 400, entries: 9 };
+const BOUNDS: StreamNodeBounds = StreamNodeBounds { max_bytes: 400, max_entries: 9 };
 
 impl TestDriver {
     fn random_stream(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
         let (db, bytes) = self.random_key_name();
         let old = self.model.get(&(db, bytes.clone())).cloned();
-        let entry = old.unwrap_or(Entry { data: Data::Stream(Entries::default()), expiry: None });
-        if !matches!(entry.data, Data::Stream(_)) {
+        let entry = old.unwrap_or(Entry { data: EntryData::Stream(StreamEntries::default()), expiry: None });
+        if !matches!(entry.data, EntryData::Stream(_)) {
             self.delete_key(db, &bytes);
             return None;
         }
@@ -30,15 +30,15 @@ impl TestDriver {
     /// Adds entries to a new or existing stream, and assigns some of them to consumers.
     pub(super) fn stream_add(&mut self) {
         let Some((db, bytes, mut entry)) = self.random_stream() else { return };
-        let Data::Stream(twin) = &mut entry.data else { panic!("seen above") };
-        let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(5) };
+        let EntryData::Stream(twin) = &mut entry.data else { panic!("seen above") };
+        let times = if self.random(10) == 0 { self.limits.fields } else { 1 + self.random(5) };
         for _ in 0..times {
             let ahead = StreamId { millis: self.random(2), sequence: 1 + self.random(3) };
             let fields = 1 + self.random(3);
             let words: Vec<Vec<u8>> =
                 (0..fields).flat_map(|name| [name.to_string().into_bytes(), self.random_value()]).collect();
             let id = self.edit_stream(db, &bytes, |stream| {
-                let last = stream.head().last;
+                let last = stream.head().last_id;
                 let sequence = if ahead.millis == 0 { last.sequence } else { 0 } + ahead.sequence;
                 let id = StreamId { millis: last.millis + ahead.millis, sequence };
                 stream.append(id, &words.iter().map(Vec::as_slice).collect::<Vec<_>>(), BOUNDS);
@@ -50,25 +50,25 @@ impl TestDriver {
                     (format!("consumer {}", self.random(3)).into_bytes(), 1 + self.random(9));
                 let now = self.now;
                 self.edit_stream(db, &bytes, |stream| {
-                    if stream.group(Entries::GROUP).is_none() {
-                        stream.insert_group(Entries::GROUP, Group::default());
+                    if stream.group(StreamEntries::GROUP).is_none() {
+                        stream.insert_group(StreamEntries::GROUP, Group::default());
                     }
-                    let group = stream.group_mut(Entries::GROUP).expect("it was made");
+                    let group = stream.group_mut(StreamEntries::GROUP).expect("it was made");
                     group.create_consumer(&consumer, now);
-                    let name = group.name_of(&consumer).expect("it was made");
+                    let name = group.consumer_name(&consumer).expect("it was made");
                     group.assign(id, &name, now, count);
                 });
                 twin.pending_entries.insert(id, (consumer, count));
             }
         }
         self.record_added(db, &bytes, entry);
-        self.compare(db, &bytes);
+        self.compare_key(db, &bytes);
     }
 
     /// Trims a stream, or deletes or acknowledges one of its entries.
-    pub(super) fn stream_take(&mut self) {
+    pub(super) fn stream_remove(&mut self) {
         let Some((db, bytes, mut entry)) = self.random_stream() else { return };
-        let Data::Stream(twin) = &mut entry.data else { panic!("seen above") };
+        let EntryData::Stream(twin) = &mut entry.data else { panic!("seen above") };
         if !self.model.contains_key(&(db, bytes.clone())) {
             return;
         }
@@ -92,13 +92,13 @@ impl TestDriver {
             }
             (_, Some(id)) => {
                 let was = self.edit_stream(db, &bytes, |stream| {
-                    stream.group_mut(Entries::GROUP).is_some_and(|group| group.acknowledge(id))
+                    stream.group_mut(StreamEntries::GROUP).is_some_and(|group| group.acknowledge(id))
                 });
                 assert_eq!(was, twin.pending_entries.remove(&id).is_some());
             }
             (_, None) => {}
         }
         self.record_added(db, &bytes, entry);
-        self.compare(db, &bytes);
+        self.compare_key(db, &bytes);
     }
 }

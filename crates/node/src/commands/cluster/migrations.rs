@@ -3,8 +3,8 @@
 
 use clock::Millis;
 use migration::{
-    Job, JobDirection, JobName, MalformedSyncSlots, Message, Progress, SyncSlots, parse_slot_moves,
-    parse_slots,
+    JobDirection, JobName, MalformedSyncSlots, MigrationJob, MigrationMessage, MigrationProgress,
+    SyncSlotsCommand, parse_slot_moves, parse_slot_ranges,
 };
 use process::time;
 use resp::{Args, Writer};
@@ -36,11 +36,11 @@ pub(super) fn setslot_conflict(server: &Server) -> Option<&'static str> {
 /// Executes the commands of atomic slot migration except SYNCSLOTS, which needs the connection ([`execute_syncslots`]).
 pub(super) fn execute_migration_command(
     server: &Server,
-    step: MigrationCommand,
+    command: MigrationCommand,
     args: Args<'_>,
     reply: &mut Writer<'_>,
 ) {
-    match step {
+    match command {
         MigrationCommand::Begin => match start_migrations(server, args) {
             Ok(()) => reply.ok(),
             Err(text) => reply.error(&text),
@@ -48,9 +48,9 @@ pub(super) fn execute_migration_command(
         MigrationCommand::Cancel if server.migrations.cancel_exports() => reply.ok(),
         MigrationCommand::Cancel => reply.error("ERR No migrations ongoing"),
         MigrationCommand::List => {
-            let mut jobs = server.migrations.list();
+            let mut jobs = server.migrations.list_jobs();
             jobs.extend(server.replication.master_imports.list());
-            jobs.sort_by_key(|job| std::cmp::Reverse(job.created));
+            jobs.sort_by_key(|job| std::cmp::Reverse(job.created_at));
             reply.array(jobs.len());
             jobs.iter().for_each(|job| write_job(job, reply));
         }
@@ -70,7 +70,7 @@ fn start_migrations(server: &Server, args: Args<'_>) -> Result<(), String> {
     if server.replication.is_replica() {
         return Err("ERR Slot migration can only be used on primary nodes.".to_owned());
     }
-    let check = server.migrations.order_checks()?;
+    let check = server.migrations.request_checks()?;
     let orders =
         parse_slot_moves(&arguments_from(args, 2), &check).map_err(|error| format!("ERR {error}"))?;
     server.migrations.begin_exports(orders)
@@ -78,17 +78,17 @@ fn start_migrations(server: &Server, args: Args<'_>) -> Result<(), String> {
 
 /// Executes CLUSTER MIGRATION, as in Redis 8.4.
 fn execute_cluster_migration(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
-    const WRONG_ARITY: &str = "ERR wrong number of arguments for 'cluster|migration' command";
+    const WRONG_ARITY_ERROR: &str = "ERR wrong number of arguments for 'cluster|migration' command";
     let is = |index: usize, word: &str| {
         args.get(index).is_some_and(|name| name.eq_ignore_ascii_case(word.as_bytes()))
     };
     if is(2, "import") {
         let words = arguments_from(args, 3);
         if !words.len().is_multiple_of(2) {
-            return reply.error(WRONG_ARITY);
+            return reply.error(WRONG_ARITY_ERROR);
         }
-        let begun = parse_slots(&words).map_err(|error| format!("ERR {error}"));
-        return match begun.and_then(|ranges| server.migrations.pull(ranges)) {
+        let begun = parse_slot_ranges(&words).map_err(|error| format!("ERR {error}"));
+        return match begun.and_then(|ranges| server.migrations.request_slots(ranges)) {
             Ok(name) => reply.bulk(name.as_str().as_bytes()),
             Err(text) => reply.error(&text),
         };
@@ -99,14 +99,14 @@ fn execute_cluster_migration(server: &Server, args: Args<'_>, reply: &mut Writer
         (true, _) if args.len() == 5 => JobName::from_bytes(args.get(4).unwrap_or_default()).map(Some),
         (_, true) if args.len() == 4 => Some(None),
         (false, false) if args.len() <= 5 => return reply.error("ERR unknown argument"),
-        _ => return reply.error(WRONG_ARITY),
+        _ => return reply.error(WRONG_ARITY_ERROR),
     };
     match name {
         Some(name) if cancels => reply.integer(server.migrations.cancel_pulls(name) as i64),
         None if cancels => reply.integer(0),
         None => reply.array(0),
         Some(name) => {
-            let tasks = server.migrations.pulled(name);
+            let tasks = server.migrations.list_pull_tasks(name);
             reply.array(tasks.len());
             tasks.iter().for_each(|task| write_pull_task(task, reply));
         }
@@ -115,9 +115,9 @@ fn execute_cluster_migration(server: &Server, args: Args<'_>, reply: &mut Writer
 
 fn write_pull_task(task: &PullTask, reply: &mut Writer<'_>) {
     let id = |end: Option<NodeId>| end.map(|id| id.to_string()).unwrap_or_default();
-    let (source, dest) = (id(task.ends.map(|ends| ends.0)), id(task.ends.map(|ends| ends.1)));
+    let (source, dest) = (id(task.endpoints.map(|ends| ends.0)), id(task.endpoints.map(|ends| ends.1)));
     let operation = if task.is_import { "import" } else { "migrate" };
-    reply.map(12 + PROGRESS_FIELDS);
+    reply.map(12 + EXTRA_PROGRESS_FIELD_COUNT);
     for (name, text) in [
         ("id", task.id.as_str()),
         ("slots", &task.slots),
@@ -132,31 +132,36 @@ fn write_pull_task(task: &PullTask, reply: &mut Writer<'_>) {
     }
     for (name, number) in [
         ("retries", i64::from(task.retries)),
-        ("create_time", task.created.0),
-        ("start_time", task.started.0),
-        ("end_time", task.ended.0),
-        ("write_pause_ms", task.paused_for),
+        ("create_time", task.created_at.0),
+        ("start_time", task.started_at.0),
+        ("end_time", task.ended_at.0),
+        ("write_pause_ms", task.pause_millis),
     ] {
         reply.bulk(name.as_bytes());
         reply.integer(number);
     }
-    let ended = (task.ended != Millis(0)).then_some(task.ended);
-    write_progress(&task.progress, task.started, ended, reply);
+    let ended = (task.ended_at != Millis(0)).then_some(task.ended_at);
+    write_progress(&task.progress, task.started_at, ended, reply);
 }
 
 /// The number of fields in the reply that neither Redis nor Valkey has.
-const PROGRESS_FIELDS: usize = 5;
+const EXTRA_PROGRESS_FIELD_COUNT: usize = 5;
 
 /// Writes the progress of a job. Unknown values are written as -1.
-fn write_progress(progress: &Progress, started: Millis, ended: Option<Millis>, reply: &mut Writer<'_>) {
+fn write_progress(
+    progress: &MigrationProgress,
+    started_at: Millis,
+    ended_at: Option<Millis>,
+    reply: &mut Writer<'_>,
+) {
     let now = time::now();
-    let left = if ended.is_some() { Some(0) } else { progress.remaining_ms(started, now) };
+    let left = if ended_at.is_some() { Some(0) } else { progress.remaining_ms(started_at, now) };
     let known = |number: Option<u64>| number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX));
     for (name, number) in [
-        ("keys_total", progress.all_keys),
-        ("keys_moved", progress.keys),
-        ("bytes_moved", Some(progress.bytes)),
-        ("bytes_per_sec", Some(progress.bytes_per_sec(started, ended.unwrap_or(now)))),
+        ("keys_total", progress.total_keys),
+        ("keys_moved", progress.transferred_keys),
+        ("bytes_moved", Some(progress.transferred_bytes)),
+        ("bytes_per_sec", Some(progress.bytes_per_sec(started_at, ended_at.unwrap_or(now)))),
         ("left_ms", left),
     ] {
         reply.bulk(name.as_bytes());
@@ -164,8 +169,8 @@ fn write_progress(progress: &Progress, started: Millis, ended: Option<Millis>, r
     }
 }
 
-fn write_job(job: &Job, reply: &mut Writer<'_>) {
-    reply.map(if job.endpoints.is_some() { 12 + PROGRESS_FIELDS } else { 10 });
+fn write_job(job: &MigrationJob, reply: &mut Writer<'_>) {
+    reply.map(if job.source_and_target.is_some() { 12 + EXTRA_PROGRESS_FIELD_COUNT } else { 10 });
     let mut text = |name: &str, value: &str| {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
@@ -173,13 +178,15 @@ fn write_job(job: &Job, reply: &mut Writer<'_>) {
     text("name", job.name.as_str());
     text("operation", if job.direction == JobDirection::Export { "EXPORT" } else { "IMPORT" });
     text("slot_ranges", &job.ranges_text());
-    if let Some((source, target)) = job.endpoints {
+    if let Some((source, target)) = job.source_and_target {
         text("target_node", &target.to_string());
         text("source_node", &source.to_string());
     }
-    for (name, at) in
-        [("create_time", job.created), ("last_update_time", job.updated), ("last_ack_time", job.heard)]
-    {
+    for (name, at) in [
+        ("create_time", job.created_at),
+        ("last_update_time", job.updated_at),
+        ("last_ack_time", job.last_heard),
+    ] {
         reply.bulk(name.as_bytes());
         reply.integer(at.secs());
     }
@@ -187,17 +194,17 @@ fn write_job(job: &Job, reply: &mut Writer<'_>) {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
     };
-    text("state", job.state);
-    text("message", &job.message);
+    text("state", job.state_name);
+    text("message", &job.error);
     // Snapshots are taken without fork, so copy-on-write costs no memory.
     reply.bulk(b"cow_size");
     reply.integer(0);
     reply.bulk(b"remaining_repl_size");
-    reply.integer(i64::try_from(job.progress.remaining).unwrap_or(i64::MAX));
+    reply.integer(i64::try_from(job.progress.remaining_bytes).unwrap_or(i64::MAX));
     // Only the node that runs the job knows its progress; a replica of that node does not.
-    if job.endpoints.is_some() {
-        let ended = (!job.is_active).then_some(job.updated);
-        write_progress(&job.progress, job.created, ended, reply);
+    if job.source_and_target.is_some() {
+        let ended = (!job.is_active).then_some(job.updated_at);
+        write_progress(&job.progress, job.created_at, ended, reply);
     }
 }
 
@@ -210,33 +217,35 @@ pub(super) fn execute_syncslots(connection: &mut Connection, args: Args<'_>) {
 
 fn run_sync_slots(connection: &mut Connection, args: Args<'_>) -> Result<(), String> {
     let server = connection.server.clone();
-    match SyncSlots::parse(&arguments_from(args, 2)).map_err(|error| format!("ERR {error}"))? {
-        SyncSlots::AskResumable => connection.reply().ok(),
-        SyncSlots::Request(name, order) => {
-            server.migrations.begin_requested(name, order)?;
+    match SyncSlotsCommand::parse(&arguments_from(args, 2)).map_err(|error| format!("ERR {error}"))? {
+        SyncSlotsCommand::QueryResumable => connection.reply().ok(),
+        SyncSlotsCommand::Request(name, order) => {
+            server.migrations.begin_requested_export(name, order)?;
             connection.reply().ok();
         }
-        SyncSlots::Resume(name) if server.migrations.is_resumable(&name) => resume_sync(connection, &name),
-        SyncSlots::Resume(_) => return Err(format!("ERR {}", MalformedSyncSlots::Resume)),
-        SyncSlots::Establish(import) => {
+        SyncSlotsCommand::Resume(name) if server.migrations.is_resumable(&name) => {
+            resume_sync(connection, &name);
+        }
+        SyncSlotsCommand::Resume(_) => return Err(format!("ERR {}", MalformedSyncSlots::Resume)),
+        SyncSlotsCommand::Establish(import) => {
             server.migrations.accept_import(&import)?;
-            let given = connection.hand_over();
+            let given = connection.detach();
             connection.session.close_after_reply();
             server.migrations.begin_import(import, given);
         }
-        SyncSlots::Message(message) => return Err(only_for_migrations(message)),
-        SyncSlots::Applied(_) => return Err(only_for_migrations(Message::Ack)),
-        SyncSlots::Finish(_) => return Err("ERR syntax error".to_owned()),
+        SyncSlotsCommand::Message(message) => return Err(migration_only_error(message)),
+        SyncSlotsCommand::AppliedBytes(_) => return Err(migration_only_error(MigrationMessage::Ack)),
+        SyncSlotsCommand::Finish(_) => return Err("ERR syntax error".to_owned()),
     }
     Ok(())
 }
 
-fn only_for_migrations(message: Message) -> String {
-    format!("ERR CLUSTER SYNCSLOTS {} should only be used by slot migration clients", message.word())
+fn migration_only_error(message: MigrationMessage) -> String {
+    format!("ERR CLUSTER SYNCSLOTS {} should only be used by slot migration clients", message.wire_name())
 }
 
 fn resume_sync(connection: &mut Connection, name: &JobName) {
-    let given = connection.hand_over();
+    let given = connection.detach();
     connection.session.close_after_reply();
     match given {
         Ok(given) => connection.server.migrations.resume_import(name, given),

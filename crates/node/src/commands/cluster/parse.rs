@@ -7,9 +7,9 @@ use gossip::{FailoverMode, OperatorCommand, SET_SLOT_TIMEOUT, SlotChange};
 use keyspace::Keyspace;
 use slot_routing::{Epoch, Slot};
 
-const BAD_SLOT: &str = "ERR Invalid or out of range slot";
+const BAD_SLOT_ERROR: &str = "ERR Invalid or out of range slot";
 const SYNTAX_ERROR: &str = "ERR syntax error";
-const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
+const NOT_INTEGER_ERROR: &str = "ERR value is not an integer or out of range";
 const BUS_PORT_OFFSET: i64 = 10_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,7 @@ pub(super) fn parse_change(
     keyspace: &Keyspace,
 ) -> Result<OperatorCommand, String> {
     let name = || words.get(2).cloned().unwrap_or_default();
-    let holds_keys = || (0..keyspace.databases()).any(|db| !keyspace.is_empty(db));
+    let holds_keys = || (0..keyspace.database_count()).any(|db| !keyspace.is_empty(db));
     Ok(match change {
         ClusterChange::AddSlots => OperatorCommand::AddSlots(parse_slots(&words[2..])?),
         ClusterChange::DelSlots => OperatorCommand::DelSlots(parse_slots(&words[2..])?),
@@ -71,7 +71,9 @@ fn invalid_arguments_error(words: &[String]) -> String {
 }
 
 fn parse_slot(word: &str) -> Result<Slot, String> {
-    parse_integer(word).and_then(|n| Slot::new(u16::try_from(n).ok()?)).ok_or_else(|| BAD_SLOT.to_owned())
+    parse_integer(word)
+        .and_then(|n| Slot::new(u16::try_from(n).ok()?))
+        .ok_or_else(|| BAD_SLOT_ERROR.to_owned())
 }
 
 fn parse_integer(word: &str) -> Option<i64> {
@@ -108,7 +110,7 @@ fn parse_set_slot(words: &[String], keyspace: &Keyspace) -> Result<OperatorComma
         let text = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
         return Err(text.to_owned());
     };
-    let timeout = parse_timeout(&said[change.words().len()..])?;
+    let timeout = parse_timeout(&said[change.to_arguments().len()..])?;
     let keys_in_slot = u64::try_from(keyspace.keys_in_slot(slot)).unwrap_or(u64::MAX);
     Ok(OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout })
 }
@@ -138,18 +140,18 @@ fn parse_failover(words: &[String]) -> Result<OperatorCommand, String> {
     Ok(OperatorCommand::Failover(mode))
 }
 
-fn parse_reset(words: &[String], holds_keys: bool) -> Result<OperatorCommand, String> {
+fn parse_reset(words: &[String], has_keys: bool) -> Result<OperatorCommand, String> {
     let hard = match words.get(2).map(|word| word.to_ascii_lowercase()).as_deref() {
         _ if words.len() > 3 => return Err(invalid_arguments_error(words)),
         None | Some("soft") => false,
         Some("hard") => true,
         Some(_) => return Err(SYNTAX_ERROR.to_owned()),
     };
-    Ok(OperatorCommand::Reset { hard, holds_keys })
+    Ok(OperatorCommand::Reset { is_hard: hard, holds_keys: has_keys })
 }
 
 fn parse_set_config_epoch(word: &str) -> Result<OperatorCommand, String> {
-    let number = parse_integer(word).ok_or(NOT_INTEGER)?;
+    let number = parse_integer(word).ok_or(NOT_INTEGER_ERROR)?;
     let epoch = u64::try_from(number).map_err(|_| format!("ERR Invalid config epoch specified: {number}"))?;
     // The limit leaves room for later epochs, which are larger.
     if epoch >= 1 << 62 {
@@ -189,8 +191,8 @@ mod tests {
         let set_slot = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
         // Columns: command, its arguments, the reply.
         let table = [
-            (C::AddSlots, "addslots 99999", BAD_SLOT.to_owned()),
-            (C::DelSlots, "delslots 1 x", BAD_SLOT.to_owned()),
+            (C::AddSlots, "addslots 99999", BAD_SLOT_ERROR.to_owned()),
+            (C::DelSlots, "delslots 1 x", BAD_SLOT_ERROR.to_owned()),
             (
                 C::AddSlotsRange,
                 "addslotsrange 5 3",
@@ -210,11 +212,11 @@ mod tests {
                 "ERR timeout is not an integer or out of range".to_owned(),
             ),
             (C::SetSlot, "setslot 1 node x timeout -1", "ERR timeout is negative".to_owned()),
-            (C::SetSlot, "setslot 99999 stable", BAD_SLOT.to_owned()),
+            (C::SetSlot, "setslot 99999 stable", BAD_SLOT_ERROR.to_owned()),
             (C::Failover, "failover foo", SYNTAX_ERROR.to_owned()),
             (C::Failover, "FailOver force takeover", format!("{wrong} 'FailOver'. Try CLUSTER HELP.")),
             (C::Reset, "reset foo", SYNTAX_ERROR.to_owned()),
-            (C::SetConfigEpoch, "set-config-epoch x", NOT_INTEGER.to_owned()),
+            (C::SetConfigEpoch, "set-config-epoch x", NOT_INTEGER_ERROR.to_owned()),
             (C::SetConfigEpoch, "set-config-epoch -1", "ERR Invalid config epoch specified: -1".to_owned()),
             (C::Meet, "meet foo 123", "ERR Invalid node address specified: foo:123".to_owned()),
             (C::Meet, "meet 127.0.0.1 x", "ERR Invalid TCP base port specified: x".to_owned()),

@@ -16,7 +16,7 @@ pub(super) fn write_slots(
     reply.array(ranges.len());
     for (first, last, owner) in ranges {
         // Clients cannot use a replica that has failed or has no data yet.
-        let useful = |node: &&Member| !node.failed && node.offset > ReplOffset(0);
+        let useful = |node: &&Member| !node.has_failed && node.offset > ReplOffset(0);
         let replicas: Vec<&Member> = topology.replicas_of(owner.id).filter(useful).collect();
         reply.array(3 + replicas.len());
         reply.integer(i64::from(first.number()));
@@ -61,7 +61,7 @@ fn write_slot_node(
     let name = preferred != EndpointType::Hostname && !hostname.is_empty();
     reply.map(usize::from(ip) + usize::from(name) + usize::from(!zone.is_empty()));
     if ip {
-        write_field(reply, b"ip", &node.endpoint.ip_for(transport));
+        write_field(reply, b"ip", &node.endpoint.client_ip(transport));
     }
     if name {
         write_field(reply, b"hostname", hostname);
@@ -138,7 +138,7 @@ fn write_shard_node(
         reply.bulk(b"tls-port");
         reply.integer(i64::from(tls_port));
     }
-    write_field(reply, b"ip", &at.ip_for(transport));
+    write_field(reply, b"ip", &at.client_ip(transport));
     write_field(reply, b"endpoint", &at.host(preferred, transport));
     if !at.hostname.is_empty() {
         write_field(reply, b"hostname", &at.hostname);
@@ -148,7 +148,7 @@ fn write_shard_node(
     reply.bulk(b"replication-offset");
     reply.integer(i64::try_from(node.offset.0).unwrap_or(i64::MAX));
     reply.bulk(b"health");
-    let health: &[u8] = match (node.failed, replica && node.offset == ReplOffset(0)) {
+    let health: &[u8] = match (node.has_failed, replica && node.offset == ReplOffset(0)) {
         (true, _) => b"fail",
         (false, true) => b"loading",
         (false, false) => b"online",
@@ -166,19 +166,19 @@ mod tests {
 
     use super::*;
 
-    fn test_member(byte: u8, shard: u8, role: Role, failed: bool) -> Member {
+    fn test_member(id_byte: u8, shard: u8, role: Role, has_failed: bool) -> Member {
         let id = |byte| NodeId::from_random([byte; 20]);
         let endpoint =
-            Endpoint { ip: "10.0.0.1".to_owned(), port: 7000 + u16::from(byte), ..Endpoint::default() };
+            Endpoint { ip: "10.0.0.1".to_owned(), port: 7000 + u16::from(id_byte), ..Endpoint::default() };
         Member {
-            id: id(byte),
+            id: id(id_byte),
             shard: id(shard),
             endpoint,
             role,
             config_epoch: Epoch(1),
             offset: ReplOffset(9),
-            failed,
-            suspected: false,
+            has_failed,
+            is_suspected: false,
         }
     }
 
@@ -194,9 +194,9 @@ mod tests {
         ];
         let mut topology = Topology::new(id(4), Epoch(1), true, members);
         let slot = |number| Slot::new(number).unwrap();
-        topology.assign_run(slot(0), slot(99), id(2));
-        topology.assign_run(slot(200), slot(299), id(2));
-        topology.assign_run(slot(100), slot(199), id(4));
+        topology.assign_range(slot(0), slot(99), id(2));
+        topology.assign_range(slot(200), slot(299), id(2));
+        topology.assign_range(slot(100), slot(199), id(4));
         let mut out = Vec::new();
         let mut reply = Writer::new(&mut out, Protocol::Resp2);
         write_shards(EndpointType::Ip, ClientTransport::default(), &topology, &mut reply);

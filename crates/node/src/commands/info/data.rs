@@ -13,26 +13,26 @@ const MAX_TTL_SAMPLES: usize = 128;
 const SAMPLES_PER_SLOT: usize = 8;
 const SLOT_STEP: usize = 7919;
 
-pub(super) fn write_persistence(server: &Server, text: &mut InfoText) {
-    durability::saving::write_persistence_info(&server.durability, text.write_raw());
+pub(super) fn write_persistence_section(server: &Server, text: &mut InfoText) {
+    durability::saving::write_persistence_info(&server.durability, text.text_mut());
     // Nothing forks here, so the fields about child processes are constant.
     for name in ["module_fork_in_progress", "module_fork_last_cow_size", "slot_migration_fork_in_progress"] {
         text.write_line(name, 0);
     }
 }
 
-pub(super) fn write_replication(server: &Server, text: &mut InfoText) {
-    crate::replication::write_replication_info(&server.replication, &server.failover, text.write_raw());
+pub(super) fn write_replication_section(server: &Server, text: &mut InfoText) {
+    crate::replication::write_replication_info(&server.replication, &server.failover, text.text_mut());
 }
 
-pub(super) fn write_keyspace(data: &mut DataAccess<'_, '_>, text: &mut InfoText) {
+pub(super) fn write_keyspace_section(data: &mut DataAccess<'_, '_>, text: &mut InfoText) {
     let sizes = match data {
         DataAccess::Command(context) => context.database_sizes(),
         DataAccess::Unlocked(keyspace) => keyspace.sizes(),
         DataAccess::MaybeLocked => return,
     };
     for (db, size) in sizes.into_iter().enumerate().filter(|(_, size)| size.keys > 0) {
-        let DatabaseSize { keys, volatile, with_element_expiry: timed } = size;
+        let DatabaseSize { keys, volatile, keys_with_element_expiry: timed } = size;
         let ttl = if volatile == 0 { 0 } else { estimate_average_ttl(data, db as u16) };
         let line = format!("keys={keys},expires={volatile},avg_ttl={ttl},keys_with_volatile_items={timed}");
         text.write_line(&format!("db{db}"), line);
@@ -88,5 +88,5 @@ impl TtlSample {
 }
 
 fn has_expiring_keys(keyspace: &Keyspace, slot: Slot) -> bool {
-    keyspace.volatile_in_slot(slot) > 0
+    keyspace.volatile_keys_in_slot(slot) > 0
 }

@@ -9,7 +9,7 @@ use process::info::{InfoText, ProcessInfo, largest_buffer, write_cpu_times, writ
 
 use crate::server::Server;
 
-pub(super) fn write_server(server: &Server, text: &mut InfoText) {
+pub(super) fn write_server_section(server: &Server, text: &mut InfoText) {
     let now = process::time::unix_micros();
     let config = &server.config;
     let ports = ListenPorts::from_values(&config.values());
@@ -17,7 +17,7 @@ pub(super) fn write_server(server: &Server, text: &mut InfoText) {
         config,
         mode: if server.engine.topology.is_some() { "cluster" } else { "standalone" },
         run_id: &server.identity.run_id,
-        tcp_port: if ports.plain == 0 { ports.tls } else { ports.plain },
+        tcp_port: if ports.plain_port == 0 { ports.tls_port } else { ports.plain_port },
         uptime_secs: u64::try_from(now / 1_000_000 - server.started_at).unwrap_or(0),
         executable: &server.identity.executable,
         config_file: &server.identity.config_file.as_deref().unwrap_or_default(),
@@ -41,7 +41,7 @@ pub(super) fn write_server(server: &Server, text: &mut InfoText) {
 }
 
 pub(super) fn write_clients_section(server: &Server, text: &mut InfoText) {
-    text.write_line("connected_clients", server.network.connected.load(Ordering::Relaxed));
+    text.write_line("connected_clients", server.network.client_count.load(Ordering::Relaxed));
     text.write_line("cluster_connections", server.network.stats.bus_links.load(Ordering::Relaxed));
     text.write_line("maxclients", server.config.get(keys::MAXCLIENTS));
     let clients = server.engine.clients.list();
@@ -56,26 +56,26 @@ pub(super) fn write_clients_section(server: &Server, text: &mut InfoText) {
     text.write_line("busiest_client_worker_percent", percent);
     let blocked = clients.iter().filter(|client| client.flags().contains(ClientFlags::BLOCKED)).count();
     text.write_line("blocked_clients", blocked);
-    text.write_line("tracking_clients", server.engine.tracking.clients());
-    text.write_line("pubsub_clients", server.engine.pubsub.clients());
-    text.write_line("watching_clients", server.engine.watching_clients());
+    text.write_line("tracking_clients", server.engine.tracking.client_count());
+    text.write_line("pubsub_clients", server.engine.pubsub.client_count());
+    text.write_line("watching_clients", server.engine.watching_client_count());
     text.write_line("clients_in_timeout_table", 0);
-    text.write_line("total_watched_keys", server.engine.watched_keys());
-    text.write_line("total_blocking_keys", server.engine.awaited_keys());
-    text.write_line("total_blocking_keys_on_nokey", server.engine.awaited_keys_with_removal());
+    text.write_line("total_watched_keys", server.engine.watched_key_count());
+    text.write_line("total_blocking_keys", server.engine.awaited_key_count());
+    text.write_line("total_blocking_keys_on_nokey", server.engine.removal_awaited_key_count());
     write_pause_state(&server.engine, text);
 }
 
-pub(super) fn write_cpu(_server: &Server, text: &mut InfoText) {
+pub(super) fn write_cpu_section(_server: &Server, text: &mut InfoText) {
     write_cpu_times(text);
 }
 
-pub(super) fn write_cluster(server: &Server, text: &mut InfoText) {
+pub(super) fn write_cluster_section(server: &Server, text: &mut InfoText) {
     text.write_line("cluster_enabled", u8::from(server.engine.topology.is_some()));
 }
 
 /// Writes the section Scripting Engines. The only engine is the built-in Lua.
-pub(super) fn write_scripting_engines(server: &Server, text: &mut InfoText) {
+pub(super) fn write_scripting_engines_section(server: &Server, text: &mut InfoText) {
     let used = server.engine.scripts.lua_bytes();
     text.write_line("engines_count", 1);
     text.write_line("engines_total_used_memory", used);

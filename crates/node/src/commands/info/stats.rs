@@ -10,10 +10,10 @@ use slot_routing::SLOT_COUNT;
 use crate::housekeeping::totals::{Counter, StatisticsTotals};
 use crate::server::Server;
 
-pub(super) fn write_stats(server: &Server, text: &mut InfoText) {
+pub(super) fn write_stats_section(server: &Server, text: &mut InfoText) {
     let totals = server.housekeeping.totals_since_reset();
     write_traffic(server, &totals, text);
-    crate::replication::write_sync_stats(&server.replication, text.write_raw());
+    crate::replication::write_sync_stats(&server.replication, text.text_mut());
     write_key_counters(server, &totals, text);
     write_client_counters(server, &totals, text);
 }
@@ -49,11 +49,11 @@ fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut Inf
     );
     text.write_line(
         "expired_time_cap_reached_count",
-        server.housekeeping.expiry.timed_out_cycles.load(Ordering::Relaxed),
+        server.housekeeping.expiry_stats.timed_out_cycles.load(Ordering::Relaxed),
     );
     text.write_line(
         "expire_cycle_cpu_milliseconds",
-        server.housekeeping.expiry.spent_nanos.load(Ordering::Relaxed) / 1_000_000,
+        server.housekeeping.expiry_stats.spent_nanos.load(Ordering::Relaxed) / 1_000_000,
     );
     text.write_line("evicted_keys", totals[Counter::EvictedKeys]);
     text.write_line("evicted_clients", totals[Counter::EvictedClients]);
@@ -65,7 +65,7 @@ fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut Inf
     text.write_line("keyspace_misses", totals[Counter::KeyspaceMisses]);
     text.write_line("slot_waits", server.engine.slot_waits.count());
     text.write_line("slot_longest_wait_usec", server.engine.slot_waits.longest_micros());
-    let (cuts, micros) = server.durability.saving.snapshots();
+    let (cuts, micros) = server.durability.rdb_saves.snapshots();
     text.write_line("latest_fork_usec", micros);
     text.write_line("total_forks", cuts);
     text.write_line("migrate_cached_sockets", server.migration_targets.idle_count());
@@ -80,15 +80,15 @@ fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut Inf
 
 fn write_client_counters(server: &Server, totals: &StatisticsTotals, text: &mut InfoText) {
     let tracking = &server.engine.tracking;
-    text.write_line("tracking_total_keys", tracking.keys());
+    text.write_line("tracking_total_keys", tracking.key_count());
     text.write_line("tracking_total_items", tracking.item_count());
-    text.write_line("tracking_total_prefixes", tracking.prefixes());
+    text.write_line("tracking_total_prefixes", tracking.prefix_count());
     let unexpected = server.replication.stats.unexpected_errors.load(Ordering::Relaxed);
     text.write_line("unexpected_error_replies", unexpected);
     text.write_line("undeclared_key_errors", server.engine.undeclared_keys.count());
-    text.write_line("pubsub_channels", server.engine.pubsub.channels());
-    text.write_line("pubsub_patterns", server.engine.pubsub.patterns());
-    text.write_line("pubsubshard_channels", server.engine.pubsub.shard_channels());
+    text.write_line("pubsub_channels", server.engine.pubsub.channel_count());
+    text.write_line("pubsub_patterns", server.engine.pubsub.pattern_count());
+    text.write_line("pubsubshard_channels", server.engine.pubsub.shard_channel_count());
     text.write_line("total_error_replies", totals[Counter::ErrorReplies]);
     text.write_line("dump_payload_sanitizations", 0);
     let (reads, writes) = (totals[Counter::Reads], totals[Counter::Writes]);
@@ -115,7 +115,7 @@ fn write_client_counters(server: &Server, totals: &StatisticsTotals, text: &mut 
     // Reply buffers are freed after sending and never resized.
     text.write_line("reply_buffer_shrinks", 0);
     text.write_line("reply_buffer_expands", 0);
-    for (what, count) in server.engine.acl_log.lock().reset_refused() {
+    for (what, count) in server.engine.acl_log.lock().denials_by_reason() {
         text.write_line(&format!("acl_access_denied_{what}"), count);
     }
 }
@@ -126,9 +126,9 @@ fn expired_slots_percent(server: &Server) -> f64 {
         / SLOT_COUNT as f64
 }
 
-pub(super) fn write_commandstats(server: &Server, text: &mut InfoText) {
+pub(super) fn write_commandstats_section(server: &Server, text: &mut InfoText) {
     let totals = server.housekeeping.totals_since_reset();
-    for (entry, command) in ::commands::for_server().commands().iter().zip(&totals.commands) {
+    for (entry, command) in ::commands::server_registry().commands().iter().zip(&totals.commands) {
         if command.calls + command.rejected > 0 {
             let micros = command.total_nanos / 1000;
             let each = if command.calls == 0 {
@@ -145,7 +145,7 @@ pub(super) fn write_commandstats(server: &Server, text: &mut InfoText) {
     }
 }
 
-pub(super) fn write_errorstats(server: &Server, text: &mut InfoText) {
+pub(super) fn write_errorstats_section(server: &Server, text: &mut InfoText) {
     for (code, count) in &server.housekeeping.totals_since_reset().errors {
         let code = code.replace([':', '#', '\r', '\n'], "_");
         text.write_line(&format!("errorstat_{code}"), format!("count={count}"));
@@ -153,12 +153,12 @@ pub(super) fn write_errorstats(server: &Server, text: &mut InfoText) {
 }
 
 /// Writes latency percentiles of each command in microseconds.
-pub(super) fn write_latencystats(server: &Server, text: &mut InfoText) {
+pub(super) fn write_latencystats_section(server: &Server, text: &mut InfoText) {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     if percents.is_empty() || !server.config.get(keys::LATENCY_TRACKING) {
         return;
     }
-    for entry in ::commands::for_server().commands() {
+    for entry in ::commands::server_registry().commands() {
         let times = server.engine.command_latency(entry.index);
         if times.calls() == 0 {
             continue;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 pub(super) struct TargetConnection {
     stream: Stream,
-    input: Vec<u8>,
+    unparsed_input: Vec<u8>,
     is_reused: bool,
 }
 
@@ -25,7 +25,7 @@ impl TargetConnection {
         timeout: Duration,
     ) -> Result<Self, MigrateError> {
         match pool.take_idle(destination).map(Stream::open) {
-            Some(Ok(stream)) => Ok(Self { stream, input: Vec::new(), is_reused: true }),
+            Some(Ok(stream)) => Ok(Self { stream, unparsed_input: Vec::new(), is_reused: true }),
             _ => Self::connect(dialer, destination, timeout).await,
         }
     }
@@ -42,7 +42,7 @@ impl TargetConnection {
             // Redis reports a refused connection as a write error, because it connects without waiting.
             DialError::Refused | DialError::Failed(_) => MigrateError::Writing,
         })?;
-        let mut target = Self { stream, input: Vec::new(), is_reused: false };
+        let mut target = Self { stream, unparsed_input: Vec::new(), is_reused: false };
         if !destination.auth.is_empty() {
             let words = std::iter::once(&b"AUTH"[..]).chain(destination.auth.iter().map(Vec::as_slice));
             target.execute(words.collect()).await?;
@@ -60,7 +60,7 @@ impl TargetConnection {
 
     /// Caches the connection for later use. It must have no outstanding replies.
     pub(super) fn return_to_pool(mut self, pool: &LinkPool, destination: &Destination) {
-        if self.input.is_empty()
+        if self.unparsed_input.is_empty()
             && let Ok(socket) = self.stream.detach()
         {
             pool.put_back(destination, socket, process::time::instant());
@@ -75,7 +75,7 @@ impl TargetConnection {
         let mut wire = Vec::new();
         encode_request(&mut wire, request.args().iter());
         self.write(&wire).await?;
-        match self.read().await? {
+        match self.read_reply().await? {
             Value::Error(text) => Err(MigrateError::Refused(text)),
             _ => Ok(()),
         }
@@ -85,17 +85,17 @@ impl TargetConnection {
         self.stream.write_all(bytes).await.map_err(|_| MigrateError::Writing)
     }
 
-    pub(super) async fn read(&mut self) -> Result<Value, MigrateError> {
+    pub(super) async fn read_reply(&mut self) -> Result<Value, MigrateError> {
         loop {
-            match parse_value(&self.input) {
+            match parse_value(&self.unparsed_input) {
                 Ok(Some((value, length))) => {
-                    self.input.drain(..length);
+                    self.unparsed_input.drain(..length);
                     return Ok(value);
                 }
                 Ok(None) => {}
                 Err(_) => return Err(MigrateError::Reading),
             }
-            match self.stream.read_buf(&mut self.input).await {
+            match self.stream.read_buf(&mut self.unparsed_input).await {
                 Ok(read) if read > 0 => {}
                 Ok(_) | Err(_) => return Err(MigrateError::Reading),
             }

@@ -8,7 +8,7 @@ use super::*;
 const SERVER_FILES: [&str; 4] = ["redis-7.0", "redis-8.0", "redis-8.6", "valkey-9.1"];
 
 /// Returns the contents of a file: one line per library and key, in order.
-fn format_value(server: &str, name: &str) -> Option<Vec<String>> {
+fn format_file(server: &str, name: &str) -> Option<Vec<String>> {
     let path = format!("{}/testdata/{server}-{name}.rdb", env!("CARGO_MANIFEST_DIR"));
     let file = std::fs::read(path).ok()?;
     let mut loader = RdbLoader::new(file.as_slice(), ReadLimits::default()).unwrap();
@@ -19,7 +19,7 @@ fn format_value(server: &str, name: &str) -> Option<Vec<String>> {
             RdbItem::Entry(entry) => entry,
             RdbItem::Function(code) => {
                 let first = code.split(|byte| *byte == b'\n').next().unwrap_or_default();
-                lines.push(format!("function {}", text(first)));
+                lines.push(format!("function {}", lossy_text(first)));
                 continue;
             }
             _ => continue,
@@ -29,79 +29,89 @@ fn format_value(server: &str, name: &str) -> Option<Vec<String>> {
         let key = keyspace.key(&name);
         let mut slot = keyspace.lock(key.slot());
         if is_part {
-            let mut value = DetachedValue::large(entry.value.kind());
-            assert!(value.add(entry.value, &EncodingLimits::default()));
+            let mut value = DetachedValue::empty_large(entry.value_buffer.kind());
+            assert!(value.add_part(entry.value_buffer, &EncodingLimits::default()));
             while let Some(RdbItem::NextPart { part, is_last }) = loader.next_item().unwrap() {
-                assert!(value.add(part, &EncodingLimits::default()));
+                assert!(value.add_part(part, &EncodingLimits::default()));
                 if is_last {
                     break;
                 }
             }
             slot.table(db).attach(&key, value, expiry);
         } else {
-            slot.table(db).insert(&key, entry.value, expiry);
+            slot.table(db).insert(&key, entry.value_buffer, expiry);
         }
-        lines.push(value_of_key(slot.table(db), &key, &name, db, expiry));
+        lines.push(format_key(slot.table(db), &key, &name, db, expiry));
     }
     lines.sort();
     Some(lines)
 }
 
-fn text(bytes: &[u8]) -> String {
+fn lossy_text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     if text.len() > 50 { format!("{} of {}", &text[..1], text.len()) } else { text.into_owned() }
 }
 
-fn value_of_key(table: &Table, key: &Key<'_>, name: &[u8], db: u16, expiry: Option<Millis>) -> String {
+fn format_key(table: &Table, key: &Key<'_>, name: &[u8], db: u16, expiry: Option<Millis>) -> String {
     let keyspace::KeyLookup::Live(place) = table.find(key, Millis(0)) else { panic!("it was stored") };
     let value = table.value(place);
     let mut parts = Vec::new();
     match value {
-        Value::String(string) => parts.push(text(string.bytes)),
+        Value::String(string) => parts.push(lossy_text(string.bytes)),
         Value::List(list) => {
-            list.for_each(&mut |item| parts.push(text(item.bytes(&mut keyspace::ItemDigits::default()))));
+            list.for_each(&mut |item| {
+                parts.push(lossy_text(item.bytes(&mut keyspace::ItemDigits::default())));
+            });
         }
-        Value::Set(set) => set.for_each(&mut |member| parts.push(text(&member))),
+        Value::Set(set) => set.for_each(&mut |member| parts.push(lossy_text(&member))),
         Value::SortedSet(set) => {
             set.visit(0..set.len(), false, &mut |member| {
-                parts.push(format!("{} {}", text(member.name), member.score));
+                parts.push(format!("{} {}", lossy_text(member.name), member.score));
                 true
             });
         }
         Value::Hash(hash) => hash.for_each(&mut |field| {
             let expiry = field.expiry.map(|Millis(at)| format!(" until {at}")).unwrap_or_default();
-            parts.push(format!("{} {}{expiry}", text(field.name), text(field.value)));
+            parts.push(format!("{} {}{expiry}", lossy_text(field.name), lossy_text(field.value)));
         }),
-        Value::Stream(stream) => parts.extend(stream_remaining(&stream.read())),
+        Value::Stream(stream) => parts.extend(format_stream_groups(&stream.to_stream())),
     }
     if matches!(value.kind(), Kind::Set | Kind::Hash) {
         parts.sort();
     }
     let expiry = expiry.map(|Millis(at)| format!(" until {at}")).unwrap_or_default();
-    format!("{db} {}{expiry}: {}", text(name), parts.join(", "))
+    format!("{db} {}{expiry}: {}", lossy_text(name), parts.join(", "))
 }
 
-fn stream_remaining(stream: &keyspace::Stream) -> Vec<String> {
+fn format_stream_groups(stream: &keyspace::Stream) -> Vec<String> {
     let head = stream.head();
-    let mut parts =
-        vec![format!("{} of {}, last {}, deleted {}", head.len, head.added, head.last, head.max_deleted)];
+    let mut parts = vec![format!(
+        "{} of {}, last {}, deleted {}",
+        head.len, head.entries_added, head.last_id, head.max_deleted_id
+    )];
     for entry in stream.range(StreamId::MIN, StreamId { millis: u64::MAX, sequence: u64::MAX }) {
         let mut fields = String::new();
-        entry.for_each(&mut |name, value| fields.push_str(&format!(" {}={}", text(name), text(value))));
+        entry.for_each(&mut |name, value| {
+            fields.push_str(&format!(" {}={}", lossy_text(name), lossy_text(value)));
+        });
         parts.push(format!("{}{fields}", entry.id));
     }
     for (name, group) in stream.groups() {
         parts.push(format!(
             "group {} at {} after {:?}",
-            text(name),
+            lossy_text(name),
             group.last_delivered,
             group.entries_read
         ));
         for (name, consumer) in group.consumers() {
-            parts.push(format!("consumer {} has {}", text(name), consumer.pending_len()));
+            parts.push(format!("consumer {} has {}", lossy_text(name), consumer.pending_len()));
         }
         for (id, pending) in group.pending_from(StreamId::MIN) {
-            parts.push(format!("{id} with {} {} times", text(&pending.consumer), pending.delivery_count));
+            parts.push(format!(
+                "{id} with {} {} times",
+                lossy_text(&pending.consumer),
+                pending.delivery_count
+            ));
         }
     }
     parts
@@ -109,7 +119,7 @@ fn stream_remaining(stream: &keyspace::Stream) -> Vec<String> {
 
 fn check_files(name: &str, expected: &[&str]) {
     for server in SERVER_FILES {
-        match format_value(server, name) {
+        match format_file(server, name) {
             Some(lines) => assert_eq!(lines, expected, "{server}"),
             // Redis 7.0 has no field expiry.
             None => assert_eq!((server, name), ("redis-7.0", "fields")),

@@ -5,21 +5,21 @@ use proptest::prelude::*;
 use super::*;
 use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write as write_value};
 
-type Row = (Vec<u8>, Vec<u8>, Option<Millis>);
+type StoredField = (Vec<u8>, Vec<u8>, Option<Millis>);
 
-fn hash_row(name: &str, value: &str, expiry: Option<i64>) -> Row {
+fn stored_field(name: &str, value: &str, expiry: Option<i64>) -> StoredField {
     (name.into(), value.into(), expiry.map(Millis))
 }
 
 /// Stores `value` in a table and returns its fields, sorted because hashes are unordered.
-fn stored_fields(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
+fn stored_fields(value: PackedValue<'_>, inspect: impl FnOnce(&Value<'_>)) -> Vec<StoredField> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
     let place = slot.table(0).insert(&key, value, None);
     assert!(matches!(slot.table(0).find(&key, Millis(0)), KeyLookup::Live(_)));
     let value = slot.table(0).value(place);
-    then(&value);
+    inspect(&value);
     let Value::Hash(hash) = value else { panic!("a hash was stored") };
     let mut rows = Vec::new();
     hash.for_each(&mut |field| rows.push((field.name.to_vec(), field.value.to_vec(), field.expiry)));
@@ -27,9 +27,9 @@ fn stored_fields(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<R
     rows
 }
 
-fn decode(code: u8, body: &[u8]) -> Result<Vec<Row>, RdbErrorReason> {
+fn decode(code: u8, body: &[u8]) -> Result<Vec<StoredField>, RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
-    let mut source = Source::new(body, 64, 1 << 20, false);
+    let mut source = RdbReader::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
     Ok(stored_fields(buffer.value(), |_| {}))
 }
@@ -45,8 +45,8 @@ fn encode_listpack(count: u8, items: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_encoding_is_read() {
-    let timed = vec![hash_row("a", "1", Some(1007)), hash_row("b", "2", None)];
-    let plain = vec![hash_row("a", "1", None), hash_row("b", "2", None)];
+    let timed = vec![stored_field("a", "1", Some(1007)), stored_field("b", "2", None)];
+    let plain = vec![stored_field("a", "1", None), stored_field("b", "2", None)];
     let base = 1000i64.to_le_bytes();
     let with_base = |remaining: &[u8]| [&base[..], remaining].concat();
     let valkey =
@@ -57,7 +57,7 @@ fn every_encoding_is_read() {
     let zip = encode_string(
         &[&21u32.to_le_bytes()[..], b"\0\0\0\0\x04\0\0\x01a\x03\xf2\x02\x01b\x03\xf3\xff"].concat(),
     );
-    let table: &[(u8, Vec<u8>, &[Row])] = &[
+    let table: &[(u8, Vec<u8>, &[StoredField])] = &[
         (TYPE_PAIRS, b"\x02\x01a\xc0\x01\x01b\xc0\x02".to_vec(), &plain),
         (TYPE_ZIPMAP, encode_string(b"\x02\x01a\x01\x00\x31\x01b\x01\x00\x32\xff"), &plain),
         (TYPE_ZIPLIST, zip, &plain),
@@ -105,7 +105,7 @@ fn malformed_hashes_are_rejected() {
     );
 }
 
-fn round_trip(rows: &[Row], dialect: Dialect) -> Vec<Row> {
+fn round_trip(rows: &[StoredField], dialect: Dialect) -> Vec<StoredField> {
     let mut builder = PackedBuilder::new(Kind::Hash);
     rows.iter().for_each(|(name, value, expiry)| builder.push_field(name, value, *expiry));
     let mut bytes = Vec::new();
@@ -114,7 +114,7 @@ fn round_trip(rows: &[Row], dialect: Dialect) -> Vec<Row> {
         code = code_of(value, dialect);
         let mut encoder = Encoder::new(Vec::new(), true, false);
         write_value(code, value, &mut encoder).unwrap();
-        bytes = encoder.into_out().unwrap();
+        bytes = encoder.finish().unwrap();
     });
     decode(code, &bytes).unwrap()
 }
@@ -128,7 +128,7 @@ proptest! {
             1..700,
         ),
     ) {
-        let rows: Vec<Row> = fields.into_iter().map(|(name, (value, expiry))| (name, value, expiry)).collect();
+        let rows: Vec<StoredField> = fields.into_iter().map(|(name, (value, expiry))| (name, value, expiry)).collect();
         for dialect in [Dialect::Redis, Dialect::Valkey] {
             prop_assert_eq!(&round_trip(&rows, dialect), &rows);
         }

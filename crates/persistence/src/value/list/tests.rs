@@ -4,31 +4,31 @@ use proptest::prelude::*;
 use super::*;
 use crate::value::{read as read_value, read_more, type_code as code_of, write as write_value};
 
-type Row = Vec<Vec<u8>>;
+type Elements = Vec<Vec<u8>>;
 
-fn stored_elements(parts: &[PackedValue<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
+fn stored_elements(parts: &[PackedValue<'_>], inspect: impl FnOnce(&Value<'_>)) -> Elements {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
     let place = match parts {
         [whole] => slot.table(0).insert(&key, *whole, None),
         parts => {
-            let mut large = keyspace::DetachedValue::large(Kind::List);
-            assert!(parts.iter().all(|part| large.add(*part, &keyspace::EncodingLimits::default())));
+            let mut large = keyspace::DetachedValue::empty_large(Kind::List);
+            assert!(parts.iter().all(|part| large.add_part(*part, &keyspace::EncodingLimits::default())));
             slot.table(0).attach(&key, large, None)
         }
     };
     let value = slot.table(0).value(place);
-    then(&value);
+    inspect(&value);
     let Value::List(list) = value else { panic!("a list was stored") };
-    let (mut row, mut digits) = (Row::new(), ItemDigits::default());
+    let (mut row, mut digits) = (Elements::new(), ItemDigits::default());
     list.for_each(&mut |item| row.push(item.bytes(&mut digits).to_vec()));
     row
 }
 
-fn decode(code: u8, body: &[u8]) -> Result<Row, RdbErrorReason> {
+fn decode(code: u8, body: &[u8]) -> Result<Elements, RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
-    let mut source = Source::new(body, 64, 1 << 20, false);
+    let mut source = RdbReader::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
     let mut parts = vec![(buffer.value().bytes().to_vec(), buffer.value().summary())];
     while buffer.is_part() {
@@ -52,17 +52,14 @@ fn encode_listpack(count: usize, entries: &[u8]) -> Vec<u8> {
 #[test]
 fn every_encoding_is_read() {
     let zip = encode_string(&[&16u32.to_le_bytes()[..], b"\0\0\0\0\x02\0\0\x01a\x03\xf3\xff"].concat());
-    let row: Row = vec![b"a".to_vec(), b"2".to_vec()];
+    let row: Elements = vec![b"a".to_vec(), b"2".to_vec()];
     let table: &[(u8, Vec<u8>)] = &[
         (TYPE_STRINGS, b"\x02\x01a\xc0\x02".to_vec()),
         (TYPE_ZIPLIST, zip.clone()),
         (TYPE_ZIPLISTS, [&b"\x01"[..], &zip].concat()),
-        (RDB_TYPE_LIST_NODES, [&b"\x01\x02"[..], &encode_listpack(2, b"\x81a\x02\x02\x01")].concat()),
-        (RDB_TYPE_LIST_NODES, [&b"\x02\x01\x01a\x02"[..], &encode_listpack(1, b"\x02\x01")].concat()),
-        (
-            RDB_TYPE_LIST_NODES,
-            [&b"\x03\x02"[..], &encode_listpack(0, b""), b"\x01\x01a\x01\xc0\x02"].concat(),
-        ),
+        (TYPE_NODES, [&b"\x01\x02"[..], &encode_listpack(2, b"\x81a\x02\x02\x01")].concat()),
+        (TYPE_NODES, [&b"\x02\x01\x01a\x02"[..], &encode_listpack(1, b"\x02\x01")].concat()),
+        (TYPE_NODES, [&b"\x03\x02"[..], &encode_listpack(0, b""), b"\x01\x01a\x01\xc0\x02"].concat()),
     ];
     for (code, body) in table {
         assert_eq!(decode(*code, body).as_ref(), Ok(&row), "type {code}");
@@ -75,15 +72,11 @@ fn every_encoding_is_read() {
 #[test]
 fn malformed_lists_are_rejected() {
     let table: &[(u8, &[u8], RdbErrorReason)] = &[
-        (TYPE_STRINGS, b"\x00", EMPTY_LIST),
-        (RDB_TYPE_LIST_NODES, b"\x00", EMPTY_LIST),
-        (RDB_TYPE_LIST_NODES, &[&b"\x01\x02"[..], &encode_listpack(0, b"")].concat(), EMPTY_LIST),
-        (
-            RDB_TYPE_LIST_NODES,
-            b"\x01\x03\x01a",
-            RdbErrorReason::BadValue("Quicklist integrity check failed."),
-        ),
-        (RDB_TYPE_LIST_NODES, b"\x01\x02\x01a", RdbErrorReason::BadValue("Listpack integrity check failed.")),
+        (TYPE_STRINGS, b"\x00", EMPTY_LIST_ERROR),
+        (TYPE_NODES, b"\x00", EMPTY_LIST_ERROR),
+        (TYPE_NODES, &[&b"\x01\x02"[..], &encode_listpack(0, b"")].concat(), EMPTY_LIST_ERROR),
+        (TYPE_NODES, b"\x01\x03\x01a", RdbErrorReason::BadValue("Quicklist integrity check failed.")),
+        (TYPE_NODES, b"\x01\x02\x01a", RdbErrorReason::BadValue("Listpack integrity check failed.")),
         (TYPE_ZIPLIST, b"\x01a", RdbErrorReason::BadValue("List ziplist integrity check failed.")),
         (TYPE_STRINGS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", RdbErrorReason::UnexpectedEnd),
     ];
@@ -92,7 +85,7 @@ fn malformed_lists_are_rejected() {
     }
 }
 
-fn round_trip(row: &Row) -> Row {
+fn round_trip(row: &Elements) -> Elements {
     let mut builder = PackedBuilder::new(Kind::List);
     row.iter().for_each(|element| builder.push_item(element));
     let (mut bytes, mut code) = (Vec::new(), 0);
@@ -100,7 +93,7 @@ fn round_trip(row: &Row) -> Row {
         code = code_of(value, Dialect::Redis);
         let mut encoder = Encoder::new(Vec::new(), true, false);
         write_value(code, value, &mut encoder).unwrap();
-        bytes = encoder.into_out().unwrap();
+        bytes = encoder.finish().unwrap();
     });
     decode(code, &bytes).unwrap()
 }
@@ -132,6 +125,6 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_do_not_panic(code in 0usize..4, body in prop::collection::vec(any::<u8>(), 0..80)) {
-        let _ = decode([TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, RDB_TYPE_LIST_NODES][code], &body);
+        let _ = decode([TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, TYPE_NODES][code], &body);
     }
 }

@@ -7,13 +7,13 @@ use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write 
 /// Stores `value` in a table and returns its members and the encoding of the set.
 fn stored_members(
     value: PackedValue<'_>,
-    then: impl FnOnce(&keyspace::Value<'_>),
+    inspect: impl FnOnce(&keyspace::Value<'_>),
 ) -> (Vec<Vec<u8>>, &'static str) {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
     let place = slot.table(0).insert(&key, value, None);
-    then(&slot.table(0).value(place));
+    inspect(&slot.table(0).value(place));
     let set = slot.table(0).set(place).expect("a set was stored");
     let mut members = Vec::new();
     set.for_each(&mut |member| members.push(member.to_vec()));
@@ -23,7 +23,7 @@ fn stored_members(
 
 fn decode(code: u8, body: &[u8]) -> Result<(Vec<Vec<u8>>, &'static str), RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
-    let mut source = Source::new(body, 64, 1 << 20, false);
+    let mut source = RdbReader::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
     Ok(stored_members(buffer.value(), |_| {}))
 }
@@ -68,9 +68,9 @@ fn malformed_sets_are_rejected() {
     let empty = RdbErrorReason::Empty("a set without members");
     let table: &[(u8, &[u8], RdbErrorReason)] = &[
         (TYPE_MEMBERS, b"\x00", empty),
-        (TYPE_MEMBERS, b"\x02\x01a\x01a", DUPLICATE),
-        (TYPE_MEMBERS, b"\x02\x015\xc0\x05", DUPLICATE),
-        (TYPE_MEMBERS, b"\x03\xc0\x05\x01a\x015", DUPLICATE),
+        (TYPE_MEMBERS, b"\x02\x01a\x01a", DUPLICATE_MEMBER_ERROR),
+        (TYPE_MEMBERS, b"\x02\x015\xc0\x05", DUPLICATE_MEMBER_ERROR),
+        (TYPE_MEMBERS, b"\x03\xc0\x05\x01a\x015", DUPLICATE_MEMBER_ERROR),
         (TYPE_MEMBERS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", RdbErrorReason::UnexpectedEnd),
         (TYPE_INTSET, &encode_intset(2, 0, b""), empty),
         (TYPE_INTSET, &encode_intset(2, 2, b"\x05\0\x05\0"), unordered),
@@ -80,7 +80,7 @@ fn malformed_sets_are_rejected() {
         (TYPE_INTSET, &encode_intset(3, 1, b"\x05\0\0"), broken),
         (TYPE_INTSET, &encode_intset(0, 1, b""), broken),
         (TYPE_INTSET, &encode_string(b"\x02\0\0\0"), broken),
-        (TYPE_LISTPACK, &encode_listpack(2, b"\x81a\x02\x81a\x02"), DUPLICATE),
+        (TYPE_LISTPACK, &encode_listpack(2, b"\x81a\x02\x81a\x02"), DUPLICATE_MEMBER_ERROR),
         (
             TYPE_LISTPACK,
             &encode_listpack(1, b"\xf9"),
@@ -101,7 +101,7 @@ fn round_trip(members: &[Vec<u8>]) -> Vec<Vec<u8>> {
         code = code_of(value, Dialect::Redis);
         let mut encoder = Encoder::new(Vec::new(), true, false);
         write_value(code, value, &mut encoder).unwrap();
-        bytes = encoder.into_out().unwrap();
+        bytes = encoder.finish().unwrap();
     });
     decode(code, &bytes).unwrap().0
 }

@@ -4,16 +4,16 @@ use proptest::prelude::*;
 use super::*;
 use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write as write_value};
 
-type Row = (f64, Vec<u8>);
+type ScoredName = (f64, Vec<u8>);
 
 /// Stores `value` in a table and returns its members with their scores, in order.
-fn stored_members(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
+fn stored_members(value: PackedValue<'_>, inspect: impl FnOnce(&Value<'_>)) -> Vec<ScoredName> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
     let place = slot.table(0).insert(&key, value, None);
     let value = slot.table(0).value(place);
-    then(&value);
+    inspect(&value);
     let Value::SortedSet(set) = value else { panic!("a sorted set was stored") };
     let mut rows = Vec::new();
     set.visit(0..set.len(), false, &mut |member| {
@@ -23,9 +23,9 @@ fn stored_members(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<
     rows
 }
 
-fn decode(code: u8, body: &[u8]) -> Result<Vec<Row>, RdbErrorReason> {
+fn decode(code: u8, body: &[u8]) -> Result<Vec<ScoredName>, RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
-    let mut source = Source::new(body, 64, 1 << 20, false);
+    let mut source = RdbReader::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
     Ok(stored_members(buffer.value(), |_| {}))
 }
@@ -74,12 +74,12 @@ fn malformed_sorted_sets_are_rejected() {
     let nan = [&b"\x01\x01a"[..], &f64::NAN.to_le_bytes()].concat();
     let table: &[(u8, &[u8], RdbErrorReason)] = &[
         (TYPE_BINARY_SCORES, b"\x00", RdbErrorReason::Empty("a sorted set without members")),
-        (TYPE_BINARY_SCORES, &twice, DUPLICATE),
-        (TYPE_BINARY_SCORES, &nan, MISSING_SCORE),
-        (TYPE_TEXT_SCORES, b"\x01\x01a\xfd", MISSING_SCORE),
-        (TYPE_TEXT_SCORES, b"\x01\x01a\x02xy", MISSING_SCORE),
-        (TYPE_LISTPACK, &encode_listpack(2, b"\x81a\x02\x81b\x02"), MISSING_SCORE),
-        (TYPE_LISTPACK, &encode_listpack(2, b"\x81a\x02\x83nan\x04"), MISSING_SCORE),
+        (TYPE_BINARY_SCORES, &twice, DUPLICATE_MEMBER_ERROR),
+        (TYPE_BINARY_SCORES, &nan, INVALID_SCORE_ERROR),
+        (TYPE_TEXT_SCORES, b"\x01\x01a\xfd", INVALID_SCORE_ERROR),
+        (TYPE_TEXT_SCORES, b"\x01\x01a\x02xy", INVALID_SCORE_ERROR),
+        (TYPE_LISTPACK, &encode_listpack(2, b"\x81a\x02\x81b\x02"), INVALID_SCORE_ERROR),
+        (TYPE_LISTPACK, &encode_listpack(2, b"\x81a\x02\x83nan\x04"), INVALID_SCORE_ERROR),
         (
             TYPE_LISTPACK,
             &encode_listpack(1, b"\x81a\x02"),
@@ -101,7 +101,7 @@ fn malformed_sorted_sets_are_rejected() {
     }
 }
 
-fn round_trip(rows: &[Row]) -> Vec<Row> {
+fn round_trip(rows: &[ScoredName]) -> Vec<ScoredName> {
     let mut builder = PackedBuilder::new(Kind::SortedSet);
     rows.iter().for_each(|(score, name)| builder.push_scored(name, *score));
     builder.sort_scored();
@@ -110,7 +110,7 @@ fn round_trip(rows: &[Row]) -> Vec<Row> {
         code = code_of(value, Dialect::Redis);
         let mut encoder = Encoder::new(Vec::new(), true, false);
         write_value(code, value, &mut encoder).unwrap();
-        bytes = encoder.into_out().unwrap();
+        bytes = encoder.finish().unwrap();
     });
     decode(code, &bytes).unwrap()
 }
@@ -124,7 +124,7 @@ proptest! {
             1..700,
         ),
     ) {
-        let mut rows: Vec<Row> = members.into_iter().map(|(name, score)| (score, name)).collect();
+        let mut rows: Vec<ScoredName> = members.into_iter().map(|(name, score)| (score, name)).collect();
         rows.sort_by(|one, other| one.partial_cmp(other).unwrap());
         prop_assert_eq!(&round_trip(&rows), &rows);
     }

@@ -12,13 +12,13 @@ use crate::value::commands::{CommandWords, Commands};
 pub(in crate::value) struct StreamCommands {
     /// Number of entries written so far.
     entries: u64,
-    group: Group,
+    group: GroupProgress,
     producer: Vec<u8>,
 }
 
 /// The current consumer group.
 #[derive(Debug, Default)]
-struct Group {
+struct GroupProgress {
     name: Vec<u8>,
     consumer: Vec<u8>,
     pending: BTreeMap<StreamId, (Millis, u64)>,
@@ -37,9 +37,9 @@ pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
             });
             out.add_key_command_with_words("XADD", &mut words);
         }),
-        StreamPiece::Head { head, .. } => add_head(&head, out),
-        StreamPiece::Group { name, last, read, .. } => {
-            out.stream.group = Group { name: name.to_vec(), ..Group::default() };
+        StreamPiece::Head { head, .. } => add_counters(&head, out),
+        StreamPiece::Group { name, last_delivered: last, entries_read: read, .. } => {
+            out.stream.group = GroupProgress { name: name.to_vec(), ..GroupProgress::default() };
             let read = read.map_or_else(|| "-1".to_owned(), |read| read.to_string());
             let last = last.to_string();
             let counts: [&[u8]; 2] = [b"ENTRIESREAD", read.as_bytes()];
@@ -50,7 +50,7 @@ pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
                 &[&[&name[..], last.as_bytes()][..], &counts].concat(),
             );
         }
-        StreamPiece::Pending { id, delivered, count } => {
+        StreamPiece::Pending { id, delivery_time: delivered, delivery_count: count } => {
             out.stream.group.pending.insert(id, (delivered, count));
         }
         StreamPiece::Consumer { name, .. } => {
@@ -58,9 +58,9 @@ pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
             let group = &out.stream.group.name.clone();
             out.add_key_subcommand("XGROUP", "CREATECONSUMER", &[group, name]);
         }
-        StreamPiece::Owned(id) => add_owned(id, out),
+        StreamPiece::Owned(id) => add_claim(id, out),
         StreamPiece::Producers { bounds, .. } => {
-            let (duration, most) = (bounds.duration.to_string(), bounds.max_iids.to_string());
+            let (duration, most) = (bounds.duration_secs.to_string(), bounds.max_iids.to_string());
             let words: [&[u8]; 4] = [b"IDMP-DURATION", duration.as_bytes(), b"IDMP-MAXSIZE", most.as_bytes()];
             out.add_key_command("XCFGSET", &words);
         }
@@ -76,20 +76,20 @@ pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
 
 /// Adds the commands that set the stream's counters. An empty stream is created by adding an entry that is trimmed at
 /// once.
-fn add_head(head: &StreamHead, out: &mut Commands) {
+fn add_counters(head: &StreamHead, out: &mut Commands) {
     if out.stream.entries == 0 {
         let first = StreamId { millis: 0, sequence: 1 };
-        let id = head.last.max(first).to_string();
+        let id = head.last_id.max(first).to_string();
         out.add_key_command("XADD", &[b"MAXLEN", b"0", id.as_bytes(), b"x", b"y"]);
     }
     let (last, added, deleted) =
-        (head.last.to_string(), head.added.to_string(), head.max_deleted.to_string());
+        (head.last_id.to_string(), head.entries_added.to_string(), head.max_deleted_id.to_string());
     let counts: [&[u8]; 4] = [b"ENTRIESADDED", added.as_bytes(), b"MAXDELETEDID", deleted.as_bytes()];
     out.add_key_command("XSETID", &[&[last.as_bytes()][..], &counts].concat());
 }
 
 /// Adds an XCLAIM that assigns a pending entry to the current consumer.
-fn add_owned(id: StreamId, out: &mut Commands) {
+fn add_claim(id: StreamId, out: &mut Commands) {
     let group = &mut out.stream.group;
     let Some((Millis(delivered), count)) = group.pending.remove(&id) else { return };
     let (id, delivered, count) = (id.to_string(), delivered.to_string(), count.to_string());

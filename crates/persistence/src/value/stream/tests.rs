@@ -2,7 +2,7 @@ use keyspace::{DetachedValue, EncodingLimits, Key, KeyLookup, Keyspace, Kind, Pa
 use proptest::prelude::*;
 
 use super::*;
-use crate::Checks;
+use crate::InputChecks;
 use crate::dump::{RestoreError, RestoredValue, dump, restore};
 
 /// Payload made by Redis 7.0.15: XADD of `a 1 b two` as 1-1, `a 300 b -5` as 1-2, `c 1` as 5-0, XDEL of 1-2.
@@ -27,22 +27,23 @@ const VALKEY_PAYLOAD: &[u8] = b"\x15\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01
     \x05\xa2\x01\0\0wQ5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\x01h\x03\0\x07\0\0P\0^6\x94n~L\r<";
 
 /// Restores a payload into a table and returns what `inspect` returns for the stored value.
-fn stored_stream<R>(payload: &[u8], then: impl FnOnce(&Value<'_>) -> R) -> Result<R, RestoreError> {
+fn stored_stream<R>(payload: &[u8], inspect: impl FnOnce(&Value<'_>) -> R) -> Result<R, RestoreError> {
     let keyspace = Keyspace::new(1, 1);
     let key: Key<'_> = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
     let mut buffer = ValueBuffer::new();
-    let place = match restore(payload, 1 << 29, EncodingLimits::default(), Checks::default(), &mut buffer)? {
-        RestoredValue::Whole(value) => slot.table(0).insert(&key, value, None),
-        RestoredValue::Multipart(value) => slot.table(0).attach(&key, value, None),
-    };
+    let place =
+        match restore(payload, 1 << 29, EncodingLimits::default(), InputChecks::default(), &mut buffer)? {
+            RestoredValue::Whole(value) => slot.table(0).insert(&key, value, None),
+            RestoredValue::Multipart(value) => slot.table(0).attach(&key, value, None),
+        };
     assert!(matches!(slot.table(0).find(&key, Millis(0)), KeyLookup::Live(_)));
-    Ok(then(&slot.table(0).value(place)))
+    Ok(inspect(&slot.table(0).value(place)))
 }
 
 fn restore_stream(payload: &[u8]) -> Result<Stream, RestoreError> {
     stored_stream(payload, |value| match value {
-        Value::Stream(stream) => stream.read().into_owned(),
+        Value::Stream(stream) => stream.to_stream().into_owned(),
         _ => panic!("a stream was stored"),
     })
 }
@@ -69,7 +70,10 @@ fn payloads_match_redis() {
     let stream = restore_stream(REDIS_PAYLOAD).expect("it is sound");
     let ids: Vec<_> = stream.range(StreamId::MIN, StreamId::MAX).map(|entry| entry.id).collect();
     assert_eq!(ids, [id(1, 1), id(5, 0)]);
-    assert_eq!(stream.head(), StreamHead { len: 2, last: id(5, 0), max_deleted: id(1, 2), added: 3 });
+    assert_eq!(
+        stream.head(),
+        StreamHead { len: 2, last_id: id(5, 0), max_deleted_id: id(1, 2), entries_added: 3 }
+    );
 }
 
 #[test]
@@ -127,16 +131,16 @@ fn large_stream_round_trips_in_parts() {
 
 /// Restores a corrupted payload that has a valid checksum. It must give an error, or a stream that can be read and
 /// written.
-fn restores_or_fails_cleanly(body: &[u8]) {
+fn assert_restores_or_fails(body: &[u8]) {
     let mut buffer = ValueBuffer::new();
-    let mut source = Source::new(&body[1..], 64, 1 << 20, false);
+    let mut source = RdbReader::new(&body[1..], 64, 1 << 20, false);
     if super::super::read(body[0], &mut source, &mut buffer).is_err() || buffer.value().kind() != Kind::Stream
     {
         return;
     }
-    let mut large = DetachedValue::large(Kind::Stream);
+    let mut large = DetachedValue::empty_large(Kind::Stream);
     loop {
-        if !large.add(buffer.value(), &EncodingLimits::default()) {
+        if !large.add_part(buffer.value(), &EncodingLimits::default()) {
             return;
         }
         if !buffer.is_part() {
@@ -158,7 +162,7 @@ fn restores_or_fails_cleanly(body: &[u8]) {
 fn truncated_payloads_are_rejected() {
     let body = &GROUPS_PAYLOAD[1..GROUPS_PAYLOAD.len() - 10];
     for end in 0..body.len() {
-        let mut source = Source::new(&body[..end], 64, 1 << 20, false);
+        let mut source = RdbReader::new(&body[..end], 64, 1 << 20, false);
         assert!(
             super::super::read(TYPE_WITH_COUNTS, &mut source, &mut ValueBuffer::new()).is_err(),
             "cut at {end}"
@@ -174,7 +178,7 @@ fn inconsistent_streams_are_rejected() {
     for (at, with) in [(head + 1, 4), (2, 15), (35, 1), (35, 3), (40, 2)] {
         let mut wrong = body.to_vec();
         wrong[at] = with;
-        let mut source = Source::new(&wrong[1..], 64, 1 << 20, false);
+        let mut source = RdbReader::new(&wrong[1..], 64, 1 << 20, false);
         let read = super::super::read(TYPE_WITH_COUNTS, &mut source, &mut ValueBuffer::new());
         assert!(read.is_err(), "{with} at {at}");
     }
@@ -188,13 +192,17 @@ fn stored_entry_count_is_ignored() {
         let mut body = REDIS_PAYLOAD[..REDIS_PAYLOAD.len() - 10].to_vec();
         body[head] = stored;
         let mut buffer = ValueBuffer::new();
-        super::super::read(TYPE_WITH_COUNTS, &mut Source::new(&body[1..], 64, 1 << 20, false), &mut buffer)
-            .expect("it is read");
+        super::super::read(
+            TYPE_WITH_COUNTS,
+            &mut RdbReader::new(&body[1..], 64, 1 << 20, false),
+            &mut buffer,
+        )
+        .expect("it is read");
         let head = buffer.value().pieces().find_map(|piece| match piece {
             StreamPiece::Head { head, .. } => Some(head),
             _ => None,
         });
-        assert_eq!(head.map(|head| (head.len, head.added)), Some((2, added)), "{stored}");
+        assert_eq!(head.map(|head| (head.len, head.entries_added)), Some((2, added)), "{stored}");
     }
 }
 
@@ -213,7 +221,7 @@ fn redis_8_6_streams_keep_active_times() {
     let first = restore_stream(REDIS_8_6_PAYLOAD).expect("it is sound");
     let again = restore_stream(&dump_stream(&first)).expect("it is sound");
     for stream in [first, again] {
-        assert_eq!((stream.head().len, stream.head().added), (3, 3));
+        assert_eq!((stream.head().len, stream.head().entries_added), (3, 3));
         let group = stream.group(b"g").expect("it is there");
         let times =
             |name: &[u8]| group.consumer(name).map(|consumer| (consumer.last_seen, consumer.last_active));
@@ -232,15 +240,19 @@ fn redis_8_6_streams_keep_active_times() {
 
 /// Redis 5 does not record how many entries a group has read, so the number is derived.
 #[test]
-fn entries_read_of_redis_5_groups_is_derived() {
-    let remaining =
-        Remaining { entries_added: 3, first_id: Some(id(1, 0)), last_id: id(9, 0), ..Remaining::default() };
+fn redis_5_entries_read_is_derived() {
+    let remaining = StreamProgress {
+        entries_added: 3,
+        first_id: Some(id(1, 0)),
+        last_id: id(9, 0),
+        ..StreamProgress::default()
+    };
     let table =
         [(id(0, 0), Some(0)), (id(1, 0), Some(1)), (id(5, 0), None), (id(9, 0), Some(3)), (id(9, 1), None)];
     for (at, read) in table {
         assert_eq!(remaining.entries_read_up_to(at), read, "{at}");
     }
-    assert_eq!(Remaining::default().entries_read_up_to(id(7, 0)), Some(0));
+    assert_eq!(StreamProgress::default().entries_read_up_to(id(7, 0)), Some(0));
 }
 
 proptest! {
@@ -253,6 +265,6 @@ proptest! {
             let at = at.index(body.len() - 1) + 1;
             body[at] = with;
         }
-        restores_or_fails_cleanly(&body);
+        assert_restores_or_fails(&body);
     }
 }

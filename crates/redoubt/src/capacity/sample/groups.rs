@@ -15,7 +15,7 @@ use crate::rdb::prefixes::PatternSums;
 const MAX_PATTERNS: usize = 10_000;
 const OTHER_PATTERNS: &str = "(others)";
 /// Maximum length of the list of big keys, and of the list of hot keys.
-const MAX_RANKED: usize = 100;
+const MAX_RANKED_KEYS: usize = 100;
 /// Default maximum number of elements of a listpack, by type.
 const LISTPACK_LIMITS: [(&str, u64); 3] = [("hash", 512), ("zset", 128), ("set", 128)];
 
@@ -34,9 +34,9 @@ pub(super) struct SampledKey<'a> {
     /// Result of OBJECT FREQ; `None` unless an LFU policy is used.
     pub(super) frequency: Option<u64>,
     /// Length of a string value in bytes; `None` for other types.
-    pub(super) length: Option<u64>,
+    pub(super) string_bytes: Option<u64>,
     /// Length in bytes of one sampled field name of a hash; `None` for other types.
-    pub(super) field: Option<u64>,
+    pub(super) field_name_bytes: Option<u64>,
 }
 
 /// Statistics of the keys of one pattern.
@@ -78,8 +78,8 @@ impl PatternGroup {
             string_bytes: self.string_bytes,
             strings: self.strings,
             fields: self.fields,
-            fields_seen: self.fields_seen,
-            field_bytes_seen: self.field_bytes_seen,
+            sampled_fields: self.fields_seen,
+            sampled_field_bytes: self.field_bytes_seen,
             expiring: self.expiring,
         })
     }
@@ -106,51 +106,51 @@ pub(super) struct KeyGroups {
     pub(super) separator: String,
 }
 
-fn insert_ranked(list: &mut Vec<RankedKey>, rank: u64, seen: &SampledKey<'_>) {
-    if list.len() == MAX_RANKED && list.last().is_some_and(|least| least.by >= rank) {
+fn insert_ranked(list: &mut Vec<RankedKey>, rank: u64, sampled: &SampledKey<'_>) {
+    if list.len() == MAX_RANKED_KEYS && list.last().is_some_and(|least| least.by >= rank) {
         return;
     }
-    let ranked = RankedKey { by: rank, key: escape_key(seen.key), kind: seen.kind.to_owned() };
+    let ranked = RankedKey { by: rank, key: escape_key(sampled.key), kind: sampled.kind.to_owned() };
     let at = list.partition_point(|other| other.by >= rank);
     list.insert(at, ranked);
-    list.truncate(MAX_RANKED);
+    list.truncate(MAX_RANKED_KEYS);
 }
 
 impl KeyGroups {
-    pub(super) fn add_key(&mut self, separator: &[u8], seen: &SampledKey<'_>) {
-        let mut pattern = escape_key(&PatternSums::new(separator).pattern_of_key(seen.key));
+    pub(super) fn add_key(&mut self, separator: &[u8], sampled: &SampledKey<'_>) {
+        let mut pattern = escape_key(&PatternSums::new(separator).pattern_of_key(sampled.key));
         if self.groups.len() >= MAX_PATTERNS && !self.groups.contains_key(&pattern) {
             pattern = OTHER_PATTERNS.to_owned();
         }
         let group = self.groups.entry(pattern).or_default();
         group.keys += 1;
-        group.bytes += seen.bytes;
-        group.largest = group.largest.max(seen.bytes);
-        group.elements += seen.elements;
-        group.key_bytes += seen.key.len() as u64;
-        if let Some(length) = seen.length {
+        group.bytes += sampled.bytes;
+        group.largest = group.largest.max(sampled.bytes);
+        group.elements += sampled.elements;
+        group.key_bytes += sampled.key.len() as u64;
+        if let Some(length) = sampled.string_bytes {
             group.strings += 1;
             group.string_bytes += length;
         }
-        if let Some(field) = seen.field {
-            group.fields += seen.elements;
+        if let Some(field) = sampled.field_name_bytes {
+            group.fields += sampled.elements;
             group.fields_seen += 1;
             group.field_bytes_seen += field;
         }
-        *group.encodings.entry(format!("{}, {}", seen.kind, seen.encoding)).or_default() += 1;
-        if let Some(ttl) = seen.ttl {
+        *group.encodings.entry(format!("{}, {}", sampled.kind, sampled.encoding)).or_default() += 1;
+        if let Some(ttl) = sampled.ttl {
             group.expiring += 1;
             group.shortest_ttl = Some(group.shortest_ttl.map_or(ttl, |least| least.min(ttl)));
             group.longest_ttl = Some(group.longest_ttl.map_or(ttl, |most| most.max(ttl)));
         }
-        let is_structure = matches!(seen.encoding, "hashtable" | "skiplist");
-        let past = |most: u64| (most + 1..most + most / 4).contains(&seen.elements);
-        if is_structure && LISTPACK_LIMITS.iter().any(|(kind, most)| *kind == seen.kind && past(*most)) {
+        let is_structure = matches!(sampled.encoding, "hashtable" | "skiplist");
+        let past = |most: u64| (most + 1..most + most / 4).contains(&sampled.elements);
+        if is_structure && LISTPACK_LIMITS.iter().any(|(kind, most)| *kind == sampled.kind && past(*most)) {
             group.just_past += 1;
         }
-        insert_ranked(&mut self.big, seen.bytes, seen);
-        if let Some(frequency) = seen.frequency {
-            insert_ranked(&mut self.hot, frequency, seen);
+        insert_ranked(&mut self.big, sampled.bytes, sampled);
+        if let Some(frequency) = sampled.frequency {
+            insert_ranked(&mut self.hot, frequency, sampled);
         }
     }
 
@@ -269,8 +269,8 @@ mod tests {
                 bytes,
                 ttl,
                 frequency: None,
-                length: None,
-                field: None,
+                string_bytes: None,
+                field_name_bytes: None,
             },
         );
     }

@@ -35,24 +35,27 @@ pub(super) struct PatternStats<'a> {
     pub(super) strings: u64,
     /// Number of hash fields. The lengths of the names are known only for sampled fields.
     pub(super) fields: u64,
-    pub(super) fields_seen: u64,
-    pub(super) field_bytes_seen: u64,
+    pub(super) sampled_fields: u64,
+    pub(super) sampled_field_bytes: u64,
     pub(super) expiring: u64,
 }
 
 /// Returns the changes that are worthwhile, the largest saving first.
 pub(super) fn find_savings(stats: PatternStats<'_>) -> Vec<MemorySaving> {
-    let mut all: Vec<MemorySaving> =
-        [shorter_key_names(stats), shorter_field_names(stats), grouped_strings(stats)]
-            .into_iter()
-            .flatten()
-            .collect();
+    let mut all: Vec<MemorySaving> = [
+        estimate_shorter_key_names(stats),
+        estimate_shorter_field_names(stats),
+        estimate_grouped_strings(stats),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     all.sort_by_key(|what_if| std::cmp::Reverse(what_if.saves));
     all
 }
 
 /// Returns the savings if each fixed part of the key name had only one letter.
-fn shorter_key_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
+fn estimate_shorter_key_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
     let parts = stats.pattern.split(stats.separator).filter(|part| !part.contains('*'));
     let each: usize = parts.map(|part| part.len().saturating_sub(1)).sum();
     let saves = each as u64 * stats.keys;
@@ -61,16 +64,16 @@ fn shorter_key_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
 }
 
 /// Returns the savings if each field name had only two letters.
-fn shorter_field_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
-    let seen = stats.fields_seen.max(1);
-    let each = (stats.field_bytes_seen / seen).saturating_sub(2);
+fn estimate_shorter_field_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
+    let seen = stats.sampled_fields.max(1);
+    let each = (stats.sampled_field_bytes / seen).saturating_sub(2);
     let saves = each * stats.fields;
-    let change = format!("shorten field names from {} to 2 bytes", stats.field_bytes_seen / seen);
+    let change = format!("shorten field names from {} to 2 bytes", stats.sampled_field_bytes / seen);
     (saves > 0).then_some(MemorySaving { change, saves })
 }
 
 /// Returns the savings if small strings without a time to live were grouped into hashes.
-fn grouped_strings(stats: PatternStats<'_>) -> Option<MemorySaving> {
+fn estimate_grouped_strings(stats: PatternStats<'_>) -> Option<MemorySaving> {
     let strings = stats.strings;
     let value_bytes = stats.string_bytes / strings.max(1);
     if strings != stats.keys
@@ -89,9 +92,9 @@ fn grouped_strings(stats: PatternStats<'_>) -> Option<MemorySaving> {
         key_bytes,
         field_bytes: 0,
         value_bytes,
-        longest_bytes: None,
+        longest_value_bytes: None,
         expires: false,
-        integers: false,
+        values_are_integers: false,
     };
     let hashes = strings.div_ceil(STRINGS_PER_HASH);
     let hash = KeyGroup {
@@ -116,7 +119,7 @@ fn grouped_strings(stats: PatternStats<'_>) -> Option<MemorySaving> {
 mod tests {
     use super::*;
 
-    const NO_STATS: PatternStats<'_> = PatternStats {
+    const EMPTY_STATS: PatternStats<'_> = PatternStats {
         pattern: "session:*",
         separator: ":",
         keys: 1000,
@@ -124,20 +127,21 @@ mod tests {
         string_bytes: 0,
         strings: 0,
         fields: 0,
-        fields_seen: 0,
-        field_bytes_seen: 0,
+        sampled_fields: 0,
+        sampled_field_bytes: 0,
         expiring: 0,
     };
 
     #[test]
     fn shorter_key_names_save_memory() {
-        assert_eq!(find_savings(NO_STATS)[0].saves, 6000);
-        assert!(find_savings(PatternStats { pattern: "s:*", ..NO_STATS }).is_empty());
+        assert_eq!(find_savings(EMPTY_STATS)[0].saves, 6000);
+        assert!(find_savings(PatternStats { pattern: "s:*", ..EMPTY_STATS }).is_empty());
     }
 
     #[test]
     fn shorter_field_names_save_memory() {
-        let hashes = PatternStats { fields: 11_000, fields_seen: 100, field_bytes_seen: 1200, ..NO_STATS };
+        let hashes =
+            PatternStats { fields: 11_000, sampled_fields: 100, sampled_field_bytes: 1200, ..EMPTY_STATS };
         assert_eq!(find_savings(hashes)[0].saves, 110_000);
     }
 
@@ -148,7 +152,7 @@ mod tests {
             strings: 100_000,
             keys: 100_000,
             key_bytes: 1_600_000,
-            ..NO_STATS
+            ..EMPTY_STATS
         };
         let small = PatternStats { string_bytes: 1_000_000, ..strings };
         assert!(find_savings(small)[0].saves > 500_000, "{:?}", find_savings(small));

@@ -173,8 +173,8 @@ fn add_keys(
                 bytes,
                 ttl: number(answers.get(index * 3 + 2)),
                 frequency: if has_frequencies { number(more.get(index * each + 3)) } else { None },
-                length: number(more.get(index * each + 1)).filter(|_| kind == "string"),
-                field: if let Some(Value::BulkString(name)) = more.get(index * each + 2) {
+                string_bytes: number(more.get(index * each + 1)).filter(|_| kind == "string"),
+                field_name_bytes: if let Some(Value::BulkString(name)) = more.get(index * each + 2) {
                     Some(name.len() as u64)
                 } else {
                     None

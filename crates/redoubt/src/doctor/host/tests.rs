@@ -24,12 +24,12 @@ fn healthy_host() -> HostFacts {
 }
 
 fn test_requirements() -> HostRequirements {
-    HostRequirements { backlog: 511, clients: 10_000, max_memory: Some(8 * GB), persists_data: true }
+    HostRequirements { backlog: 511, max_clients: 10_000, max_memory: Some(8 * GB), persists_data: true }
 }
 
 /// Returns the severity and subject of each finding that is not fine.
-fn list_problems(facts: &HostFacts, expected: &HostRequirements) -> Vec<(Severity, String)> {
-    let findings = check_host(facts, expected);
+fn list_problems(facts: &HostFacts, requirements: &HostRequirements) -> Vec<(Severity, String)> {
+    let findings = check_host(facts, requirements);
     let bad = findings.iter().filter(|finding| finding.verdict != Severity::Fine);
     bad.map(|finding| {
         assert!(finding.fix.is_some(), "{finding:?}: a finding needs a fix");
@@ -47,8 +47,8 @@ fn healthy_machine_passes_all_checks() {
 #[test]
 fn each_host_problem_is_reported_alone() {
     use Severity::{Fault, Warning};
-    type Change = fn(&mut HostFacts, &mut HostRequirements);
-    let table: &[(Change, Severity, &str)] = &[
+    type HostChange = fn(&mut HostFacts, &mut HostRequirements);
+    let table: &[(HostChange, Severity, &str)] = &[
         (|facts, _| facts.overcommit = Some(2), Warning, "overcommit"),
         (|facts, _| facts.huge_pages = Some("always".to_owned()), Warning, "huge pages"),
         (|facts, _| facts.max_backlog = Some(128), Warning, "backlog"),

@@ -115,7 +115,7 @@ pub(super) fn parse_cluster_nodes(text: &str) -> ClusterView {
             id: (*id).to_owned(),
             address: address.to_owned(),
             bus_port: bus_port.parse().unwrap_or(0),
-            master: Some((*master).to_owned()).filter(|master| master != "-"),
+            master_id: Some((*master).to_owned()).filter(|master| master != "-"),
             has_failed: has("fail"),
             is_linked: *link == "connected",
             slot_count: slots.iter().map(|range| count_slots(range)).sum(),

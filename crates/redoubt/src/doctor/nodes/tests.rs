@@ -46,9 +46,9 @@ fn list_problems(nodes: &[ServerFacts]) -> Vec<(Severity, String)> {
 fn cluster_nodes_lines_are_parsed() {
     let place = parse_cluster_nodes(CLUSTER_NODES_REPLY);
     assert_eq!((place.id.as_str(), place.peers.len()), ("a", 6));
-    assert_eq!(place.peers.iter().map(|peer| peer.slot_count).sum::<usize>(), SLOTS);
+    assert_eq!(place.peers.iter().map(|peer| peer.slot_count).sum::<usize>(), SLOT_COUNT);
     assert_eq!(place.peers[1].address, "10.0.0.2:7000");
-    assert_eq!((place.peers[1].bus_port, place.peers[3].master.as_deref()), (17000, Some("a")));
+    assert_eq!((place.peers[1].bus_port, place.peers[3].master_id.as_deref()), (17000, Some("a")));
 }
 
 #[test]
@@ -58,12 +58,12 @@ fn healthy_cluster_passes_all_checks() {
     assert_eq!(last.text, "3 masters serve all slots, each with a replica");
 }
 
-type Change = fn(&mut Vec<ServerFacts>);
+type NodesChange = fn(&mut Vec<ServerFacts>);
 
 #[test]
 fn each_cluster_problem_is_reported_alone() {
     use Severity::{Fault, Warning};
-    let table: &[(Change, Severity, &str)] = &[
+    let table: &[(NodesChange, Severity, &str)] = &[
         (
             |all| all[1].connect_error = Some("refused".to_owned()),
             Fault,
@@ -108,7 +108,7 @@ fn each_cluster_problem_is_reported_alone() {
             "10.0.0.1:7000: 950 bytes of maxmemory (1000 bytes) in use, and the policy is noeviction",
         ),
         (
-            |all| change_all_views(all, |place| place.peers[3].master = Some("b".to_owned())),
+            |all| change_all_views(all, |place| place.peers[3].master_id = Some("b".to_owned())),
             Warning,
             "cluster: 10.0.0.1:7000 has no replica: if it fails, its slots are unavailable",
         ),
@@ -124,7 +124,7 @@ fn each_cluster_problem_is_reported_alone() {
 }
 
 /// Returns the problems that are found after a change to a healthy cluster.
-fn problems_after(change: Change) -> Vec<(Severity, String)> {
+fn problems_after(change: NodesChange) -> Vec<(Severity, String)> {
     let mut nodes = healthy_nodes();
     change(&mut nodes);
     list_problems(&nodes)

@@ -78,9 +78,9 @@ pub(super) fn parse_master(reply: &BTreeMap<String, String>) -> MasterView {
         name: field_text(reply, "name").to_owned(),
         address: format_address(reply),
         flags: field_text(reply, "flags").split(',').map(str::to_owned).collect(),
-        check_quorum: number("quorum"),
-        sentinels: number("num-other-sentinels") + 1,
-        replicas: number("num-slaves"),
+        required_quorum: number("quorum"),
+        sentinel_count: number("num-other-sentinels") + 1,
+        replica_count: number("num-slaves"),
         quorum_error: None,
     }
 }

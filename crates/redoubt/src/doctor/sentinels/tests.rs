@@ -47,10 +47,10 @@ fn healthy_sentinels_pass_all_checks() {
     );
 }
 
-type Change = fn(&mut Vec<SentinelFacts>);
+type SentinelsChange = fn(&mut Vec<SentinelFacts>);
 
 /// Asserts that each change alone causes exactly this finding.
-fn assert_findings(table: &[(Change, Severity, &str)]) {
+fn assert_findings(table: &[(SentinelsChange, Severity, &str)]) {
     for (change, verdict, text) in table {
         let mut sentinels = healthy_sentinels();
         change(&mut sentinels);
@@ -96,7 +96,7 @@ fn each_master_problem_is_reported_alone() {
             "master shop: sentinels disagree about its address: 10.0.0.1:6379, 10.0.0.2:6379",
         ),
         (
-            |all| all[2].masters[0].check_quorum = 1,
+            |all| all[2].masters[0].required_quorum = 1,
             Warning,
             "master shop: sentinels have different quorums: 1, 2",
         ),
@@ -113,18 +113,18 @@ fn each_master_problem_is_reported_alone() {
         (
             |all| {
                 all.pop();
-                all.iter_mut().for_each(|sentinel| sentinel.masters[0].sentinels = 2);
+                all.iter_mut().for_each(|sentinel| sentinel.masters[0].sentinel_count = 2);
             },
             Warning,
             "master shop: 2 sentinels monitor it: if one fails, the others have no majority and cannot elect a leader",
         ),
         (
-            |all| all.iter_mut().for_each(|sentinel| sentinel.masters[0].check_quorum = 3),
+            |all| all.iter_mut().for_each(|sentinel| sentinel.masters[0].required_quorum = 3),
             Warning,
             "master shop: all 3 sentinels must agree that it is down: if one fails, no failover happens",
         ),
         (
-            |all| all.iter_mut().for_each(|sentinel| sentinel.masters[0].replicas = 0),
+            |all| all.iter_mut().for_each(|sentinel| sentinel.masters[0].replica_count = 0),
             Warning,
             "master shop: it has no replica: if it fails, nothing can replace it",
         ),

@@ -57,21 +57,21 @@ struct Parser<'a> {
     start: usize,
     depth: usize,
     settings: &'a JsonOptions,
-    pace: StepCounter<'a>,
+    step_counter: StepCounter<'a>,
 }
 
 pub(super) fn decode(
     lua: &Lua,
     text: &[u8],
     settings: &JsonOptions,
-    pace: StepCounter<'_>,
+    step_counter: StepCounter<'_>,
 ) -> LibraryResult<Value> {
     if text.len() >= 2 && (text[0] == 0 || text[1] == 0) {
         return Err("JSON parser does not support UTF-16 or UTF-32".into());
     }
-    let mut parser = Parser { text, position: 0, start: 0, depth: 0, settings, pace };
+    let mut parser = Parser { text, position: 0, start: 0, depth: 0, settings, step_counter };
     let first = parser.next_token();
-    let value = parser.value(lua, first)?;
+    let value = parser.decode_value(lua, first)?;
     match parser.next_token() {
         Token::End => Ok(value.into_lua(lua)?),
         other => Err(parser.unexpected("the end", &other)),
@@ -129,7 +129,7 @@ impl<'a> Parser<'a> {
         let signed = rest.first().copied().filter(|byte| matches!(byte, b'-' | b'+'));
         let sign = usize::from(signed.is_some());
         let digits = &rest[sign..];
-        if !self.settings.decode_invalid && (signed == Some(b'+') || !is_strict(digits)) {
+        if !self.settings.decode_invalid && (signed == Some(b'+') || !is_strict_number(digits)) {
             return Token::Invalid("invalid number");
         }
         let magnitude = if digits.len() > 2 && digits[..2].eq_ignore_ascii_case(b"0x") {
@@ -175,7 +175,7 @@ impl<'a> Parser<'a> {
                     self.start = self.position;
                     return Token::Invalid("unexpected end of string");
                 }
-                b'\\' => match self.escape(&mut out) {
+                b'\\' => match self.parse_escape(&mut out) {
                     Ok(()) => {}
                     Err(what) => {
                         self.start = self.position;
@@ -193,7 +193,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses an escape sequence. If it is invalid, `place` stays at the backslash.
-    fn escape(&mut self, out: &mut Vec<u8>) -> Result<(), &'static str> {
+    fn parse_escape(&mut self, out: &mut Vec<u8>) -> Result<(), &'static str> {
         let rest = &self.text[self.position + 1..];
         let plain = match rest.first() {
             Some(b'"') => b'"',
@@ -205,7 +205,7 @@ impl<'a> Parser<'a> {
             Some(b'r') => b'\r',
             Some(b't') => b'\t',
             Some(b'u') => {
-                let (code, len) = code_point(rest).ok_or("invalid unicode escape code")?;
+                let (code, len) = decode_code_point(rest).ok_or("invalid unicode escape code")?;
                 out.extend_from_slice(code.encode_utf8(&mut [0; 4]).as_bytes());
                 self.position += 1 + len;
                 return Ok(());
@@ -217,15 +217,15 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn value(&mut self, lua: &Lua, token: Token<'a>) -> LibraryResult<DecodedValue<'a>> {
-        self.pace.step(0, 0)?;
+    fn decode_value(&mut self, lua: &Lua, token: Token<'a>) -> LibraryResult<DecodedValue<'a>> {
+        self.step_counter.step(0, 0)?;
         Ok(Either::Right(Either::Right(match token {
             Token::Text(text) => return text_value(lua, text),
             Token::Number(number) => Value::Number(number),
             Token::Boolean(value) => Value::Boolean(value),
             Token::Null => Value::NULL,
-            Token::ObjectBegin => self.object(lua)?,
-            Token::ArrayBegin => self.array(lua)?,
+            Token::ObjectBegin => self.decode_object(lua)?,
+            Token::ArrayBegin => self.decode_array(lua)?,
             other => return Err(self.unexpected("value", &other)),
         })))
     }
@@ -240,7 +240,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn object(&mut self, lua: &Lua) -> LibraryResult<Value> {
+    fn decode_object(&mut self, lua: &Lua) -> LibraryResult<Value> {
         self.enter_nesting()?;
         let table = lua.create_table()?;
         let mut token = self.next_token();
@@ -254,7 +254,7 @@ impl<'a> Parser<'a> {
                     other => return Err(self.unexpected("colon", &other)),
                 }
                 let token_of_value = self.next_token();
-                let value = self.value(lua, token_of_value)?;
+                let value = self.decode_value(lua, token_of_value)?;
                 table.raw_set(text_value(lua, key)?, value)?;
                 match self.next_token() {
                     Token::ObjectEnd => break,
@@ -267,13 +267,13 @@ impl<'a> Parser<'a> {
         Ok(Value::Table(table))
     }
 
-    fn array(&mut self, lua: &Lua) -> LibraryResult<Value> {
+    fn decode_array(&mut self, lua: &Lua) -> LibraryResult<Value> {
         self.enter_nesting()?;
         let table = lua.create_table()?;
         let mut token = self.next_token();
         if !matches!(token, Token::ArrayEnd) {
             for index in 1.. {
-                let value = self.value(lua, token)?;
+                let value = self.decode_value(lua, token)?;
                 table.raw_seti(index, value)?;
                 match self.next_token() {
                     Token::ArrayEnd => break,
@@ -302,7 +302,7 @@ fn text_value<'a>(lua: &Lua, text: Cow<'a, [u8]>) -> LibraryResult<DecodedValue<
 }
 
 /// Whether `digits` is a number in strict JSON syntax.
-fn is_strict(digits: &[u8]) -> bool {
+fn is_strict_number(digits: &[u8]) -> bool {
     match digits {
         [b'0', next, ..] => !matches!(next, b'0'..=b'9' | b'x' | b'X'),
         [first, ..] => first.is_ascii_digit(),
@@ -344,7 +344,7 @@ fn parse_decimal(digits: &[u8]) -> (usize, f64) {
 
 /// Decodes `u` and four hex digits, or two such escapes that form a surrogate pair. Returns the character and the
 /// number of bytes read.
-fn code_point(rest: &[u8]) -> Option<(char, usize)> {
+fn decode_code_point(rest: &[u8]) -> Option<(char, usize)> {
     let unit = |at: usize| {
         let digits = rest.get(at..at + 4)?;
         digits.iter().all(u8::is_ascii_hexdigit).then_some(())?;

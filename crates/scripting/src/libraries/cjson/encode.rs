@@ -16,20 +16,24 @@ const INITIAL_CAPACITY: usize = 256;
 /// Integers below this limit are printed in full, since they have no more digits than the default precision.
 const MAX_PLAIN_INTEGER: f64 = 1e14;
 
-pub(super) fn encode(value: &Value, settings: &JsonOptions, pace: StepCounter<'_>) -> LibraryResult<Vec<u8>> {
-    let mut encoder = Encoder { out: Vec::with_capacity(INITIAL_CAPACITY), settings, pace };
+pub(super) fn encode(
+    value: &Value,
+    settings: &JsonOptions,
+    step_counter: StepCounter<'_>,
+) -> LibraryResult<Vec<u8>> {
+    let mut encoder = Encoder { out: Vec::with_capacity(INITIAL_CAPACITY), settings, step_counter };
     encoder.write(value, 0)?;
     Ok(encoder.out)
 }
 
-fn unsupported_value(value: &Value, why: &str) -> LibraryError {
-    format!("Cannot serialise {}: {why}", type_name(value)).into()
+fn unsupported_value_error(value: &Value, reason: &str) -> LibraryError {
+    format!("Cannot serialise {}: {reason}", type_name(value)).into()
 }
 
 struct Encoder<'a> {
     out: Vec<u8>,
     settings: &'a JsonOptions,
-    pace: StepCounter<'a>,
+    step_counter: StepCounter<'a>,
 }
 
 impl Encoder<'_> {
@@ -42,15 +46,17 @@ impl Encoder<'_> {
             Value::Number(number) => self.write_number(value, *number)?,
             Value::String(text) => self.write_text(&text.as_bytes())?,
             Value::Table(table) => self.write_table(table, depth + 1)?,
-            other => return Err(unsupported_value(other, "type not supported")),
+            other => return Err(unsupported_value_error(other, "type not supported")),
         }
-        self.pace.step(0, self.out.len())
+        self.step_counter.step(0, self.out.len())
     }
 
     fn write_number(&mut self, value: &Value, number: f64) -> LibraryResult<()> {
         if !number.is_finite() {
             match self.settings.encode_invalid {
-                InvalidNumbers::Reject => return Err(unsupported_value(value, "must not be NaN or Inf")),
+                InvalidNumbers::Reject => {
+                    return Err(unsupported_value_error(value, "must not be NaN or Inf"));
+                }
                 InvalidNumbers::Null => {
                     self.out.extend_from_slice(b"null");
                     return Ok(());
@@ -81,11 +87,11 @@ impl Encoder<'_> {
             self.out.extend_from_slice(&rest[..place]);
             self.write_escaped(rest[place]);
             rest = &rest[place + 1..];
-            self.pace.step(place, self.out.len())?;
+            self.step_counter.step(place, self.out.len())?;
         }
         self.out.extend_from_slice(rest);
         self.out.push(b'"');
-        self.pace.step(rest.len(), self.out.len())
+        self.step_counter.step(rest.len(), self.out.len())
     }
 
     fn write_escaped(&mut self, byte: u8) {
@@ -113,7 +119,7 @@ impl Encoder<'_> {
             };
             last = f64::max(last, key);
             items += 1;
-            self.pace.step(0, 0)?;
+            self.step_counter.step(0, 0)?;
             Ok(key.fract() == 0.0 && key >= 1.0)
         })?;
         if !is_array {
@@ -121,7 +127,7 @@ impl Encoder<'_> {
         }
         let (ratio, safe) = (self.settings.sparse_ratio, self.settings.sparse_min_index);
         if ratio > 0 && last > items as f64 * ratio as f64 && last > safe as f64 {
-            if !self.settings.sparse_converted {
+            if !self.settings.converts_sparse {
                 return Err("Cannot serialise table: excessively sparse array".into());
             }
             return Ok(None);
@@ -153,14 +159,14 @@ impl Encoder<'_> {
 
     /// Writes a table as an object. With `only_text_keys`, the table is written only if its first key is a string.
     /// Returns whether the table was written.
-    fn write_object(&mut self, table: &Table, depth: usize, if_text: bool) -> LibraryResult<bool> {
+    fn write_object(&mut self, table: &Table, depth: usize, only_text_keys: bool) -> LibraryResult<bool> {
         let start = self.out.len();
         self.out.push(b'{');
         let mut number = 0;
         let is_written = visit_entries(table, depth, |key: Value, value: Value| {
             if number > 0 {
                 self.out.push(b',');
-            } else if if_text && !matches!(key, Value::String(_)) {
+            } else if only_text_keys && !matches!(key, Value::String(_)) {
                 return Ok(false);
             }
             number += 1;
@@ -182,7 +188,7 @@ impl Encoder<'_> {
                 self.write(key, depth)?;
                 self.out.push(b'"');
             }
-            other => return Err(unsupported_value(other, "table key must be a number or string")),
+            other => return Err(unsupported_value_error(other, "table key must be a number or string")),
         }
         self.out.push(b':');
         self.write(value, depth)

@@ -48,11 +48,13 @@ impl ClusterWorld {
     }
 
     /// Returns whether two hosts can communicate and know each other as members.
-    fn can_exchange_claims(&self, one: usize, other: usize) -> bool {
+    fn can_exchange_claims(&self, first_host: usize, second_host: usize) -> bool {
         let knows = |one: usize, other: usize| {
             let node = self.gossip(one).node(self.gossip(other).id());
             node.is_some_and(|node| node.handshake.is_none())
         };
-        !self.simulation.contact_duration(one, other).is_zero() && knows(one, other) && knows(other, one)
+        !self.simulation.contact_duration(first_host, second_host).is_zero()
+            && knows(first_host, second_host)
+            && knows(second_host, first_host)
     }
 }

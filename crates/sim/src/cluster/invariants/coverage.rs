@@ -9,7 +9,7 @@ use crate::cluster::{ClusterHost, ClusterWorld};
 pub(in crate::cluster) fn disagreement(world: &ClusterWorld) -> Option<String> {
     let ClusterWorld { hosts, sample_slots, .. } = world;
     for &slot in sample_slots {
-        let takers = (0..hosts.len()).filter(|host| world.takes_writes(*host, slot)).count();
+        let takers = (0..hosts.len()).filter(|host| world.accepts_writes(*host, slot)).count();
         if takers != 1 {
             return Some(format!("{takers} nodes take writes for slot {slot}"));
         }
@@ -27,13 +27,13 @@ pub(in crate::cluster) fn disagreement(world: &ClusterWorld) -> Option<String> {
                 known.len()
             ));
         }
-        if !view.published {
+        if !view.is_role_published {
             return Some(format!("host {number} is a master and has not said so"));
         }
-        if view.doubtful_nodes > 0 || view.is_moving_slots {
+        if view.doubtful_node_count > 0 || view.is_moving_slots {
             return Some(format!(
                 "host {number} has doubts about {} nodes or moves slots",
-                view.doubtful_nodes
+                view.doubtful_node_count
             ));
         }
         if !host.gossip.as_ref()?.myself().is_master() && !world.simulation.data.stores[number].is_in_sync() {
@@ -57,10 +57,10 @@ struct ClusterView {
     /// The known nodes: for a master its epoch, for a replica its master.
     nodes: Vec<(NodeId, Result<Epoch, Option<NodeId>>)>,
     owners: Vec<Option<NodeId>>,
-    doubtful_nodes: usize,
+    doubtful_node_count: usize,
     is_moving_slots: bool,
     /// Whether the node has published its current role.
-    published: bool,
+    is_role_published: bool,
 }
 
 fn cluster_view(host: &ClusterHost, sample_slots: &[Slot]) -> Option<ClusterView> {
@@ -72,8 +72,11 @@ fn cluster_view(host: &ClusterHost, sample_slots: &[Slot]) -> Option<ClusterView
     Some(ClusterView {
         nodes: gossip.nodes().map(standing).collect(),
         owners: sample_slots.iter().map(|slot| gossip.slot_owner(*slot)).collect(),
-        doubtful_nodes: gossip.nodes().filter(|node| !node.is_healthy() || node.handshake.is_some()).count(),
-        published: topology.my_member().role == Role::Master || !gossip.myself().is_master(),
+        doubtful_node_count: gossip
+            .nodes()
+            .filter(|node| !node.is_healthy() || node.handshake.is_some())
+            .count(),
+        is_role_published: topology.my_member().role == Role::Master || !gossip.myself().is_master(),
         is_moving_slots: !topology.migrating().is_empty() || !topology.importing().is_empty(),
     })
 }

@@ -7,30 +7,32 @@ use super::ClusterObservation;
 use crate::invariant::{Invariant, NonDecreasing};
 
 #[derive(Debug, Default)]
-pub(super) struct Epochs {
-    claimed: NonDecreasing<NodeId, Epoch>,
-    current: NonDecreasing<NodeId, Epoch>,
+pub(super) struct EpochsInvariant {
+    claimed_epochs: NonDecreasing<NodeId, Epoch>,
+    current_epochs: NonDecreasing<NodeId, Epoch>,
 }
 
-impl Invariant<ClusterObservation<'_>> for Epochs {
-    fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
-        match seen {
-            ClusterObservation::Published { topology } => {
-                self.current.check_next(&topology.my_member().id, topology.current_epoch, "current epoch")
-            }
+impl Invariant<ClusterObservation<'_>> for EpochsInvariant {
+    fn check(&mut self, observation: &ClusterObservation<'_>) -> Result<(), String> {
+        match observation {
+            ClusterObservation::TopologyPublished { topology } => self.current_epochs.check_next(
+                &topology.my_member().id,
+                topology.current_epoch,
+                "current epoch",
+            ),
             ClusterObservation::EpochClaimed { id, epoch } => {
-                self.claimed.check_next(id, *epoch, "claim's epoch")
+                self.claimed_epochs.check_next(id, *epoch, "claim's epoch")
             }
-            ClusterObservation::LostWrites { id } => {
-                self.current.remove(id);
+            ClusterObservation::WritesLost { id } => {
+                self.current_epochs.remove(id);
                 Ok(())
             }
             // A node that was reset has no slots, so it claims no epoch.
-            ClusterObservation::Reset { id } => {
-                self.claimed.remove(id);
+            ClusterObservation::NodeReset { id } => {
+                self.claimed_epochs.remove(id);
                 Ok(())
             }
-            ClusterObservation::Voted { .. } | ClusterObservation::ElectionWon { .. } => Ok(()),
+            ClusterObservation::VoteSent { .. } | ClusterObservation::ElectionWon { .. } => Ok(()),
         }
     }
 }

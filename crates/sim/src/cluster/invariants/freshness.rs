@@ -26,14 +26,14 @@ impl ClusterWorld {
                 ClusterAction::Log(ClusterEvent::Election(
                     ElectionEvent::Scheduled { rank, .. } | ElectionEvent::RankChanged { rank, .. },
                 )) => {
-                    self.hosts[host].rank = Some(*rank);
+                    self.hosts[host].election_rank = Some(*rank);
                 }
                 ClusterAction::Send { packet, .. } if matches!(packet.body, MessageBody::AuthRequest) => {
                     // The current state may no longer show the failed master: the actions may come from several steps,
                     // and a later step may have promoted this node.
                     self.hosts[host].failed_master = packet.header.replica_of;
-                    let rank = self.hosts[host].rank.take();
-                    let by_operator = packet.header.message_flags.has(MessageFlags::FORCE_ACK);
+                    let rank = self.hosts[host].election_rank.take();
+                    let by_operator = packet.header.message_flags.contains(MessageFlags::FORCE_ACK);
                     if let Some(rank) = rank.filter(|_| !by_operator) {
                         self.check_rank(host, rank);
                     }
@@ -58,7 +58,7 @@ impl ClusterWorld {
                         winner,
                         epoch: *epoch,
                         voters,
-                        by_majority: agreed,
+                        has_only_elected_voters: agreed,
                     });
                 }
                 _ => {}
@@ -85,12 +85,13 @@ impl ClusterWorld {
             // that arrives at this moment may have arrived after the decision.
             let now = self.simulation.now;
             let of_master = received_headers.filter(|received_headers| {
-                received_headers.header.replica_of == master && received_headers.at < now
+                received_headers.header.replica_of == master && received_headers.arrived_at < now
             });
             ahead +=
                 u32::from(of_master.is_some_and(|received_headers| received_headers.header.offset > mine));
-            let silent = received_headers
-                .is_none_or(|received_headers| self.simulation.now.since(received_headers.at) > MAX_SILENCE);
+            let silent = received_headers.is_none_or(|received_headers| {
+                self.simulation.now.since(received_headers.arrived_at) > MAX_SILENCE
+            });
             let there = (0..self.hosts.len()).find(|other| {
                 self.hosts[*other].gossip.as_ref().is_some_and(|gossip| gossip.id() == node.id)
             });

@@ -9,15 +9,15 @@ use super::ClusterObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
-pub(super) struct Majority {
+pub(super) struct MajorityInvariant {
     /// The voters of each candidate in each epoch.
     votes: BTreeMap<(NodeId, Epoch), BTreeSet<NodeId>>,
 }
 
-impl Invariant<ClusterObservation<'_>> for Majority {
-    fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
-        match seen {
-            ClusterObservation::Voted { voter, epoch, candidate } => {
+impl Invariant<ClusterObservation<'_>> for MajorityInvariant {
+    fn check(&mut self, observation: &ClusterObservation<'_>) -> Result<(), String> {
+        match observation {
+            ClusterObservation::VoteSent { voter, epoch, candidate } => {
                 self.votes.entry((*candidate, *epoch)).or_default().insert(*voter);
                 Ok(())
             }

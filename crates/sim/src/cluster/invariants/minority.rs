@@ -17,16 +17,15 @@ impl ClusterWorld {
         if looked_at.publishing.is_some() {
             return;
         }
-        if !self.sample_slots.iter().any(|&slot| self.takes_writes(host, slot)) {
+        if !self.sample_slots.iter().any(|&slot| self.accepts_writes(host, slot)) {
             return;
         }
         let gossip = self.gossip(host);
         let recent = |id| {
             id == gossip.id()
-                || looked_at
-                    .received_headers
-                    .get(&id)
-                    .is_some_and(|received_headers| now.since(received_headers.at) < MAX_ISOLATED_WRITE_TIME)
+                || looked_at.received_headers.get(&id).is_some_and(|received_headers| {
+                    now.since(received_headers.arrived_at) < MAX_ISOLATED_WRITE_TIME
+                })
         };
         let (mut all, mut received_headers) = (0, 0);
         for id in voters(gossip) {

@@ -14,21 +14,21 @@ use crate::invariant::{Invariant, SetOnce};
 const CHECKED_SLOT_STEP: usize = SLOT_COUNT / 60;
 
 #[derive(Debug, Default)]
-pub(super) struct OneOwner {
-    elected: BTreeSet<(NodeId, Epoch)>,
+pub(super) struct OneOwnerInvariant {
+    elections: BTreeSet<(NodeId, Epoch)>,
     owners: SetOnce<(Slot, Epoch), NodeId>,
 }
 
-impl Invariant<ClusterObservation<'_>> for OneOwner {
-    fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
-        match seen {
-            ClusterObservation::ElectionWon { winner, epoch, by_majority: true, .. } => {
-                self.elected.insert((*winner, *epoch));
+impl Invariant<ClusterObservation<'_>> for OneOwnerInvariant {
+    fn check(&mut self, observation: &ClusterObservation<'_>) -> Result<(), String> {
+        match observation {
+            ClusterObservation::ElectionWon { winner, epoch, has_only_elected_voters: true, .. } => {
+                self.elections.insert((*winner, *epoch));
             }
-            ClusterObservation::Published { topology } => {
+            ClusterObservation::TopologyPublished { topology } => {
                 let me = topology.my_member();
                 let (id, epoch) = (me.id, me.config_epoch);
-                if me.role != Role::Master || !self.elected.contains(&(id, epoch)) {
+                if me.role != Role::Master || !self.elections.contains(&(id, epoch)) {
                     return Ok(());
                 }
                 for slot in Slot::all()

@@ -6,13 +6,15 @@ use super::ClusterObservation;
 use crate::invariant::{Invariant, SetOnce};
 
 #[derive(Debug, Default)]
-pub(super) struct OnePromotion {
+pub(super) struct OnePromotionInvariant {
     winners: SetOnce<Epoch, NodeId>,
 }
 
-impl Invariant<ClusterObservation<'_>> for OnePromotion {
-    fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
-        let ClusterObservation::ElectionWon { winner, epoch, by_majority: true, .. } = seen else {
+impl Invariant<ClusterObservation<'_>> for OnePromotionInvariant {
+    fn check(&mut self, observation: &ClusterObservation<'_>) -> Result<(), String> {
+        let ClusterObservation::ElectionWon { winner, epoch, has_only_elected_voters: true, .. } =
+            observation
+        else {
             return Ok(());
         };
         let settled = self.winners.record(*epoch, winner);

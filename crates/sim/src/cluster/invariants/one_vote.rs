@@ -8,13 +8,13 @@ use super::ClusterObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
-pub(super) struct OneVote {
+pub(super) struct OneVoteInvariant {
     votes: BTreeMap<(NodeId, Epoch), NodeId>,
 }
 
-impl Invariant<ClusterObservation<'_>> for OneVote {
-    fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
-        let ClusterObservation::Voted { voter, epoch, candidate } = seen else { return Ok(()) };
+impl Invariant<ClusterObservation<'_>> for OneVoteInvariant {
+    fn check(&mut self, observation: &ClusterObservation<'_>) -> Result<(), String> {
+        let ClusterObservation::VoteSent { voter, epoch, candidate } = observation else { return Ok(()) };
         match self.votes.insert((*voter, *epoch), *candidate) {
             Some(first) if first != *candidate => {
                 Err(format!("{voter} voted for {first} and {candidate} in epoch {epoch}"))

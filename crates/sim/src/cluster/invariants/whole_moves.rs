@@ -10,7 +10,7 @@ use crate::cluster::whole_moves::SOURCE;
 impl ClusterWorld {
     /// Checks a migration when its target claims the slots.
     pub(in crate::cluster) fn check_moved(&mut self, number: u64) {
-        let Some(one) = self.whole_moves.get(&number) else { return };
+        let Some(one) = self.atomic_migrations.get(&number) else { return };
         let [source, target] = one.hosts;
         let is_owner = self.simulation.is_incarnation(source, one.incarnations[SOURCE]) && {
             let gossip = self.gossip(source);

@@ -14,37 +14,41 @@ use crate::invariant::Invariant;
 
 /// Identifies a copy by host, incarnation and history. A cluster master identifies replicas by node id; other masters
 /// count a reconnected replica twice until they notice that its old connection is dead.
-type Copy = (usize, usize, ReplId);
+type CopyId = (usize, usize, ReplId);
 
 #[derive(Debug, Default)]
-pub(super) struct Copies {
+pub(super) struct CopiesInvariant {
     /// The highest offset that each copy has reached in memory.
-    highest_offsets: BTreeMap<Copy, ReplOffset>,
+    highest_offsets: BTreeMap<CopyId, ReplOffset>,
     /// The highest offset that each copy has reached on disk.
-    synced: BTreeMap<Copy, ReplOffset>,
+    synced_offsets: BTreeMap<CopyId, ReplOffset>,
     /// The number of restarts of each process.
-    incarnations: BTreeMap<usize, usize>,
+    restart_counts: BTreeMap<usize, usize>,
 }
 
-impl Invariant<DataObservation<'_>> for Copies {
-    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
-        let (host, position) = (seen.host, seen.store.position());
-        if matches!(seen.change, DataChange::Restarted { .. }) && seen.store.engine().topology.is_none() {
-            *self.incarnations.entry(host).or_default() += 1;
+impl Invariant<DataObservation<'_>> for CopiesInvariant {
+    fn check(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
+        let (host, position) = (observation.host, observation.store.position());
+        if matches!(observation.change, DataChange::Restarted { .. })
+            && observation.store.engine().topology.is_none()
+        {
+            *self.restart_counts.entry(host).or_default() += 1;
         }
-        let copy = (host, self.incarnations.get(&host).copied().unwrap_or_default(), position.id);
+        let copy = (host, self.restart_counts.get(&host).copied().unwrap_or_default(), position.id);
         let raise = |upto: &mut ReplOffset, offset: ReplOffset| *upto = offset.max(*upto);
-        match seen.change {
-            DataChange::Consistent | DataChange::Applied | DataChange::Restarted { .. } => {
+        match observation.change {
+            DataChange::ConsistentState | DataChange::CommandApplied | DataChange::Restarted { .. } => {
                 raise(self.highest_offsets.entry(copy).or_default(), position.offset);
             }
-            DataChange::Synced { offset: upto } => raise(self.synced.entry(copy).or_default(), upto),
-            DataChange::Copied { offset: upto, wanted, copies } => {
+            DataChange::FileSynced { offset: upto } => {
+                raise(self.synced_offsets.entry(copy).or_default(), upto);
+            }
+            DataChange::CopiesCounted { offset: upto, required: wanted, copies } => {
                 let ledger = match wanted {
                     RequiredCopies::Acknowledged { .. } => &self.highest_offsets,
-                    RequiredCopies::Synced { .. } => &self.synced,
+                    RequiredCopies::Synced { .. } => &self.synced_offsets,
                 };
-                let has_it = |((of, _, history), offset): &(&Copy, &ReplOffset)| {
+                let has_it = |((of, _, history), offset): &(&CopyId, &ReplOffset)| {
                     *of != host && *history == position.id && **offset >= upto
                 };
                 let there = ledger.iter().filter(has_it).count();
@@ -54,13 +58,13 @@ impl Invariant<DataObservation<'_>> for Copies {
                     ));
                 }
             }
-            DataChange::Acknowledged { .. }
-            | DataChange::Replaced
-            | DataChange::Dropped { .. }
+            DataChange::WriteAcknowledged { .. }
+            | DataChange::DataReplaced
+            | DataChange::KeyDropped { .. }
             | DataChange::AcknowledgedByReplica { .. }
             | DataChange::Promoted { .. }
             | DataChange::Demoted
-            | DataChange::Forgotten { .. } => {}
+            | DataChange::ReplicaForgotten { .. } => {}
         }
         Ok(())
     }

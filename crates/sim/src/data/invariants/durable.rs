@@ -8,26 +8,28 @@ use super::{DataChange, DataObservation};
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
-pub(super) struct Durable {
+pub(super) struct DurableInvariant {
     /// For each master, the offset after its last write that was acknowledged under `always`.
-    acknowledged: BTreeMap<usize, ReplOffset>,
+    acknowledged_ends: BTreeMap<usize, ReplOffset>,
 }
 
-impl Invariant<DataObservation<'_>> for Durable {
-    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
-        let host = seen.host;
-        match seen.change {
-            DataChange::Acknowledged { end, durable: true, .. } if seen.store.upstream().is_none() => {
-                let acknowledged = self.acknowledged.entry(host).or_default();
+impl Invariant<DataObservation<'_>> for DurableInvariant {
+    fn check(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
+        let host = observation.host;
+        match observation.change {
+            DataChange::WriteAcknowledged { end_offset: end, is_durable: true, .. }
+                if observation.store.upstream().is_none() =>
+            {
+                let acknowledged = self.acknowledged_ends.entry(host).or_default();
                 *acknowledged = end.max(*acknowledged);
             }
-            DataChange::Synced { offset: upto } => {
-                let acknowledged = self.acknowledged.entry(host).or_default();
+            DataChange::FileSynced { offset: upto } => {
+                let acknowledged = self.acknowledged_ends.entry(host).or_default();
                 *acknowledged = upto.max(*acknowledged);
             }
             DataChange::Restarted { keeps_data: true } => {
-                let reached = seen.store.offset();
-                let acknowledged = self.acknowledged.get(&host).copied().unwrap_or_default();
+                let reached = observation.store.offset();
+                let acknowledged = self.acknowledged_ends.get(&host).copied().unwrap_or_default();
                 if reached < acknowledged {
                     return Err(format!(
                         "host {host} has acknowledged {acknowledged}, and starts again at {reached}"
@@ -36,17 +38,17 @@ impl Invariant<DataObservation<'_>> for Durable {
             }
             DataChange::Promoted { .. }
             | DataChange::Demoted
-            | DataChange::Replaced
+            | DataChange::DataReplaced
             | DataChange::Restarted { keeps_data: false } => {
-                self.acknowledged.remove(&host);
+                self.acknowledged_ends.remove(&host);
             }
-            DataChange::Acknowledged { .. }
-            | DataChange::Copied { .. }
-            | DataChange::Consistent
-            | DataChange::Applied
-            | DataChange::Dropped { .. }
+            DataChange::WriteAcknowledged { .. }
+            | DataChange::CopiesCounted { .. }
+            | DataChange::ConsistentState
+            | DataChange::CommandApplied
+            | DataChange::KeyDropped { .. }
             | DataChange::AcknowledgedByReplica { .. }
-            | DataChange::Forgotten { .. } => {}
+            | DataChange::ReplicaForgotten { .. } => {}
         }
         Ok(())
     }

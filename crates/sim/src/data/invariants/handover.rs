@@ -13,7 +13,7 @@ use crate::simulation::Simulation;
 impl<E: Debug> Simulation<E> {
     /// Checks that a replica which its master counts as in sync has all writes of the master.
     pub(crate) fn check_handover(&mut self, master: usize, replica: usize) {
-        let wall = self.wall_of(master);
+        let wall = self.wall_clock_of(master);
         let is_held = {
             let engine = self.data.stores[master].engine();
             engine.pauses.end_expired(&engine.settings, wall);

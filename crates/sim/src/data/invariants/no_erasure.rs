@@ -11,89 +11,95 @@ use super::{DataChange, DataObservation};
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
-pub(super) struct NoErasure {
+pub(super) struct NoErasureInvariant {
     /// Masters that have acknowledged a write in their current incarnation.
-    written: BTreeSet<usize>,
+    masters_with_writes: BTreeSet<usize>,
     /// The number of restarts of each process.
-    incarnations: BTreeMap<usize, usize>,
+    restart_counts: BTreeMap<usize, usize>,
     /// For each replica, the master to which it last acknowledged data, and the incarnation of that master.
-    copies: BTreeMap<usize, (usize, usize)>,
+    copied_masters: BTreeMap<usize, (usize, usize)>,
     /// The latest replication id of each process.
     histories: BTreeMap<usize, ReplId>,
     /// Masters that restarted empty and have not been replicas since, each with the history that it lost. A snapshot of
     /// that history may still be in flight.
-    returned_empty: BTreeMap<usize, ReplId>,
+    masters_returned_empty: BTreeMap<usize, ReplId>,
     /// Replicas that an operator removed. They are exempt from the invariant.
-    forgotten: BTreeSet<usize>,
+    forgotten_replicas: BTreeSet<usize>,
 }
 
-impl Invariant<DataObservation<'_>> for NoErasure {
-    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
-        let host = seen.host;
-        match seen.change {
-            DataChange::Acknowledged { .. } => {
-                self.written.insert(host);
+impl Invariant<DataObservation<'_>> for NoErasureInvariant {
+    fn check(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
+        let host = observation.host;
+        match observation.change {
+            DataChange::WriteAcknowledged { .. } => {
+                self.masters_with_writes.insert(host);
             }
             DataChange::AcknowledgedByReplica { replica, offset }
-                if offset > ReplOffset(0) && self.written.contains(&host) =>
+                if offset > ReplOffset(0) && self.masters_with_writes.contains(&host) =>
             {
-                self.copies.insert(replica, (host, self.incarnation(host)));
+                self.copied_masters.insert(replica, (host, self.incarnation(host)));
             }
             DataChange::Restarted { .. } => {
-                *self.incarnations.entry(host).or_default() += 1;
-                self.copies.remove(&host);
-                self.written.remove(&host);
+                *self.restart_counts.entry(host).or_default() += 1;
+                self.copied_masters.remove(&host);
+                self.masters_with_writes.remove(&host);
                 let lost = self.histories.remove(&host).unwrap_or(ReplId::NONE);
-                if seen.store.offset() == ReplOffset(0) {
-                    self.returned_empty.insert(host, lost);
+                if observation.store.offset() == ReplOffset(0) {
+                    self.masters_returned_empty.insert(host, lost);
                 } else {
-                    self.returned_empty.remove(&host);
+                    self.masters_returned_empty.remove(&host);
                 }
                 return Ok(());
             }
             DataChange::Demoted => {
-                self.returned_empty.remove(&host);
+                self.masters_returned_empty.remove(&host);
             }
-            DataChange::Forgotten { master: None } => {
-                self.forgotten.insert(host);
+            DataChange::ReplicaForgotten { master: None } => {
+                self.forgotten_replicas.insert(host);
             }
-            DataChange::Forgotten { master: by } if self.copies.get(&host).map(|copy| copy.0) == by => {
-                self.copies.remove(&host);
+            DataChange::ReplicaForgotten { master: by }
+                if self.copied_masters.get(&host).map(|copy| copy.0) == by =>
+            {
+                self.copied_masters.remove(&host);
             }
             DataChange::Promoted { .. } => {
-                self.copies.remove(&host);
+                self.copied_masters.remove(&host);
             }
-            DataChange::Replaced => self.check_replaced(seen)?,
+            DataChange::DataReplaced => self.check_replaced(observation)?,
             DataChange::AcknowledgedByReplica { .. }
-            | DataChange::Consistent
-            | DataChange::Synced { .. }
-            | DataChange::Copied { .. }
-            | DataChange::Applied
-            | DataChange::Dropped { .. }
-            | DataChange::Forgotten { .. } => {}
+            | DataChange::ConsistentState
+            | DataChange::FileSynced { .. }
+            | DataChange::CopiesCounted { .. }
+            | DataChange::CommandApplied
+            | DataChange::KeyDropped { .. }
+            | DataChange::ReplicaForgotten { .. } => {}
         }
-        if !seen.store.is_loading() {
-            self.histories.insert(host, seen.store.history());
+        if !observation.store.is_loading() {
+            self.histories.insert(host, observation.store.history());
         }
         Ok(())
     }
 }
 
-impl NoErasure {
+impl NoErasureInvariant {
     /// Checks a snapshot that starts to replace the data of a replica.
-    fn check_replaced(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
-        let host = seen.host;
+    fn check_replaced(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
+        let host = observation.host;
         // The log is closed but has not restarted, so its offset still tells how much data the replica had.
-        let had_data = seen.store.offset() > ReplOffset(0);
-        let copied = self.copies.remove(&host).filter(|_| had_data && !self.forgotten.contains(&host));
+        let had_data = observation.store.offset() > ReplOffset(0);
+        let copied = self
+            .copied_masters
+            .remove(&host)
+            .filter(|_| had_data && !self.forgotten_replicas.contains(&host));
         // Data from the current incarnation of the master is not lost, because the master continues that history.
         let of_before = |(master, incarnation): (usize, usize)| {
             (incarnation < self.incarnation(master)).then_some(master)
         };
-        let master = seen.store.upstream().filter(|master| copied.and_then(of_before) == Some(*master));
+        let master =
+            observation.store.upstream().filter(|master| copied.and_then(of_before) == Some(*master));
         let emptied = |master: &usize| {
-            let lost = self.returned_empty.get(master);
-            lost.is_some_and(|lost| seen.store.loading_history() != Some(*lost))
+            let lost = self.masters_returned_empty.get(master);
+            lost.is_some_and(|lost| observation.store.loading_history() != Some(*lost))
         };
         match master.filter(emptied) {
             Some(master) => {
@@ -104,6 +110,6 @@ impl NoErasure {
     }
 
     fn incarnation(&self, host: usize) -> usize {
-        self.incarnations.get(&host).copied().unwrap_or_default()
+        self.restart_counts.get(&host).copied().unwrap_or_default()
     }
 }

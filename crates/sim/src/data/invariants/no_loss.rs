@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use slot_routing::ReplOffset;
 
 use super::{DataChange, DataObservation};
-use crate::data::Key;
+use crate::data::KeyGroup;
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
-pub(super) struct NoLoss {
+pub(super) struct NoLossInvariant {
     /// For each master, the writes that it has acknowledged since its promotion, by their end in the log.
-    acknowledged: BTreeMap<usize, BTreeMap<ReplOffset, (Key, u64)>>,
+    acknowledged_writes: BTreeMap<usize, BTreeMap<ReplOffset, (KeyGroup, u64)>>,
     /// For each replica, the acknowledged writes that have reached it.
     replicated_writes: BTreeMap<usize, ReplicatedWrites>,
 }
@@ -23,17 +23,17 @@ pub(super) struct NoLoss {
 struct ReplicatedWrites {
     master: usize,
     end_offset: ReplOffset,
-    writes: BTreeMap<Key, u64>,
+    writes: BTreeMap<KeyGroup, u64>,
 }
 
-impl NoLoss {
+impl NoLossInvariant {
     fn record_confirmed(&mut self, master: usize, replica: usize, offset: ReplOffset) {
         let reached = self.replicated_writes.entry(replica).or_default();
         if reached.master != master {
             *reached = ReplicatedWrites { master, ..ReplicatedWrites::default() };
         }
         let from = reached.end_offset;
-        if let Some(acknowledged) = self.acknowledged.get(&master).filter(|_| offset > from) {
+        if let Some(acknowledged) = self.acknowledged_writes.get(&master).filter(|_| offset > from) {
             let news =
                 acknowledged.range((std::ops::Bound::Excluded(from), std::ops::Bound::Included(offset)));
             reached.writes.extend(news.map(|(_, write)| *write));
@@ -43,20 +43,22 @@ impl NoLoss {
 
     /// Forgets the writes that a process acknowledged or received before it restarted or changed its role. Writes of
     /// this process that reached replicas remain.
-    fn forget(&mut self, host: usize) {
-        self.acknowledged.remove(&host);
+    fn forget_process(&mut self, host: usize) {
+        self.acknowledged_writes.remove(&host);
         self.replicated_writes.remove(&host);
         let of_host = self.replicated_writes.values_mut().filter(|reached| reached.master == host);
         of_host.for_each(|reached| reached.end_offset = ReplOffset(0));
     }
 }
 
-impl Invariant<DataObservation<'_>> for NoLoss {
-    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
-        let host = seen.host;
-        match seen.change {
-            DataChange::Acknowledged { key, write, end, .. } if seen.store.log.is_open() => {
-                self.acknowledged.entry(host).or_default().insert(end, (key, write));
+impl Invariant<DataObservation<'_>> for NoLossInvariant {
+    fn check(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
+        let host = observation.host;
+        match observation.change {
+            DataChange::WriteAcknowledged { key, write, end_offset: end, .. }
+                if observation.store.log.is_open() =>
+            {
+                self.acknowledged_writes.entry(host).or_default().insert(end, (key, write));
                 // A replica may have received the write before the client received the reply.
                 let has_it =
                     |reached: &&mut ReplicatedWrites| reached.master == host && reached.end_offset >= end;
@@ -67,18 +69,18 @@ impl Invariant<DataObservation<'_>> for NoLoss {
             DataChange::AcknowledgedByReplica { replica, offset } => {
                 self.record_confirmed(host, replica, offset);
             }
-            DataChange::Dropped { key } => {
+            DataChange::KeyDropped { key } => {
                 for reached in self.replicated_writes.values_mut().filter(|reached| reached.master == host) {
                     reached.writes.remove(&key);
                 }
-                if let Some(acknowledged) = self.acknowledged.get_mut(&host) {
+                if let Some(acknowledged) = self.acknowledged_writes.get_mut(&host) {
                     acknowledged.retain(|_, (of, _)| *of != key);
                 }
             }
-            DataChange::Promoted { from } => {
+            DataChange::Promoted { old_master: from } => {
                 let reached =
                     self.replicated_writes.remove(&host).filter(|reached| Some(reached.master) == from);
-                let holds = |key: Key| seen.store.data_store.last_write(key).unwrap_or(0);
+                let holds = |key: KeyGroup| observation.store.data_store.last_write(key).unwrap_or(0);
                 let lost = reached.iter().flat_map(|reached| &reached.writes);
                 if let Some((key, write)) = lost.clone().find(|(key, write)| holds(**key) < **write) {
                     let holds = holds(*key);
@@ -86,18 +88,18 @@ impl Invariant<DataObservation<'_>> for NoLoss {
                         "host {host} is promoted and holds {holds} for key {key}, and had confirmed {write}"
                     ));
                 }
-                self.forget(host);
+                self.forget_process(host);
             }
-            DataChange::Demoted | DataChange::Restarted { .. } => self.forget(host),
-            DataChange::Replaced => {
+            DataChange::Demoted | DataChange::Restarted { .. } => self.forget_process(host),
+            DataChange::DataReplaced => {
                 self.replicated_writes.remove(&host);
             }
-            DataChange::Acknowledged { .. }
-            | DataChange::Consistent
-            | DataChange::Synced { .. }
-            | DataChange::Copied { .. }
-            | DataChange::Applied
-            | DataChange::Forgotten { .. } => {}
+            DataChange::WriteAcknowledged { .. }
+            | DataChange::ConsistentState
+            | DataChange::FileSynced { .. }
+            | DataChange::CopiesCounted { .. }
+            | DataChange::CommandApplied
+            | DataChange::ReplicaForgotten { .. } => {}
         }
         Ok(())
     }

@@ -5,46 +5,47 @@
 use std::collections::BTreeMap;
 
 use super::{DataChange, DataObservation};
-use crate::data::Key;
+use crate::data::KeyGroup;
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
-pub(super) struct NoOverwrite {
+pub(super) struct NoOverwriteInvariant {
     /// The latest acknowledged write of each key on each master.
-    acknowledged: BTreeMap<usize, BTreeMap<Key, u64>>,
+    acknowledged_writes: BTreeMap<usize, BTreeMap<KeyGroup, u64>>,
 }
 
-impl Invariant<DataObservation<'_>> for NoOverwrite {
-    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
-        let host = seen.host;
-        let acknowledged = self.acknowledged.entry(host).or_default();
-        match seen.change {
-            DataChange::Acknowledged { key, write, .. } => {
+impl Invariant<DataObservation<'_>> for NoOverwriteInvariant {
+    fn check(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
+        let host = observation.host;
+        let acknowledged = self.acknowledged_writes.entry(host).or_default();
+        match observation.change {
+            DataChange::WriteAcknowledged { key, write, .. } => {
                 acknowledged.insert(key, write);
             }
-            DataChange::Dropped { key } => {
+            DataChange::KeyDropped { key } => {
                 acknowledged.remove(&key);
             }
             DataChange::Promoted { .. } | DataChange::Demoted | DataChange::Restarted { .. } => {
                 acknowledged.clear();
             }
-            DataChange::Applied | DataChange::Replaced => {
-                let is_lost = |(key, write): &(&Key, &u64)| {
-                    !seen.store.is_locked(**key) && seen.store.data_store.last_write(**key) != Some(**write)
+            DataChange::CommandApplied | DataChange::DataReplaced => {
+                let is_lost = |(key, write): &(&KeyGroup, &u64)| {
+                    !observation.store.is_locked(**key)
+                        && observation.store.data_store.last_write(**key) != Some(**write)
                 };
                 let lost = acknowledged.iter().find(is_lost);
                 if let Some((key, write)) = lost {
-                    let now = seen.store.data_store.last_write(*key);
+                    let now = observation.store.data_store.last_write(*key);
                     return Err(format!(
                         "master {host} has acknowledged {write} for key {key} and holds {now:?}"
                     ));
                 }
             }
-            DataChange::Consistent
-            | DataChange::Synced { .. }
-            | DataChange::Copied { .. }
+            DataChange::ConsistentState
+            | DataChange::FileSynced { .. }
+            | DataChange::CopiesCounted { .. }
             | DataChange::AcknowledgedByReplica { .. }
-            | DataChange::Forgotten { .. } => {}
+            | DataChange::ReplicaForgotten { .. } => {}
         }
         Ok(())
     }

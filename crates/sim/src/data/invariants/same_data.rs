@@ -20,10 +20,11 @@ pub(super) struct ReplicaDataEquality {
 }
 
 impl Invariant<DataObservation<'_>> for ReplicaDataEquality {
-    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
-        let store = seen.store;
+    fn check(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
+        let store = observation.store;
         // While a segment or a command is being executed, the data differs from the log.
-        if seen.change != DataChange::Consistent || !store.log.is_open() || !store.can_snapshot() {
+        if observation.change != DataChange::ConsistentState || !store.log.is_open() || !store.can_snapshot()
+        {
             return Ok(());
         }
         let position = store.position();
@@ -34,7 +35,7 @@ impl Invariant<DataObservation<'_>> for ReplicaDataEquality {
         settled.map_err(|_| {
             format!(
                 "host {} holds other data than another did at {} of {}",
-                seen.host, position.offset, position.id
+                observation.host, position.offset, position.id
             )
         })
     }

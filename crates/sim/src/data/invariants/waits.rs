@@ -13,12 +13,16 @@ use crate::simulation::Simulation;
 impl<E: Debug> Simulation<E> {
     /// Checks the blocked client of a server after the client had the chance to continue.
     pub(in crate::data) fn check_waits(&mut self, host: usize) {
-        let (wall, takes_writes) = (self.wall_of(host), |key| self.takes_writes(host, key));
-        let Some(key) = self.data.stores[host].waits.as_ref().map(|waits| waits.key) else { return };
+        let (wall, takes_writes) = (self.wall_clock_of(host), |key| self.accepts_writes(host, key));
+        let Some(key) = self.data.stores[host].blocking_client.as_ref().map(|waits| waits.key) else {
+            return;
+        };
         let takes_writes = takes_writes(key);
         let store = &mut self.data.stores[host];
-        let Some(waits) = store.waits.as_ref().filter(|waits| waits.client.is_blocked()) else { return };
-        if store.running.values().any(|running| running.key == key) {
+        let Some(waits) = store.blocking_client.as_ref().filter(|waits| waits.client.is_blocked()) else {
+            return;
+        };
+        if store.unfinished_writes.values().any(|running| running.key == key) {
             return;
         }
         let is_elsewhere = {
@@ -27,8 +31,8 @@ impl<E: Debug> Simulation<E> {
             let serves = matches!(ownership, Ownership::Local | Ownership::Migrating | Ownership::Importing);
             !serves || engine.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN)
         };
-        let stuck = store.data_store.with_databases(|data| waits.client.check_stuck(data, wall)).0;
-        let stuck = stuck.filter(|stuck| takes_writes || stuck.is_late);
+        let stuck = store.data_store.with_executor(|data| waits.client.check_stuck(data, wall)).0;
+        let stuck = stuck.filter(|stuck| takes_writes || stuck.has_timed_out);
         let why = stuck.map(|stuck| stuck.reason).or(is_elsewhere.then_some("its slot is served elsewhere"));
         if let Some(why) = why {
             self.record_violation(

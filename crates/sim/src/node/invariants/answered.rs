@@ -4,11 +4,11 @@ use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
-pub(super) struct Answered;
+pub(super) struct AnsweredInvariant;
 
-impl Invariant<NodeObservation> for Answered {
-    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
-        let NodeObservation::Answered(answered) = seen else { return Ok(()) };
-        if answered.replies == answered.requests { Ok(()) } else { Err(format!("{answered:?}")) }
+impl Invariant<NodeObservation> for AnsweredInvariant {
+    fn check(&mut self, observation: &NodeObservation) -> Result<(), String> {
+        let NodeObservation::PipelineAnswered(answered) = observation else { return Ok(()) };
+        if answered.reply_count == answered.request_count { Ok(()) } else { Err(format!("{answered:?}")) }
     }
 }

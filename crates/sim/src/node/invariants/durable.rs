@@ -6,22 +6,25 @@ use crate::disk::ProcessDeath;
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
-pub(super) struct Durable {
-    acknowledged: u64,
-    synced: u64,
-    written: u64,
+pub(super) struct DurableInvariant {
+    acknowledged_end: u64,
+    synced_end: u64,
+    written_end: u64,
 }
 
-impl Invariant<NodeObservation> for Durable {
-    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
-        match seen {
-            NodeObservation::Acknowledged(offset) => self.acknowledged = self.acknowledged.max(*offset),
-            NodeObservation::Synced(offset) => self.synced = self.synced.max(*offset),
-            NodeObservation::Written(offset) => self.written = *offset,
-            NodeObservation::Started { death, loaded: Ok(loaded), .. } => {
+impl Invariant<NodeObservation> for DurableInvariant {
+    fn check(&mut self, observation: &NodeObservation) -> Result<(), String> {
+        match observation {
+            NodeObservation::WritesAcknowledged(offset) => {
+                self.acknowledged_end = self.acknowledged_end.max(*offset);
+            }
+            NodeObservation::LogSynced(offset) => self.synced_end = self.synced_end.max(*offset),
+            NodeObservation::LogWritten(offset) => self.written_end = *offset,
+            NodeObservation::NodeStarted { death, loaded: Ok(loaded), .. } => {
                 let reached = loaded.claimed_offset;
-                let (acknowledged, synced, written) = (self.acknowledged, self.synced, self.written);
-                *self = Self { acknowledged: 0, synced: reached, written: reached };
+                let (acknowledged, synced, written) =
+                    (self.acknowledged_end, self.synced_end, self.written_end);
+                *self = Self { acknowledged_end: 0, synced_end: reached, written_end: reached };
                 if reached < acknowledged {
                     return Err(format!("{acknowledged} was acknowledged, {reached} is there"));
                 }
@@ -32,12 +35,12 @@ impl Invariant<NodeObservation> for Durable {
                     return Err(format!("{written} was given to the system, {reached} is there"));
                 }
             }
-            NodeObservation::Started { loaded: Err(_), .. }
+            NodeObservation::NodeStarted { loaded: Err(_), .. }
             | NodeObservation::SaveFound { .. }
-            | NodeObservation::Served { .. }
-            | NodeObservation::Answered(_)
-            | NodeObservation::Executed(_)
-            | NodeObservation::Waits(_)
+            | NodeObservation::CommandServed { .. }
+            | NodeObservation::PipelineAnswered(_)
+            | NodeObservation::TransactionExecuted(_)
+            | NodeObservation::ClientStuck(_)
             | NodeObservation::DiskRecovered { .. } => {}
         }
         Ok(())

@@ -4,11 +4,14 @@ use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
-pub(super) struct NoInvention;
+pub(super) struct NoInventionInvariant;
 
-impl Invariant<NodeObservation> for NoInvention {
-    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
-        let NodeObservation::Started { loaded: Ok(loaded), issued, .. } = seen else { return Ok(()) };
+impl Invariant<NodeObservation> for NoInventionInvariant {
+    fn check(&mut self, observation: &NodeObservation) -> Result<(), String> {
+        let NodeObservation::NodeStarted { loaded: Ok(loaded), values_issued: issued, .. } = observation
+        else {
+            return Ok(());
+        };
         let is_written = |value: &&String| {
             let number = value.strip_prefix('v').and_then(|number| number.parse::<u64>().ok());
             number.is_some_and(|number| number <= *issued)

@@ -4,12 +4,12 @@ use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
-pub(super) struct Prefix;
+pub(super) struct PrefixInvariant;
 
-impl Invariant<NodeObservation> for Prefix {
-    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
-        match seen {
-            NodeObservation::Started { loaded: Ok(loaded), .. } => match &loaded.expected {
+impl Invariant<NodeObservation> for PrefixInvariant {
+    fn check(&mut self, observation: &NodeObservation) -> Result<(), String> {
+        match observation {
+            NodeObservation::NodeStarted { loaded: Ok(loaded), .. } => match &loaded.expected_digest {
                 None => Err(format!("{} is beyond the end of the history", loaded.claimed_offset)),
                 Some(expected) if *expected != loaded.digest => {
                     let reached = loaded.claimed_offset;
@@ -17,7 +17,9 @@ impl Invariant<NodeObservation> for Prefix {
                 }
                 Some(_) => Ok(()),
             },
-            NodeObservation::Started { loaded: Err(error), .. } => Err(format!("it does not start: {error}")),
+            NodeObservation::NodeStarted { loaded: Err(error), .. } => {
+                Err(format!("it does not start: {error}"))
+            }
             _ => Ok(()),
         }
     }

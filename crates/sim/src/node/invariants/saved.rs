@@ -4,11 +4,12 @@ use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
-pub(super) struct Saved;
+pub(super) struct SavedInvariant;
 
-impl Invariant<NodeObservation> for Saved {
-    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
-        let NodeObservation::SaveFound { found, candidates: may_be, is_first_complete: done } = seen else {
+impl Invariant<NodeObservation> for SavedInvariant {
+    fn check(&mut self, observation: &NodeObservation) -> Result<(), String> {
+        let NodeObservation::SaveFound { found, candidates: may_be, is_first_complete: done } = observation
+        else {
             return Ok(());
         };
         match found {

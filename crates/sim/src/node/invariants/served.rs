@@ -5,12 +5,12 @@ use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
-pub(super) struct Served;
+pub(super) struct ServedInvariant;
 
-impl Invariant<NodeObservation> for Served {
-    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
-        match seen {
-            NodeObservation::Served { command: asked, reply: got, expected } if got != expected => {
+impl Invariant<NodeObservation> for ServedInvariant {
+    fn check(&mut self, observation: &NodeObservation) -> Result<(), String> {
+        match observation {
+            NodeObservation::CommandServed { command: asked, reply: got, expected } if got != expected => {
                 let (got, expected) = (got.escape_debug(), expected.escape_debug());
                 Err(format!("{asked} is answered {got}, and should be {expected}"))
             }

@@ -5,16 +5,16 @@ use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
-pub(super) struct Waits;
+pub(super) struct WaitsInvariant;
 
-impl Invariant<NodeObservation> for Waits {
-    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
-        match seen {
-            NodeObservation::DiskRecovered { waiting: 1.. } => {
+impl Invariant<NodeObservation> for WaitsInvariant {
+    fn check(&mut self, observation: &NodeObservation) -> Result<(), String> {
+        match observation {
+            NodeObservation::DiskRecovered { delayed_reply_count: 1.. } => {
                 Err("replies wait though the disk works".to_owned())
             }
-            NodeObservation::Waits(stuck) => {
-                Err(format!("{} waits though {}", stuck.words.join(" "), stuck.reason))
+            NodeObservation::ClientStuck(stuck) => {
+                Err(format!("{} waits though {}", stuck.command.join(" "), stuck.reason))
             }
             _ => Ok(()),
         }

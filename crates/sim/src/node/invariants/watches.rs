@@ -4,11 +4,11 @@ use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
-pub(super) struct Watches;
+pub(super) struct WatchesInvariant;
 
-impl Invariant<NodeObservation> for Watches {
-    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
-        let NodeObservation::Executed(executed) = seen else { return Ok(()) };
+impl Invariant<NodeObservation> for WatchesInvariant {
+    fn check(&mut self, observation: &NodeObservation) -> Result<(), String> {
+        let NodeObservation::TransactionExecuted(executed) = observation else { return Ok(()) };
         let key = &executed.key;
         match (executed.has_changed, executed.was_aborted) {
             (true, false) => Err(format!("{key} was watched and has changed, and the transaction ran")),

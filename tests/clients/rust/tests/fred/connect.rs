@@ -18,15 +18,15 @@ use rustls::pki_types::pem::PemObject;
 #[derive(Default)]
 pub(crate) struct ConnectionOptions {
     pub(crate) user: Option<(&'static str, &'static str)>,
-    pub(crate) tls_connector: bool,
+    pub(crate) tls: bool,
     /// Whether commands may block, which disables the reply timeout.
-    pub(crate) blocking: bool,
+    pub(crate) may_block: bool,
 }
 
 fn client_builder(attempt: &FeatureAttempt, options: &ConnectionOptions) -> Builder {
     let host = |&port: &u16| ("127.0.0.1".to_owned(), port);
     let addresses = &attempt.addresses;
-    let ports = if options.tls_connector { &addresses.tls_ports } else { &addresses.ports };
+    let ports = if options.tls { &addresses.tls_ports } else { &addresses.ports };
     let server = match addresses.mode {
         DeploymentMode::Standalone => ServerConfig::new_centralized("127.0.0.1", ports[0]),
         DeploymentMode::Cluster => ServerConfig::new_clustered(ports.iter().map(host).collect()),
@@ -40,7 +40,7 @@ fn client_builder(attempt: &FeatureAttempt, options: &ConnectionOptions) -> Buil
         config.username = Some(name.into());
         config.password = Some(password.into());
     }
-    if options.tls_connector {
+    if options.tls {
         config.tls = Some(tls_connector(addresses).into());
     }
     let mut builder = Builder::from_config(config);
@@ -53,7 +53,7 @@ fn client_builder(attempt: &FeatureAttempt, options: &ConnectionOptions) -> Buil
         connection.replica =
             ReplicaConfig { primary_fallback: attempt.has_kill(), ..ReplicaConfig::default() };
     });
-    let timeout = if options.blocking { 2 * OPERATION_TIMEOUT } else { Duration::from_secs(3) };
+    let timeout = if options.may_block { 2 * OPERATION_TIMEOUT } else { Duration::from_secs(3) };
     builder.with_performance_config(|performance| performance.default_command_timeout = timeout);
     builder
 }

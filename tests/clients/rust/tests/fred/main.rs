@@ -29,16 +29,14 @@ use crate::connect::{ConnectionOptions, connect_client, connect_subscriber, read
 /// The text of published messages.
 const MESSAGE_TEXT: &str = "it";
 const LIBRARY_NAME: &str = "fred 10.1.0";
-const MISSING_MESSAGES: &str =
+const MISSING_MESSAGES_LIMITATION: &str =
     "fails with Redis too: it goes on at the successor with the cursor of the dead one, and misses keys";
 const UNWATCHED_LIMITATION: &str =
     "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
 
 async fn test_feature(attempt: &FeatureAttempt, feature: Feature) -> FeatureResult {
     let tls = feature == Feature::Tls;
-    let client =
-        &connect_client(attempt, &ConnectionOptions { tls_connector: tls, ..ConnectionOptions::default() })
-            .await?;
+    let client = &connect_client(attempt, &ConnectionOptions { tls, ..ConnectionOptions::default() }).await?;
     let outcome = match feature {
         Feature::Pipelines => test_pipelines(attempt, client).await,
         Feature::ClusterPipelines => test_cluster_pipelines(attempt, client).await,
@@ -101,7 +99,7 @@ async fn test_transactions(attempt: &FeatureAttempt, client: &Client) -> Feature
     attempt.retry_after_kill(async || set_key(&other, key, "changed").await).await?;
     let read_and_replace = async {
         let () = client.get(key).await?;
-        replace_watched(client, key, "lost").await
+        replace_watched_key(client, key, "lost").await
     };
     let lost = match read_and_replace.await {
         Ok(done) => done.is_some(),
@@ -110,7 +108,7 @@ async fn test_transactions(attempt: &FeatureAttempt, client: &Client) -> Feature
     };
     let watch_and_replace = async || {
         client.watch(key).await?;
-        replace_watched(client, key, "done").await
+        replace_watched_key(client, key, "done").await
     };
     attempt.retry_after_kill(watch_and_replace).await?;
     read_until(client, key, "done").await?;
@@ -118,7 +116,7 @@ async fn test_transactions(attempt: &FeatureAttempt, client: &Client) -> Feature
     Ok(lost.then_some(UNWATCHED_LIMITATION))
 }
 
-async fn replace_watched(client: &Client, key: &str, value: &str) -> Result<Option<Vec<String>>, Error> {
+async fn replace_watched_key(client: &Client, key: &str, value: &str) -> Result<Option<Vec<String>>, Error> {
     let transaction = client.multi();
     let () = transaction.set(key, value, None, None, false).await?;
     transaction.exec(true).await
@@ -192,7 +190,7 @@ async fn wait_for_invalidation(invalid: &mut Receiver<Invalidation>, expected: &
 
 async fn test_blocking(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
     let other =
-        connect_client(attempt, &ConnectionOptions { blocking: true, ..ConnectionOptions::default() })
+        connect_client(attempt, &ConnectionOptions { may_block: true, ..ConnectionOptions::default() })
             .await?;
     let key = &test_key("jobs");
     let popping = other.blpop::<(String, String), _>(key, 0.0);
@@ -215,7 +213,7 @@ async fn test_scan_iterators(attempt: &FeatureAttempt, client: &Client) -> Featu
     let mut pages = start_scan(attempt, client);
     let first = pages.try_next().await?.ok_or("no page")?;
     attempt.wait_for_kill().await;
-    let mut found = take_keys(first);
+    let mut found = take_page_keys(first);
     let went_on = match timeout(OPERATION_TIMEOUT, collect_keys(pages)).await? {
         Ok(rest) => {
             found.extend(rest);
@@ -230,7 +228,7 @@ async fn test_scan_iterators(attempt: &FeatureAttempt, client: &Client) -> Featu
     check_condition(attempt.retry_after_kill(anew).await?.len() == 100, "every key")?;
     let misses = went_on && found.len() < 100;
     check_condition(attempt.is_after_kill() || !misses, "a key was missed")?;
-    Ok(misses.then_some(MISSING_MESSAGES))
+    Ok(misses.then_some(MISSING_MESSAGES_LIMITATION))
 }
 
 fn start_scan(attempt: &FeatureAttempt, client: &Client) -> ScanPages {
@@ -245,13 +243,13 @@ fn start_scan(attempt: &FeatureAttempt, client: &Client) -> ScanPages {
 async fn collect_keys(mut pages: ScanPages) -> Result<HashSet<String>, Error> {
     let mut found = HashSet::new();
     while let Some(page) = pages.try_next().await? {
-        found.extend(take_keys(page));
+        found.extend(take_page_keys(page));
     }
     Ok(found)
 }
 
 /// Returns the keys of a page and requests the next page.
-fn take_keys(mut page: ScanResult) -> Vec<String> {
+fn take_page_keys(mut page: ScanResult) -> Vec<String> {
     let keys = page.take_results().unwrap_or_default();
     page.next();
     keys.iter().map(|key| key.as_str_lossy().into_owned()).collect()

@@ -26,23 +26,23 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct ConnectionOptions {
     pub(crate) user: Option<(&'static str, &'static str)>,
     pub(crate) tls: bool,
-    pub(crate) replicas: bool,
-    pub(crate) cache: bool,
+    pub(crate) reads_from_replicas: bool,
+    pub(crate) client_side_cache: bool,
     /// Whether commands may block, which disables the reply timeout.
-    pub(crate) blocking: bool,
+    pub(crate) may_block: bool,
     /// The channel to which RESP3 push messages are sent.
     pub(crate) pushes: Option<UnboundedSender<PushInfo>>,
 }
 
 impl ConnectionOptions {
     fn reply_timeout(&self) -> Duration {
-        if self.blocking { 2 * OPERATION_TIMEOUT } else { REPLY_TIMEOUT }
+        if self.may_block { 2 * OPERATION_TIMEOUT } else { REPLY_TIMEOUT }
     }
 }
 
 pub(crate) enum TestConnection {
     Standalone(Box<ConnectionManager>),
-    /// The crate does not query the sentinels again when a connection breaks, so this test does.
+    /// The `redis` crate does not query the sentinels again when a connection breaks, so this test does.
     Sentinel(Box<SentinelClient>, Box<AsyncConnectionConfig>, Option<MultiplexedConnection>),
     Cluster(ClusterConnection),
 }
@@ -55,7 +55,7 @@ impl TestConnection {
                     .set_response_timeout(Some(options.reply_timeout()))
                     .set_number_of_retries(6);
                 let client = standalone_client(attempt, &options)?;
-                if options.cache {
+                if options.client_side_cache {
                     config = config.set_cache_config(CacheConfig::new());
                 }
                 if let Some(pushes) = options.pushes {
@@ -68,7 +68,7 @@ impl TestConnection {
                 let mut config =
                     AsyncConnectionConfig::new().set_response_timeout(Some(options.reply_timeout()));
                 let client = sentinel_client(attempt, &options)?;
-                if options.cache {
+                if options.client_side_cache {
                     config = config.set_cache_config(CacheConfig::new());
                 }
                 if let Some(pushes) = options.pushes {
@@ -219,7 +219,7 @@ pub(crate) fn standalone_client(
     }
 }
 
-/// Creates a client that asks the sentinels for a server.
+/// Creates a client that queries the sentinels for a server.
 pub(crate) fn sentinel_client(
     attempt: &FeatureAttempt,
     options: &ConnectionOptions,
@@ -230,7 +230,8 @@ pub(crate) fn sentinel_client(
         }
         false => ConnectionAddr::Tcp(LOCAL_HOST.to_owned(), port),
     };
-    let kind = if options.replicas { SentinelServerType::Replica } else { SentinelServerType::Master };
+    let kind =
+        if options.reads_from_replicas { SentinelServerType::Replica } else { SentinelServerType::Master };
     let mut builder =
         SentinelClientBuilder::new(attempt.addresses.sentinels.iter().map(address), MASTER_NAME, kind)?
             .set_client_to_redis_protocol(protocol_version(attempt));
@@ -256,10 +257,10 @@ pub(crate) fn cluster_client(attempt: &FeatureAttempt, options: &ConnectionOptio
     if options.tls {
         builder = builder.certs(tls_certificates(&attempt.addresses));
     }
-    if options.replicas {
+    if options.reads_from_replicas {
         builder = builder.read_routing_strategy(RandomReplicaStrategy);
     }
-    if options.cache {
+    if options.client_side_cache {
         builder = builder.cache_config(CacheConfig::new());
     }
     builder

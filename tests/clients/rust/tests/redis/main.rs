@@ -24,7 +24,7 @@ use crate::link::{ConnectionOptions, TestConnection, cluster_client, sentinel_cl
 use crate::listener::{ChannelKind, ChannelListener};
 
 const LIBRARY_NAME: &str = "redis (Rust) 1.8.1";
-const BROKEN_LIMITATION: &str =
+const BROKEN_CONNECTION_LIMITATION: &str =
     "fails with Redis too: the connection stays broken until its user makes another";
 const UNWATCHED_LIMITATION: &str =
     "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
@@ -56,13 +56,13 @@ async fn test_feature(attempt: &FeatureAttempt, feature: Feature) -> FeatureResu
 }
 
 async fn test_pipelines(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
-    write_hundred(link, "before").await?;
+    write_hundred_keys(link, "before").await?;
     attempt.wait_for_kill().await;
-    attempt.retry_after_kill(async || write_hundred(link, "after").await).await?;
+    attempt.retry_after_kill(async || write_hundred_keys(link, "after").await).await?;
     link.read_until(&test_key("pipe99"), "after").await
 }
 
-async fn write_hundred(link: &mut TestConnection, value: &str) -> RedisResult<()> {
+async fn write_hundred_keys(link: &mut TestConnection, value: &str) -> RedisResult<()> {
     let mut pipeline = redis::pipe();
     for number in 0..100 {
         pipeline.set(test_key(&format!("pipe{number}")), value);
@@ -94,7 +94,7 @@ async fn test_cluster_pipelines(attempt: &FeatureAttempt, link: &mut TestConnect
     for number in 0..200 {
         link.read_until(&format!("spread{number}"), "after").await?;
     }
-    Ok((!goes_on).then_some(BROKEN_LIMITATION))
+    Ok((!goes_on).then_some(BROKEN_CONNECTION_LIMITATION))
 }
 
 type SharedConnection = Arc<Mutex<ClusterConnection>>;
@@ -110,11 +110,11 @@ async fn connect_cluster(client: ClusterClient) -> Result<SharedConnection, Box<
 
 async fn write_to_all_slots(connection: &SharedConnection, value: &'static str) -> RedisResult<()> {
     let connection = Arc::clone(connection);
-    let write = move || write_two_hundred(&mut connection.lock().expect("nobody panicked"), value);
+    let write = move || write_two_hundred_keys(&mut connection.lock().expect("nobody panicked"), value);
     tokio::task::spawn_blocking(write).await.expect("it does not panic")
 }
 
-fn write_two_hundred(connection: &mut ClusterConnection, value: &str) -> RedisResult<()> {
+fn write_two_hundred_keys(connection: &mut ClusterConnection, value: &str) -> RedisResult<()> {
     let mut pipeline = cluster_pipe();
     for number in 0..200 {
         pipeline.set(format!("spread{number}"), value);
@@ -132,14 +132,14 @@ async fn test_transactions(attempt: &FeatureAttempt, link: &mut TestConnection) 
     let () = link.run(cmd("WATCH").arg(key)).await?;
     attempt.wait_for_kill().await;
     attempt.retry_after_kill(async || other.set(key, "changed").await).await?;
-    let lost = match replace_watched(link, key, "lost").await {
+    let lost = match replace_watched_key(link, key, "lost").await {
         Ok(done) => done.is_some(),
         Err(_) if attempt.is_after_kill() => false,
         Err(error) => return Err(error.into()),
     };
     let watch_and_replace = async || {
         let () = link.run(cmd("WATCH").arg(key)).await?;
-        replace_watched(link, key, "done").await
+        replace_watched_key(link, key, "done").await
     };
     attempt.retry_after_kill(watch_and_replace).await?;
     link.read_until(key, "done").await?;
@@ -150,7 +150,7 @@ async fn test_transactions(attempt: &FeatureAttempt, link: &mut TestConnection) 
     Ok((lost || left_to_chance).then_some(UNWATCHED_LIMITATION))
 }
 
-async fn replace_watched(
+async fn replace_watched_key(
     link: &mut TestConnection,
     key: &str,
     value: &str,
@@ -193,9 +193,11 @@ async fn test_caching(attempt: &FeatureAttempt, link: &mut TestConnection) -> Fe
     }
     let key = &test_key("cached");
     link.set(key, "old").await?;
-    let mut caching =
-        TestConnection::new(attempt, ConnectionOptions { cache: true, ..ConnectionOptions::default() })
-            .await?;
+    let mut caching = TestConnection::new(
+        attempt,
+        ConnectionOptions { client_side_cache: true, ..ConnectionOptions::default() },
+    )
+    .await?;
     caching.read_until(key, "old").await?;
     caching.read_until(key, "old").await?;
     check_condition(caching.cache_hits() > 0, "nothing is cached")?;
@@ -205,7 +207,7 @@ async fn test_caching(attempt: &FeatureAttempt, link: &mut TestConnection) -> Fe
 
 async fn test_blocking(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
     let mut other =
-        TestConnection::new(attempt, ConnectionOptions { blocking: true, ..ConnectionOptions::default() })
+        TestConnection::new(attempt, ConnectionOptions { may_block: true, ..ConnectionOptions::default() })
             .await?;
     let key = &test_key("jobs");
     let pop = cmd("BLPOP").arg(key).arg(0).take();
@@ -265,9 +267,11 @@ async fn test_replicas(attempt: &FeatureAttempt, link: &mut TestConnection) -> F
     }
     let key = &test_key("replicated");
     link.set(key, "before").await?;
-    let mut reader =
-        TestConnection::new(attempt, ConnectionOptions { replicas: true, ..ConnectionOptions::default() })
-            .await?;
+    let mut reader = TestConnection::new(
+        attempt,
+        ConnectionOptions { reads_from_replicas: true, ..ConnectionOptions::default() },
+    )
+    .await?;
     for _ in 0..10 {
         reader.read_until(key, "before").await?;
     }
