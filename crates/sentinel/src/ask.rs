@@ -10,7 +10,7 @@ use resp::Value;
 use crate::addr::{Addr, RunId};
 use crate::event::EventLevel;
 use crate::hello::Hello;
-use crate::instance::Peer;
+use crate::known_sentinels::Peer;
 use crate::link::PendingReply;
 use crate::master::Master;
 use crate::shared::Context;
@@ -42,19 +42,14 @@ impl Master {
         let Some(since) = self.myself.sdown else { return };
         let fresh = cx.now.since(since) < FRESH;
         let period = if fresh { ASK_URGENT } else { cx.shared.timing.ask_period };
-        let due = |peer: &&Peer| peer.asked.is_none_or(|at| cx.now.since(at) >= period);
-        let ask: Vec<(RunId, _)> = self
-            .peers
-            .values()
-            .filter(due)
-            .filter_map(|peer| Some((peer.run_id.clone(), peer.link?)))
-            .collect();
+        let due = self.sentinels.iter().filter(|peer| peer.is_query_due(cx.now, period));
+        let ask: Vec<(RunId, _)> =
+            due.filter_map(|peer| Some((peer.run_id().clone(), peer.link()?))).collect();
         for (run_id, link) in ask {
             let request = self.ask_request(cx, cx.shared.epoch, "*");
             let pending = PendingReply::Ask(self.name.clone(), self.myself.addr.clone(), run_id.clone());
             if cx.send_after(Condition::Nothing, link, pending, request) {
-                let peer = self.peers.get_mut(&run_id).expect("just listed");
-                peer.asked = Some(cx.now);
+                self.sentinels.get_mut(&run_id).expect("just listed").set_queried(cx.now);
             }
         }
     }
@@ -63,12 +58,12 @@ impl Master {
     /// new one.
     pub(crate) fn on_answer(&mut self, cx: &mut Context<'_>, addr: &Addr, run_id: &RunId, value: &Value) {
         let Some([Value::Integer(down), leader, Value::Integer(epoch)]) = value.as_array() else { return };
-        let Some(peer) = self.peers.get_mut(run_id) else { return };
+        let Some(peer) = self.sentinels.get_mut(run_id) else { return };
         cx.shared.scheduler.schedule_round(&self.name);
         if *addr == self.myself.addr {
-            peer.master_down = (*down == 1).then_some(cx.now);
+            peer.set_master_down(cx.now, *down == 1);
             if *down == 0 {
-                peer.asked = Some(cx.now - (ASK_URGENT - ASK_UNSUSPECTING));
+                peer.set_queried(cx.now - (ASK_URGENT - ASK_UNSUSPECTING));
             }
         }
         let leader = leader.as_bytes().and_then(|leader| std::str::from_utf8(leader).ok()).unwrap_or("*");
@@ -89,11 +84,11 @@ impl Master {
 
     /// Records the vote that another sentinel reported, as the candidate's run id and the epoch.
     pub(crate) fn take_vote(&mut self, cx: &mut Context<'_>, run_id: &RunId, vote: (String, u64)) {
-        let Some(peer) = self.peers.get_mut(run_id) else { return };
-        if peer.vote.as_ref().map(|(_, epoch)| *epoch) != Some(vote.1) {
-            cx.log(EventLevel::Notice, format!("{run_id} voted for {} {}", vote.0, vote.1));
+        let Some(peer) = self.sentinels.get_mut(run_id) else { return };
+        let text = format!("{run_id} voted for {} {}", vote.0, vote.1);
+        if peer.set_vote(vote) {
+            cx.log(EventLevel::Notice, text);
         }
-        peer.vote = Some(vote);
     }
 
     /// Handles a query of another sentinel, which requests a vote in `epoch` if it has a run id. Returns whether the
@@ -106,22 +101,21 @@ impl Master {
     ) -> (bool, Option<RunId>, u64, Condition) {
         let down = cx.shared.tilt.is_none() && self.myself.sdown.is_some();
         let Some(run_id) = run_id else { return (down, None, 0, Condition::Nothing) };
-        let mut wants = Vec::new();
-        let (record, term, vote) = self.group.vote_for(cx.now, run_id.peer(), Term(epoch), &mut wants);
-        self.carry_out(cx, wants, Some(run_id));
-        let condition = self.condition(record);
-        match vote.and_then(|vote| self.run_id_of(cx, vote, Some(run_id))) {
-            Some(leader) => (down, Some(leader), term.0, condition),
+        let (actions, vote) = self.consensus.on_redis_vote_request(cx.now, run_id.peer(), Term(epoch));
+        self.carry_out(cx, actions, Some(run_id));
+        let condition = self.consensus.condition(vote.record);
+        match vote.candidate.and_then(|id| self.run_id_of(cx, id, Some(run_id))) {
+            Some(leader) => (down, Some(leader), vote.term.0, condition),
             // Without a vote in this epoch, the last vote is reported.
-            None => (down, self.leader.clone(), self.leader_epoch, condition),
+            None => (down, self.consensus.voted_for().cloned(), self.consensus.voted_epoch(), condition),
         }
     }
 
     /// The run id of a group member, of a candidate that is not a known member yet, or of the candidate of the last
     /// vote.
     pub(crate) fn run_id_of(&self, cx: &Context<'_>, id: PeerId, candidate: Option<&RunId>) -> Option<RunId> {
-        let peers = self.peers.values().map(|peer| &peer.run_id);
-        let mut known = peers.chain([&cx.shared.me]).chain(candidate).chain(&self.leader);
+        let peers = self.sentinels.iter().map(Peer::run_id);
+        let mut known = peers.chain([&cx.shared.me]).chain(candidate).chain(self.consensus.voted_for());
         known.find(|run_id| run_id.peer() == id).cloned()
     }
 
@@ -130,37 +124,35 @@ impl Master {
         if hello.run_id == cx.shared.me {
             return;
         }
-        match self.peers.get(&hello.run_id) {
+        match self.sentinels.get(&hello.run_id) {
             None => self.meet(cx, hello),
-            Some(peer) if !cx.shared.same_addr(&peer.addr, &hello.addr) => self.move_peer(cx, hello),
+            Some(peer) if !cx.shared.same_addr(peer.addr(), &hello.addr) => self.move_peer(cx, hello),
             Some(_) => {}
         }
         self.learn_epoch(cx, hello.epoch);
-        if self.group.is_active() {
+        if self.consensus.is_active() {
             // A leader may have been elected in the new epoch by sentinels that have forgotten it since, so this group
             // must not use the epoch.
             self.drive(cx, consensus::GroupInput::Activate { last_forbidden_term: Term(cx.shared.epoch) });
         }
         let switch = hello.config_epoch > self.config_epoch;
-        if let Some(peer) = self.peers.get_mut(&hello.run_id) {
-            if cx.now.since(peer.last_hello) > cx.shared.timing.publish_period * 2 {
-                peer.continuous_since = cx.now;
-            }
-            peer.last_hello = cx.now;
-            peer.config_epoch = Some(hello.config_epoch);
+        if let Some(peer) = self.sentinels.get_mut(&hello.run_id) {
+            peer.on_hello(cx.now, hello, cx.shared.timing.publish_period * 2);
         }
-        self.remove_former_members(cx);
+        if self.sentinels.remove_former_members(cx.now, self.settings.failover_timeout) {
+            self.update_members(cx);
+        }
         if switch {
             self.follow_hello(cx, hello);
         }
     }
 
     fn meet(&mut self, cx: &mut Context<'_>, hello: &Hello) {
-        if let Some(former_members) = self.remove_peer_at(cx, &hello.addr) {
-            self.former_members.insert(former_members, cx.now);
+        if let Some(former_member) = self.remove_peer_at(cx, &hello.addr) {
+            self.sentinels.add_former_member(cx.now, former_member);
         }
         self.add_peer(cx, &hello.addr, &hello.run_id);
-        if let Some(peer) = self.peers.get(&hello.run_id) {
+        if let Some(peer) = self.sentinels.get(&hello.run_id) {
             self.announce_peer(cx, EventLevel::Notice, "+sentinel", peer, "");
             self.update_members(cx);
             cx.changed();
@@ -170,9 +162,8 @@ impl Master {
     /// Stores the announced address of a known sentinel and connects to it.
     fn move_peer(&mut self, cx: &mut Context<'_>, hello: &Hello) {
         self.remove_peer_at(cx, &hello.addr);
-        let peer = self.peers.get_mut(&hello.run_id).expect("it is known");
-        peer.addr = hello.addr.clone();
-        peer.relink(cx);
+        let link = cx.link_to_sentinel(&hello.addr);
+        self.sentinels.get_mut(&hello.run_id).expect("it is known").set_addr(&hello.addr, link);
         self.update_members(cx);
         cx.shared.scheduler.schedule_round(&self.name);
         let text = format!(" ip {} port {} for {}", hello.addr.host, hello.addr.port, hello.run_id);
@@ -182,10 +173,10 @@ impl Master {
 
     /// Removes the sentinel known at this address, which has restarted with a new run id. Returns its old member id.
     fn remove_peer_at(&mut self, cx: &mut Context<'_>, addr: &Addr) -> Option<PeerId> {
-        let at = |peer: &&Peer| cx.shared.same_addr(&peer.addr, addr);
-        let run_id = self.peers.values().find(at).map(|peer| peer.run_id.clone())?;
-        self.announce_peer(cx, EventLevel::Notice, "+sentinel-invalid-addr", &self.peers[&run_id], "");
-        self.peers.remove(&run_id);
+        let peer = self.sentinels.iter().find(|peer| cx.shared.same_addr(peer.addr(), addr))?;
+        let run_id = peer.run_id().clone();
+        self.announce_peer(cx, EventLevel::Notice, "+sentinel-invalid-addr", peer, "");
+        self.sentinels.remove(&run_id);
         cx.shared.links_changed = true;
         cx.changed();
         Some(run_id.peer())

@@ -5,21 +5,17 @@ use consensus::{GroupAction, GroupChange, GroupInput, PeerId, RecordNumber, Term
 use crate::addr::RunId;
 use crate::event::EventLevel;
 use crate::hello::HELLO_CHANNEL;
+use crate::known_sentinels::Peer;
 use crate::link::PendingReply;
 use crate::master::Master;
 use crate::record::Switch;
 use crate::shared::Context;
-use crate::writes::Condition;
-
-/// Number of remembered records; actions of the group wait for one of the last two.
-const REMEMBERED: usize = 8;
 
 impl Master {
     /// Passes an event to the group and executes the resulting actions.
     pub(crate) fn drive(&mut self, cx: &mut Context<'_>, input: GroupInput<'_>) {
-        let mut wants = Vec::new();
-        self.group.handle(cx.now, input, &mut wants);
-        self.carry_out(cx, wants, None);
+        let actions = self.consensus.handle(cx.now, input);
+        self.carry_out(cx, actions, None);
     }
 
     /// Executes actions of the group. `candidate` is the run id of the candidate of a vote request, which may not be a
@@ -27,23 +23,19 @@ impl Master {
     pub(crate) fn carry_out(
         &mut self,
         cx: &mut Context<'_>,
-        wants: Vec<GroupAction>,
+        actions: Vec<GroupAction>,
         candidate: Option<&RunId>,
     ) {
-        for want in wants {
-            match want {
+        for action in actions {
+            match action {
                 GroupAction::Persist { number, record } => {
                     self.announce_ballots(cx, &record.changes, candidate);
-                    let number_here = cx.persist(record);
-                    self.synced.push_back((number.0, number_here));
-                    if self.synced.len() > REMEMBERED {
-                        self.synced.pop_front();
-                    }
+                    self.consensus.on_journaled(number, cx.persist(record));
                 }
                 GroupAction::Send { after, to, message } => self.send_to_peer(cx, after, to, message),
                 GroupAction::RequestVote { after, to, term } => self.ask_vote(cx, after, to, term),
                 GroupAction::VoteReceived { from, term } => {
-                    if let Some(run_id) = self.peer_of(from).map(|peer| peer.run_id.clone()) {
+                    if let Some(run_id) = self.sentinels.by_id(from).map(|peer| peer.run_id().clone()) {
                         self.take_vote(cx, &run_id, (cx.shared.me.to_string(), term.0));
                     }
                 }
@@ -61,35 +53,23 @@ impl Master {
             }
         }
         cx.shared.scheduler.schedule_round(&self.name);
-        if let Some(deadline) = self.group.next_deadline() {
+        if let Some(deadline) = self.consensus.next_deadline() {
             cx.shared.scheduler.alarms.set_sooner(&self.name, deadline);
         }
     }
 
-    /// Whether all records of the group are on disk. Decisions that depend on them are postponed until then instead of
-    /// being held back, because the leadership may be lost in between.
-    pub(crate) fn is_saved(&self, cx: &Context<'_>) -> bool {
-        self.synced.back().is_none_or(|(_, number)| *number <= cx.shared.durable_record)
-    }
-
-    /// The condition that a record of the group is in the journal.
-    pub(crate) fn condition(&self, number: RecordNumber) -> Condition {
-        let known = self.synced.iter().rev().find(|(theirs, _)| *theirs <= number.0);
-        Condition::Record(known.map_or(0, |(_, ours)| *ours))
-    }
-
     fn send_to_peer(&mut self, cx: &mut Context<'_>, after: RecordNumber, to: PeerId, message: Vec<u8>) {
-        let condition = self.condition(after);
-        let Some(link) = self.peer_of(to).and_then(|peer| peer.link) else { return };
+        let condition = self.consensus.condition(after);
+        let Some(link) = self.sentinels.by_id(to).and_then(Peer::link) else { return };
         let words = [b"SENTINEL".to_vec(), b"RAFT".to_vec(), self.name.clone().into_bytes(), message];
         cx.send_after(condition, link, PendingReply::Plain, words.to_vec());
     }
 
     /// Requests the vote of a Redis sentinel in its protocol.
     fn ask_vote(&mut self, cx: &mut Context<'_>, after: RecordNumber, to: PeerId, term: Term) {
-        let condition = self.condition(after);
-        let Some(peer) = self.peer_of(to) else { return };
-        let (Some(link), run_id) = (peer.link, peer.run_id.clone()) else { return };
+        let condition = self.consensus.condition(after);
+        let Some(peer) = self.sentinels.by_id(to) else { return };
+        let (Some(link), run_id) = (peer.link(), peer.run_id().clone()) else { return };
         let request = self.ask_request(cx, term.0, cx.shared.me.as_str());
         let pending = PendingReply::Ask(self.name.clone(), self.myself.addr.clone(), run_id);
         cx.send_after(condition, link, pending, request);
@@ -99,9 +79,9 @@ impl Master {
     fn announce_ballots(&mut self, cx: &mut Context<'_>, changes: &[GroupChange], candidate: Option<&RunId>) {
         for change in changes {
             let GroupChange::Ballot { term, vote, .. } = *change else { continue };
-            let before = std::mem::replace(&mut self.ballot, (term, vote));
+            let is_new = self.consensus.set_ballot(term, vote);
             self.learn_epoch(cx, term.0);
-            if before == (term, vote) || vote == 0 {
+            if !is_new {
                 continue;
             }
             let me = cx.shared.my_peer().number() == vote;
@@ -109,8 +89,7 @@ impl Master {
             if me {
                 self.announce(cx, EventLevel::Warning, "+try-failover", "");
             }
-            self.leader_epoch = term.0;
-            self.leader.clone_from(&run_id);
+            self.consensus.set_voted_for(run_id.clone(), term.0);
             if let Some(run_id) = run_id {
                 let script = self.settings.notification_script.as_deref();
                 cx.event(EventLevel::Warning, "+vote-for-leader", format!("{run_id} {}", term.0), script);
@@ -134,9 +113,9 @@ impl Master {
 
     /// Sends a candidate a hello message on behalf of a sentinel that the candidate does not know.
     fn announce_member(&mut self, cx: &mut Context<'_>, candidate: PeerId, member: PeerId) {
-        let Some(link) = self.peer_of(candidate).and_then(|peer| peer.link) else { return };
-        let Some(peer) = self.peer_of(member) else { return };
-        let mut hello = self.hello_of(cx, peer.addr.clone(), peer.run_id.clone());
+        let Some(link) = self.sentinels.by_id(candidate).and_then(Peer::link) else { return };
+        let Some(peer) = self.sentinels.by_id(member) else { return };
+        let mut hello = self.hello_of(cx, peer.addr().clone(), peer.run_id().clone());
         // The message announces only that the sentinel exists.
         (hello.epoch, hello.config_epoch) = (0, 0);
         cx.send(link, PendingReply::Plain, &["PUBLISH", HELLO_CHANNEL, &hello.to_string()]);

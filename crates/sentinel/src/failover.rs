@@ -118,7 +118,7 @@ impl Master {
         self.start_failover_after_handover(cx);
         self.ask_others(cx);
         self.advance(cx);
-        if self.failover.is_none() && self.group.is_active() {
+        if self.failover.is_none() && self.consensus.is_active() {
             self.drive(cx, GroupInput::Deactivate);
         }
         self.repair(cx);
@@ -213,7 +213,7 @@ impl Master {
 
     fn while_selecting(&mut self, cx: &mut Context<'_>) {
         let Some(failover) = &self.failover else { return };
-        if !self.group.is_confirmed() {
+        if !self.consensus.is_confirmed() {
             return;
         }
         let (epoch, since) = (failover.epoch, failover.since);
@@ -256,7 +256,7 @@ impl Master {
         let switch = self.switch_to(epoch, &best, false);
         self.failover.as_mut().expect("checked above").target = Some(best);
         self.drive(cx, GroupInput::Propose(switch.encode()));
-        let index = self.group.last_index();
+        let index = self.consensus.last_index();
         if self.failover.is_some() {
             self.enter(cx.now, FailoverPhase::Agree { index });
         }
@@ -269,7 +269,7 @@ impl Master {
 
     /// The replica that a previous leader committed and promoted.
     fn promoted_by_predecessor(&self, cx: &Context<'_>) -> Option<Addr> {
-        let switch = Switch::decode(self.group.value())?;
+        let switch = self.consensus.committed_switch()?;
         let to = Addr::new(&switch.to.0, switch.to.1);
         let replica = self.replicas.get(&to)?;
         let ours = switch.epoch > self.config_epoch && switch.from.1 == self.myself.addr.port;
@@ -305,8 +305,8 @@ impl Master {
         let Some(failover) = &self.failover else { return };
         let Some(target) = failover.target.clone() else { return };
         let quorum = if failover.cause == FailoverCause::Down { self.settings.quorum as usize } else { 0 };
-        let agreed = self.group.value() == self.switch_to(failover.epoch, &target, false).encode();
-        if !agreed || self.group.count_acknowledged(index) < quorum.max(self.majority()) {
+        let agreed = self.consensus.has_committed(&self.switch_to(failover.epoch, &target, false));
+        if !agreed || self.consensus.acknowledged(index) < quorum.max(self.sentinels.majority()) {
             if cx.now.since(failover.since) > cx.shared.timing.election_timeout {
                 self.abort(cx, "-failover-abort-not-elected");
             }
@@ -342,7 +342,9 @@ impl Master {
         }) {
             return;
         }
-        if !self.is_saved(cx) {
+        // The decision is postponed instead of its requests, because the leadership may be lost before the votes are on
+        // disk.
+        if !self.consensus.is_saved(cx.shared.durable_record) {
             return;
         }
         let link = replica.command;
@@ -387,7 +389,7 @@ impl Master {
         let Some(failover) = &self.failover else { return };
         let Some(target) = failover.target.clone() else { return };
         let epoch = failover.epoch;
-        if self.group.value() != self.switch_to(epoch, &target, true).encode() {
+        if !self.consensus.has_committed(&self.switch_to(epoch, &target, true)) {
             return;
         }
         self.config_epoch = epoch;
@@ -415,7 +417,7 @@ impl Master {
         let Some(failover) = &self.failover else { return };
         let Some(target) = failover.target.clone() else { return };
         let (since, epoch) = (failover.since, failover.epoch);
-        if self.group.is_active() && cx.now.since(since) > LEADER_LINGER {
+        if self.consensus.is_active() && cx.now.since(since) > LEADER_LINGER {
             self.drive(cx, GroupInput::Deactivate);
         }
         let late = cx.now.since(since) > self.settings.failover_timeout;

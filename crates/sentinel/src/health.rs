@@ -16,7 +16,8 @@ use crate::addr::{Addr, RunId};
 use crate::event::EventLevel;
 use crate::handover::Lineage;
 use crate::info::Role;
-use crate::instance::{Instance, Peer};
+use crate::instance::Instance;
+use crate::known_sentinels::Peer;
 use crate::link::PendingReply;
 use crate::link::{Link, LinkKind};
 use crate::master::Master;
@@ -78,8 +79,9 @@ impl Master {
         for addr in &replicas {
             self.update_instance_health(cx, Some(addr));
         }
-        let changed = |peer: &&Peer| self.is_peer_down(cx, peer) != peer.sdown.is_some();
-        let peers: Vec<RunId> = self.peers.values().filter(changed).map(|peer| peer.run_id.clone()).collect();
+        let changed = |peer: &&Peer| self.is_peer_down(cx, peer) != peer.sdown().is_some();
+        let peers: Vec<RunId> =
+            self.sentinels.iter().filter(changed).map(|peer| peer.run_id().clone()).collect();
         for run_id in &peers {
             self.toggle_peer_down(cx, run_id);
         }
@@ -129,18 +131,18 @@ impl Master {
     }
 
     fn is_peer_down(&self, cx: &Context<'_>, peer: &Peer) -> bool {
-        let Some(link) = peer.link.map(|link| cx.shared.links.at(link)) else { return true };
+        let Some(link) = peer.link().map(|link| cx.shared.links.at(link)) else { return true };
         debug_assert_eq!(link.kind, LinkKind::Command);
         link_cause(cx.now, link, &self.settings).is_some()
-            || peer.sdown.is_some_and(|since| stays_down(since, link))
+            || peer.sdown().is_some_and(|since| stays_down(since, link))
     }
 
     /// Toggles the subjectively-down state of another sentinel.
     fn toggle_peer_down(&mut self, cx: &mut Context<'_>, run_id: &RunId) {
-        let peer = self.peers.get_mut(run_id).expect("just listed");
-        peer.sdown = peer.sdown.is_none().then_some(cx.now);
-        let peer = &self.peers[run_id];
-        let event = if peer.sdown.is_some() { "+sdown" } else { "-sdown" };
+        let Some(peer) = self.sentinels.get_mut(run_id) else { return };
+        peer.toggle_down(cx.now);
+        let Some(peer) = self.sentinels.get(run_id) else { return };
+        let event = if peer.sdown().is_some() { "+sdown" } else { "-sdown" };
         self.announce_peer(cx, EventLevel::Warning, event, peer, "");
     }
 
@@ -150,21 +152,11 @@ impl Master {
         self.myself.sdown.is_none().then(|| since + self.settings.down_after + Duration::from_millis(1))
     }
 
-    /// Number of sentinels, including this one, that consider the master down.
-    pub(crate) fn votes_for_down(&self) -> usize {
-        let others = self.peers.values().filter(|peer| peer.master_down.is_some()).count();
-        others + usize::from(self.myself.sdown.is_some())
-    }
-
     /// Updates the objectively-down state after any change.
     pub(crate) fn count_votes(&mut self, cx: &mut Context<'_>) {
         let stale = cx.shared.timing.ask_period * 5;
-        for peer in self.peers.values_mut() {
-            if peer.master_down.is_some_and(|at| cx.now.since(at) > stale) {
-                peer.master_down = None;
-            }
-        }
-        let votes = self.votes_for_down();
+        let others = self.sentinels.count_down_reports(cx.now, stale);
+        let votes = others + usize::from(self.myself.sdown.is_some());
         let quorum = self.settings.quorum as usize;
         let down = self.myself.sdown.is_some() && votes >= quorum;
         match (self.odown.is_some(), down) {

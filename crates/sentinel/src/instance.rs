@@ -1,11 +1,10 @@
-//! The state of an instance: a master or replica ([`Instance`]), or another sentinel ([`Peer`]).
+//! The state of a monitored server.
 
 use std::time::Duration;
 
 use clock::Instant;
-use consensus::PeerId;
 
-use crate::addr::{Addr, RunId};
+use crate::addr::Addr;
 use crate::foreign::{ForeignReason, ReplicationHistory};
 use crate::info::Role;
 use crate::link::{Link, LinkId, LinkKind, LinkOwner};
@@ -114,60 +113,5 @@ impl Instance {
     /// Whether an INFO reply arrived within `limit`.
     pub(crate) fn has_recent_info(&self, now: Instant, limit: Duration) -> bool {
         self.info_at.is_some_and(|at| now.since(at) < limit)
-    }
-}
-
-/// Another sentinel that monitors the same master.
-#[derive(Debug, Clone)]
-pub(crate) struct Peer {
-    pub(crate) run_id: RunId,
-    /// The announced address. Port 0 means that the sentinel announced to be unreachable.
-    pub(crate) addr: Addr,
-    pub(crate) link: Option<LinkId>,
-    pub(crate) sdown: Option<Instant>,
-    pub(crate) last_hello: Instant,
-    /// Since when the hello messages of this sentinel have arrived without a gap. A network that was down delivers
-    /// outdated messages first.
-    pub(crate) continuous_since: Instant,
-    /// The configuration epoch in the last hello message of this sentinel.
-    pub(crate) config_epoch: Option<u64>,
-    pub(crate) published: Option<Instant>,
-    pub(crate) asked: Option<Instant>,
-    /// When this sentinel last reported the master as down.
-    pub(crate) master_down: Option<Instant>,
-    /// The vote that this sentinel last reported: candidate and epoch.
-    pub(crate) vote: Option<(String, u64)>,
-}
-
-impl Peer {
-    pub(crate) fn new(cx: &mut Context<'_>, addr: &Addr, run_id: &RunId) -> Self {
-        let mut peer = Self {
-            run_id: run_id.clone(),
-            addr: addr.clone(),
-            link: None,
-            sdown: None,
-            last_hello: cx.now,
-            continuous_since: cx.now,
-            config_epoch: None,
-            published: None,
-            asked: None,
-            master_down: None,
-            vote: None,
-        };
-        peer.relink(cx);
-        peer
-    }
-
-    /// Switches to the link of the sentinel's current address.
-    pub(crate) fn relink(&mut self, cx: &mut Context<'_>) {
-        let (user, pass) = (cx.shared.global.sentinel_user.clone(), cx.shared.global.sentinel_pass.clone());
-        let (now, links) = (cx.now, &mut cx.shared.links);
-        self.link = (self.addr.port != 0)
-            .then(|| links.acquire(now, &self.addr, LinkKind::Command, LinkOwner::Sentinel, (&user, &pass)));
-        cx.shared.links_changed = true;
-    }
-
-    pub(crate) fn id(&self) -> PeerId {
-        self.run_id.peer()
     }
 }

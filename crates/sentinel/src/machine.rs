@@ -412,7 +412,7 @@ impl Sentinel {
         let Self { masters, writes, .. } = self;
         writes.begin_write(
             now,
-            masters.iter().map(|(name, master)| (name.as_str(), master.group.saved_state())),
+            masters.iter().map(|(name, master)| (name.as_str(), master.consensus.saved_state())),
             out,
         );
     }
@@ -544,7 +544,7 @@ impl Sentinel {
                     state.native = Some(!matches!(value, Value::Error(_)));
                 }
                 for master in self.masters.values_mut() {
-                    if master.peers.values().any(|peer| peer.link == Some(link)) {
+                    if master.sentinels.links().any(|one| one == link) {
                         master.update_members(&mut cx);
                     }
                 }
@@ -610,7 +610,7 @@ impl Sentinel {
             config_epoch: master.config_epoch,
             epoch: self.shared.epoch,
             replicas: master.replicas.keys().cloned().collect(),
-            sentinels: master.sentinels(),
+            sentinels: master.sentinels.total(),
             subjectively_down: master.myself.sdown.is_some(),
             objectively_down: master.odown.is_some(),
             failover_epoch: failover.map(|failover| failover.epoch).filter(|&epoch| epoch > 0),

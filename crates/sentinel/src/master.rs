@@ -1,37 +1,33 @@
 //! A monitored master with its instances, the other sentinels, and its consensus group.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
 use clock::Instant;
-use consensus::{Group, PeerId, SavedGroup, Term};
+use consensus::SavedGroup;
 use rand::RngExt;
 
 use crate::addr::{Addr, RunId};
 use crate::config::KnownMaster;
+use crate::consensus_member::ConsensusMember;
 use crate::event::EventLevel;
 use crate::failover::Failover;
 use crate::info::Role;
-use crate::instance::{Instance, Peer};
-use crate::record::Switch;
+use crate::instance::Instance;
+use crate::known_sentinels::{KnownSentinels, Peer};
 use crate::settings::MasterSettings;
 use crate::shared::Context;
 
-/// Maximum number of replicas or sentinels per master, as a protection against floods.
-const MAX_KNOWN: usize = 1024;
+/// Maximum number of replicas per master, as a protection against floods.
+const MAX_REPLICAS: usize = 1024;
 
 pub(crate) struct Master {
     pub(crate) name: String,
     pub(crate) settings: MasterSettings,
     pub(crate) myself: Instance,
     pub(crate) replicas: BTreeMap<Addr, Instance>,
-    pub(crate) peers: BTreeMap<RunId, Peer>,
-    /// Former member ids of sentinels that restarted without their files, with the time of the change. These sentinels
-    /// may have forgotten a vote in an epoch that this sentinel does not know.
-    pub(crate) former_members: BTreeMap<PeerId, Instant>,
+    pub(crate) sentinels: KnownSentinels,
     pub(crate) config_epoch: u64,
-    /// The candidate of the last known vote; the field `leader_epoch` has its epoch.
-    pub(crate) leader: Option<RunId>,
-    pub(crate) leader_epoch: u64,
+    pub(crate) consensus: ConsensusMember,
     /// When the master became objectively down; `None` while it is not.
     pub(crate) odown: Option<Instant>,
     pub(crate) failover: Option<Failover>,
@@ -39,37 +35,27 @@ pub(crate) struct Master {
     pub(crate) retry_at: Instant,
     /// Number of consecutive failed failover attempts, which determines the delay before the next one.
     pub(crate) failures: u32,
-    pub(crate) group: Group,
-    /// The latest records of the group, as pairs of their number in the group and their number in the journal.
-    pub(crate) synced: VecDeque<(u64, u64)>,
-    /// The last announced term and vote of the group.
-    pub(crate) ballot: (Term, u64),
 }
 
 impl Master {
     /// Starts to monitor a master; `saved` is the group's state from the journal.
     pub(crate) fn new(cx: &mut Context<'_>, known: &KnownMaster, saved: SavedGroup) -> Self {
         let seed = cx.shared.rng.random();
-        let ballot = (saved.term, saved.voted_for);
-        let group = Group::new(&known.name, cx.shared.my_peer(), saved, seed);
+        let consensus =
+            ConsensusMember::new(&known.name, cx.shared.my_peer(), saved, known.leader_epoch, seed);
         let myself = Instance::new(cx, &known.addr, Role::Master, &known.settings);
         let mut master = Self {
             name: known.name.clone(),
             settings: known.settings.clone(),
             myself,
             replicas: BTreeMap::new(),
-            peers: BTreeMap::new(),
-            former_members: BTreeMap::new(),
+            sentinels: KnownSentinels::default(),
             config_epoch: known.config_epoch,
-            leader: None,
-            leader_epoch: known.leader_epoch,
+            consensus,
             odown: None,
             failover: None,
             retry_at: cx.now,
             failures: 0,
-            group,
-            synced: VecDeque::new(),
-            ballot,
         };
         master.announce(cx, EventLevel::Warning, "+monitor", &format!(" quorum {}", known.settings.quorum));
         for addr in &known.replicas {
@@ -80,7 +66,7 @@ impl Master {
         }
         master.update_members(cx);
         // Applies a switch that was committed but not written to the configuration file.
-        if let Some(switch) = Switch::decode(master.group.value()).filter(|switch| switch.done) {
+        if let Some(switch) = master.consensus.committed_switch().filter(|switch| switch.done) {
             master.learn_switch(cx, &switch);
         }
         master
@@ -96,9 +82,13 @@ impl Master {
             addr: addr.clone(),
             settings: self.settings.clone(),
             config_epoch: self.config_epoch,
-            leader_epoch: self.leader_epoch,
+            leader_epoch: self.consensus.voted_epoch(),
             replicas: replicas.cloned().collect(),
-            sentinels: self.peers.values().map(|peer| (peer.addr.clone(), peer.run_id.clone())).collect(),
+            sentinels: self
+                .sentinels
+                .iter()
+                .map(|peer| (peer.addr().clone(), peer.run_id().clone()))
+                .collect(),
         }
     }
 
@@ -133,14 +123,14 @@ impl Master {
         extra: &str,
     ) {
         let of = Some((self.name.as_str(), &self.myself.addr));
-        let subject = cx.subject("sentinel", peer.run_id.as_str(), &peer.addr, of);
+        let subject = cx.subject("sentinel", peer.run_id().as_str(), peer.addr(), of);
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
     }
 
     /// Adds a replica; returns true if it was not known.
     pub(crate) fn add_replica(&mut self, cx: &mut Context<'_>, addr: &Addr) -> bool {
         let known = self.replicas.keys().any(|known| cx.shared.same_addr(known, addr));
-        if known || cx.shared.same_addr(&self.myself.addr, addr) || self.replicas.len() >= MAX_KNOWN {
+        if known || cx.shared.same_addr(&self.myself.addr, addr) || self.replicas.len() >= MAX_REPLICAS {
             return false;
         }
         let replica = Instance::new(cx, addr, Role::Replica, &self.settings);
@@ -152,52 +142,17 @@ impl Master {
 
     /// Adds a sentinel that was not known.
     pub(crate) fn add_peer(&mut self, cx: &mut Context<'_>, addr: &Addr, run_id: &RunId) {
-        let clash = self.peers.values().any(|peer| peer.run_id != *run_id && peer.id() == run_id.peer());
-        if *run_id == cx.shared.me || run_id.peer() == cx.shared.my_peer() || clash {
-            return;
-        }
-        if self.peers.len() < MAX_KNOWN {
-            let peer = Peer::new(cx, addr, run_id);
-            self.peers.insert(run_id.clone(), peer);
-        }
-    }
-
-    /// Number of known sentinels, including this one.
-    pub(crate) fn sentinels(&self) -> usize {
-        self.peers.len() + 1
-    }
-
-    /// The majority of all members, including former ones.
-    pub(crate) fn majority(&self) -> usize {
-        (self.sentinels() + self.former_members.len()) / 2 + 1
-    }
-
-    /// Removes former members once all other sentinels have sent a hello message since, which shows the epochs that
-    /// they know, or after `failover-timeout`, in case one of them is gone for good.
-    pub(crate) fn remove_former_members(&mut self, cx: &mut Context<'_>) {
-        let (now, before) = (cx.now, self.former_members.len());
-        let (peers, timeout) = (&self.peers, self.settings.failover_timeout);
-        self.former_members.retain(|_, since| {
-            now.since(*since) < timeout && peers.values().any(|peer| peer.last_hello <= *since)
-        });
-        if self.former_members.len() < before {
-            self.update_members(cx);
+        if self.sentinels.has_room_for(&cx.shared.me, run_id) {
+            let link = cx.link_to_sentinel(addr);
+            self.sentinels.insert(Peer::new(cx.now, addr, run_id, link));
         }
     }
 
     /// Tells the consensus group which sentinels are its members.
     pub(crate) fn update_members(&mut self, cx: &mut Context<'_>) {
-        let mut voters: BTreeSet<PeerId> = self.peers.values().map(Peer::id).collect();
-        voters.insert(cx.shared.my_peer());
-        voters.extend(self.former_members.keys());
-        let links = &cx.shared.links;
-        let foreign = |peer: &&Peer| peer.link.is_some_and(|link| links.at(link).native == Some(false));
-        let foreign = self.peers.values().filter(foreign).map(Peer::id).collect();
+        let voters = self.sentinels.voters(cx.shared.my_peer());
+        let foreign = self.sentinels.redis_sentinels(&cx.shared.links);
         self.drive(cx, consensus::GroupInput::SetMembers { voters, foreign_members: foreign });
-    }
-
-    pub(crate) fn peer_of(&self, id: PeerId) -> Option<&Peer> {
-        self.peers.values().find(|peer| peer.id() == id)
     }
 
     /// The address for clients: the new master's once the switch is committed.
@@ -220,7 +175,7 @@ impl Master {
     /// Reconnects to all other sentinels with the current credentials.
     pub(crate) fn reconnect_to_peers(&self, cx: &mut Context<'_>) {
         let (user, pass) = (cx.shared.global.sentinel_user.clone(), cx.shared.global.sentinel_pass.clone());
-        for link in self.peers.values().filter_map(|peer| peer.link) {
+        for link in self.sentinels.links() {
             if let Some(state) = cx.shared.links.find(link) {
                 state.set_credentials(&user, &pass);
             }
@@ -231,7 +186,6 @@ impl Master {
     /// The ids of all links that this master uses.
     pub(crate) fn links(&self) -> impl Iterator<Item = crate::link::LinkId> + '_ {
         let data = std::iter::once(&self.myself).chain(self.replicas.values());
-        let peers = self.peers.values().filter_map(|peer| peer.link);
-        data.flat_map(|instance| [instance.command, instance.hello]).chain(peers)
+        data.flat_map(|instance| [instance.command, instance.hello]).chain(self.sentinels.links())
     }
 }

@@ -12,6 +12,7 @@ use crate::foreign::ReplicationHistory;
 use crate::hello::{HELLO_CHANNEL, Hello};
 use crate::info::{self, InfoReport, Role};
 use crate::instance::{Instance, ReconfigurationState};
+use crate::known_sentinels::Peer;
 use crate::link::{LinkId, LinkOwner, LinkState, PendingReply};
 use crate::machine::TIMER_SLACK;
 use crate::master::Master;
@@ -25,7 +26,7 @@ const INFO_DEGRADED: Duration = Duration::from_secs(1);
 impl Master {
     /// Runs the tasks of the master that are due.
     pub(crate) fn run_periodic_tasks(&mut self, cx: &mut Context<'_>) {
-        if self.group.next_deadline().is_some_and(|due| due <= cx.now) {
+        if self.consensus.next_deadline().is_some_and(|due| due <= cx.now) {
             self.drive(cx, consensus::GroupInput::Deadline);
         }
         self.keep_links(cx);
@@ -74,8 +75,7 @@ impl Master {
         let early = if joint { ping_period / 2 } else { TIMER_SLACK };
         let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.command);
         let data = data.filter(|&link| due(cx, link, early));
-        let peers =
-            self.peers.values().filter_map(|peer| peer.link).filter(|&link| due(cx, link, TIMER_SLACK));
+        let peers = self.sentinels.links().filter(|&link| due(cx, link, TIMER_SLACK));
         let links: Vec<LinkId> = data.chain(peers).collect();
         for link in links {
             cx.ping(link);
@@ -174,7 +174,7 @@ impl Master {
         let data = std::iter::once(&self.myself).chain(self.replicas.values());
         let mut links: Vec<LinkId> =
             data.filter(|instance| due(instance.published)).map(|instance| instance.command).collect();
-        links.extend(self.peers.values().filter(|peer| due(peer.published)).filter_map(|peer| peer.link));
+        links.extend(self.sentinels.iter().filter(|peer| due(peer.hello_sent())).filter_map(Peer::link));
         for link in links {
             self.send_hello_on(cx, link);
         }
@@ -199,8 +199,8 @@ impl Master {
         let mut data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
         if let Some(instance) = data.find(|instance| instance.command == link) {
             instance.published = Some(cx.now);
-        } else if let Some(peer) = self.peers.values_mut().find(|peer| peer.link == Some(link)) {
-            peer.published = Some(cx.now);
+        } else {
+            self.sentinels.on_hello_sent(cx.now, link);
         }
     }
 
@@ -208,7 +208,7 @@ impl Master {
     pub(crate) fn schedule_hellos(&mut self) {
         let data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
         data.for_each(|instance| instance.published = None);
-        self.peers.values_mut().for_each(|peer| peer.published = None);
+        self.sentinels.schedule_hellos();
     }
 
     /// Handles a reply to ROLE; a changed role triggers INFO to all instances.

@@ -9,6 +9,7 @@ use clock::Instant;
 
 use crate::info::Role;
 use crate::instance::{Instance, ReconfigurationState};
+use crate::known_sentinels::Peer;
 use crate::link::{Link, LinkKind};
 use crate::machine::{TICK, URGENT};
 use crate::master::Master;
@@ -24,7 +25,7 @@ impl Master {
         let urgent = self.is_urgent(cx).then(|| cx.now + URGENT);
         // The alarm is set to the exact end of the silence, so that detection does not wait for a tick.
         let silence = self.silence_ends(cx).filter(|&ends| ends > cx.now);
-        let alarm = urgent.into_iter().chain(silence).chain(self.group.next_deadline()).min();
+        let alarm = urgent.into_iter().chain(silence).chain(self.consensus.next_deadline()).min();
         let scheduler = &mut cx.shared.scheduler;
         scheduler.rounds.set(&self.name, round);
         match alarm {
@@ -41,7 +42,7 @@ impl Master {
 
     /// Whether all instances are healthy and no operation is in progress.
     fn is_healthy_and_idle(&self, cx: &Context<'_>) -> bool {
-        let quiet = cx.shared.tilt.is_none() && self.failover.is_none() && !self.group.is_active();
+        let quiet = cx.shared.tilt.is_none() && self.failover.is_none() && !self.consensus.is_active();
         let well = |instance: &Instance| {
             let linked = [instance.command, instance.hello].map(|link| cx.shared.links.at(link).is_up());
             linked == [true, true] && instance.sdown.is_none() && instance.info_at.is_some()
@@ -58,8 +59,8 @@ impl Master {
             && self.myself.role == Role::Master
             && self.myself.loading_since(cx.shared.links.at(self.myself.command)).is_none()
             && self.replicas.values().all(|replica| well(replica) && follows(replica))
-            && self.peers.values().all(|peer| {
-                peer.sdown.is_none() && peer.link.is_some_and(|link| cx.shared.links.at(link).is_up())
+            && self.sentinels.iter().all(|peer| {
+                peer.sdown().is_none() && peer.link().is_some_and(|link| cx.shared.links.at(link).is_up())
             })
     }
 
@@ -73,7 +74,7 @@ impl Master {
         });
         let waits = self.hello_delay(cx).unwrap_or_default();
         let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.published);
-        let greeted = data.chain(self.peers.values().map(|peer| peer.published));
+        let greeted = data.chain(self.sentinels.iter().map(Peer::hello_sent));
         let greetings = greeted.map(|at| at.map_or(cx.now, |at| at + timing.publish_period + waits));
         let due = links.chain(infos).chain(greetings).min().expect("a master has links");
         // The task is overdue although the round has just run, so it cannot be done right now.

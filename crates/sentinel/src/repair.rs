@@ -14,7 +14,6 @@ use crate::addr::Addr;
 use crate::event::EventLevel;
 use crate::info::Role;
 use crate::master::Master;
-use crate::record::Switch;
 use crate::shared::Context;
 
 /// How long to wait before a repair that had no effect is repeated.
@@ -72,17 +71,12 @@ impl Master {
     pub(crate) fn is_confirmed_by_majority(&self, cx: &Context<'_>) -> bool {
         let recent = cx.shared.timing.publish_period * 2;
         let settled = cx.shared.timing.publish_period + Duration::from_millis(500);
-        let agree = self.peers.values().filter(|peer| {
-            peer.config_epoch == Some(self.config_epoch)
-                && cx.now.since(peer.last_hello) <= recent
-                && cx.now.since(peer.continuous_since) > settled
-        });
-        agree.count() + 1 >= self.majority()
+        self.sentinels.majority_announces(cx.now, self.config_epoch, recent, settled)
     }
 
     /// Whether a leader has committed the promotion of this replica.
     pub(crate) fn is_being_promoted(&self, addr: &Addr) -> bool {
-        Switch::decode(self.group.value()).is_some_and(|switch| {
+        self.consensus.committed_switch().is_some_and(|switch| {
             let to = switch.to.0 == addr.host && switch.to.1 == addr.port;
             to && !switch.done && switch.epoch > self.config_epoch
         })

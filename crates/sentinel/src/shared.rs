@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::addr::{Addr, RunId};
 use crate::event::{EventLevel, EventSubject};
 use crate::failover_log::FailoverRecorder;
-use crate::link::{ConnectDue, LinkId, Links, MAX_PENDING, PendingReply};
+use crate::link::{ConnectDue, LinkId, LinkKind, LinkOwner, Links, MAX_PENDING, PendingReply};
 use crate::machine::SentinelAction;
 use crate::scheduler::Scheduler;
 use crate::script::Scripts;
@@ -178,6 +178,16 @@ impl Context<'_> {
             ConnectDue::GiveUp => self.out.push(SentinelAction::Close(link)),
             ConnectDue::Nothing => {}
         }
+    }
+
+    /// Returns the link to another sentinel at this address. `None` for port 0, which means that it is unreachable.
+    pub(crate) fn link_to_sentinel(&mut self, addr: &Addr) -> Option<LinkId> {
+        let (user, pass) =
+            (self.shared.global.sentinel_user.clone(), self.shared.global.sentinel_pass.clone());
+        let (now, links) = (self.now, &mut self.shared.links);
+        self.shared.links_changed = true;
+        (addr.port != 0)
+            .then(|| links.acquire(now, addr, LinkKind::Command, LinkOwner::Sentinel, (&user, &pass)))
     }
 
     /// Closes a link so that it is opened again.

@@ -36,7 +36,7 @@ impl Master {
         if cx.shared.same_addr(&to, self.current_addr()) {
             return;
         }
-        let leader = self.leader.as_ref().and_then(|leader| self.peers.get(leader));
+        let leader = self.consensus.voted_for().and_then(|leader| self.sentinels.get(leader));
         if let Some(peer) = leader {
             self.announce_peer(cx, EventLevel::Warning, "+config-update-from", peer, "");
         }
@@ -51,7 +51,7 @@ impl Master {
         if cx.shared.same_addr(&hello.master_addr, self.current_addr()) {
             return;
         }
-        if let Some(peer) = self.peers.get(&hello.run_id) {
+        if let Some(peer) = self.sentinels.get(&hello.run_id) {
             self.announce_peer(cx, EventLevel::Warning, "+config-update-from", peer, "");
         }
         self.call_reconfig_script(cx, "observer", &hello.master_addr);
@@ -86,16 +86,12 @@ impl Master {
     pub(crate) fn reset_observations(&mut self, cx: &mut Context<'_>, addr: &Addr) {
         self.myself = Instance::new(cx, addr, Role::Master, &self.settings);
         self.replicas.clear();
-        for peer in self.peers.values_mut() {
-            peer.master_down = None;
-            peer.asked = None;
-            peer.vote = None;
-        }
+        self.sentinels.forget_reports();
         self.odown = None;
         self.failover = None;
         self.retry_at = cx.now;
         self.failures = 0;
-        self.leader = None;
+        self.consensus.forget_candidate();
         self.schedule_hellos();
         cx.shared.links_changed = true;
         cx.changed();

@@ -138,7 +138,7 @@ impl Master {
         commands: Vec<Vec<String>>,
         pending: PendingReply,
     ) -> bool {
-        if !self.is_saved(cx) {
+        if !self.consensus.is_saved(cx.shared.durable_record) {
             return false;
         }
         let Some(state) = cx.shared.links.find(link) else { return false };

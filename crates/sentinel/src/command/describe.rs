@@ -5,7 +5,8 @@ use std::time::Duration;
 use clock::Instant;
 
 use crate::failover::FailoverCause;
-use crate::instance::{Instance, Peer, ReconfigurationState};
+use crate::instance::{Instance, ReconfigurationState};
+use crate::known_sentinels::Peer;
 use crate::link::{Link, LinkId};
 use crate::machine::Sentinel;
 use crate::master::Master;
@@ -102,7 +103,7 @@ pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fie
     data(&mut fields, now, instance);
     push(&mut fields, "config-epoch", master.config_epoch);
     push(&mut fields, "num-slaves", master.replicas.len());
-    push(&mut fields, "num-other-sentinels", master.peers.len());
+    push(&mut fields, "num-other-sentinels", master.sentinels.len());
     push(&mut fields, "quorum", settings.quorum);
     push(&mut fields, "failover-timeout", millis(settings.failover_timeout));
     push(&mut fields, "parallel-syncs", settings.parallel_syncs);
@@ -158,21 +159,21 @@ pub(super) fn peer(
     peer: &Peer,
     sharing: usize,
 ) -> Fields {
-    let link = peer.link.map(|link| shared.links.at(link));
+    let link = peer.link().map(|link| shared.links.at(link));
     let flags = flags(&[
-        ("s_down", peer.sdown.is_some()),
+        ("s_down", peer.sdown().is_some()),
         ("sentinel", true),
         ("disconnected", link.is_none_or(|link| !link.is_authenticated())),
-        ("master_down", peer.master_down.is_some()),
+        ("master_down", peer.reports_master_down()),
     ]);
-    let ip = shared.display_host(&peer.addr.host);
-    let id = peer.run_id.as_str();
-    let mut fields = begin(id, ip, peer.addr.port, id, &flags, link);
+    let ip = shared.display_host(&peer.addr().host);
+    let id = peer.run_id().as_str();
+    let mut fields = begin(id, ip, peer.addr().port, id, &flags, link);
     push(&mut fields, "link-refcount", sharing);
     health(&mut fields, now, link, master.settings.down_after);
-    times_down(&mut fields, now, peer.sdown, None);
-    push(&mut fields, "last-hello-message", since(now, peer.last_hello));
-    let (leader, epoch) = peer.vote.clone().unwrap_or_else(|| ("?".into(), 0));
+    times_down(&mut fields, now, peer.sdown(), None);
+    push(&mut fields, "last-hello-message", since(now, peer.last_hello()));
+    let (leader, epoch) = peer.vote().cloned().unwrap_or_else(|| ("?".into(), 0));
     push(&mut fields, "voted-leader", leader);
     push(&mut fields, "voted-leader-epoch", epoch);
     fields
@@ -204,7 +205,7 @@ pub(super) fn info(sentinel: &Sentinel, now: Instant) -> String {
             shared.display_host(&addr.host),
             addr.port,
             master.replicas.len(),
-            master.sentinels()
+            master.sentinels.total()
         );
         text.push_str(&line);
     }

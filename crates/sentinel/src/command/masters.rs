@@ -1,7 +1,7 @@
 //! Commands that query masters, replicas and sentinels.
 
 use super::{CommandCall, describe};
-use crate::instance::Peer;
+use crate::known_sentinels::Peer;
 use crate::machine::Sentinel;
 use crate::master::Master;
 
@@ -34,10 +34,10 @@ pub(super) fn sentinels(call: &mut CommandCall<'_>) {
     list(call, |sentinel, now, master| {
         let shown = |peer: &Peer| {
             let sharing =
-                sentinel.masters.values().filter(|one| one.peers.contains_key(&peer.run_id)).count();
+                sentinel.masters.values().filter(|one| one.sentinels.get(peer.run_id()).is_some()).count();
             describe::peer(&sentinel.shared, now, master, peer, sharing)
         };
-        master.peers.values().map(shown).collect()
+        master.sentinels.iter().map(shown).collect()
     });
 }
 

@@ -117,8 +117,7 @@ pub(super) fn reset(call: &mut CommandCall<'_>) {
     let mut count = 0;
     for master in masters.values_mut().filter(|one| glob::matches(pattern, one.name.as_bytes())) {
         let addr = master.myself.addr.clone();
-        master.peers.clear();
-        master.former_members.clear();
+        master.sentinels.clear();
         master.reset_observations(&mut cx, &addr);
         master.update_members(&mut cx);
         master.announce(&mut cx, EventLevel::Warning, "+reset-master", "");

@@ -53,16 +53,17 @@ pub(super) fn is_master_down(call: &mut CommandCall<'_>) {
 
 pub(super) fn ckquorum(call: &mut CommandCall<'_>) {
     let Some(master) = call.master(0) else { return };
-    let (gone, here): (Vec<_>, Vec<_>) = master.peers.values().partition(|peer| peer.sdown.is_some());
+    let (gone, here): (Vec<_>, Vec<_>) = master.sentinels.iter().partition(|peer| peer.sdown().is_some());
     let usable = here.len() + 1;
     let mut reasons = Vec::new();
     if usable < master.settings.quorum as usize {
         reasons.push("Not enough available Sentinels to reach the specified quorum for this master");
     }
-    if usable < master.majority() {
+    if usable < master.sentinels.majority() {
         reasons.push("Not enough available Sentinels to reach the majority and authorize a failover");
     }
-    let names: Vec<String> = gone.iter().map(|peer| format!("{} at {}", peer.run_id, peer.addr)).collect();
+    let names: Vec<String> =
+        gone.iter().map(|peer| format!("{} at {}", peer.run_id(), peer.addr())).collect();
     let names =
         if names.is_empty() { String::new() } else { format!(". Out of reach: {}", names.join(", ")) };
     if reasons.is_empty() {
@@ -77,7 +78,7 @@ pub(super) fn ckquorum(call: &mut CommandCall<'_>) {
 pub(super) fn forget(call: &mut CommandCall<'_>) {
     let run_id = RunId::parse(call.text(1));
     let Some((master, mut cx)) = call.act_on(0) else { return };
-    let Some(peer) = run_id.and_then(|run_id| master.peers.remove(&run_id)) else {
+    let Some(peer) = run_id.and_then(|run_id| master.sentinels.remove(&run_id)) else {
         call.reply.error("ERR No such Sentinel with that run id");
         return;
     };
