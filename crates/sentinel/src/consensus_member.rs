@@ -200,7 +200,7 @@ mod tests {
         let candidate = PeerId::new(2).unwrap();
         let (actions, vote) = member.on_redis_vote_request(NOW, candidate, Term(5));
         assert!(
-            matches!(actions[..], [GroupAction::Persist { record_number, .. }] if record_number == vote.record),
+            matches!(actions[0], GroupAction::Persist { number, .. } if number == vote.record),
             "{actions:?}"
         );
         assert_eq!((vote.term, vote.candidate), (Term(5), Some(candidate)));

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use crate::addr::Addr;
-use crate::failover::FailoverCause;
+use crate::failovers::FailoverCause;
 use crate::info::Role;
 use crate::master::Master;
 use crate::repair::PROMOTION_TIMEOUT;
@@ -73,7 +73,7 @@ impl Master {
         let since = cx.now.since(self.myself.role_since);
         // After this time, a sentinel that missed a switch has learned about it from hello messages.
         let settled = since > cx.shared.timing.publish_period + Duration::from_millis(500);
-        let free = self.failover.is_none() && self.odown.is_none() && cx.now >= self.retry_at;
+        let free = self.odown.is_none() && self.failovers.may_start(cx.now);
         if self.myself.role == Role::Master || !settled || !free || !self.is_confirmed_by_majority(cx) {
             return;
         }

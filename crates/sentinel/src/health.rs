@@ -117,7 +117,7 @@ impl Master {
                 instance.sdown = None;
                 instance.script_kill_sent = false;
                 self.announce_at(cx, EventLevel::Warning, "-sdown", addr, "");
-                if addr.is_none() && self.failover.is_none() {
+                if addr.is_none() && !self.failovers.is_running() {
                     cx.shared.recorder.end(now, &self.name, FailoverOutcome::CameBack, "the master is back");
                 }
             }

@@ -33,6 +33,7 @@ mod epoch;
 mod event;
 mod failover;
 mod failover_log;
+mod failovers;
 mod foreign;
 mod handover;
 mod health;

@@ -394,7 +394,7 @@ impl Sentinel {
     fn on_write_end(&mut self, now: Instant) {
         if self.shared.durable_record < self.writes.durable_record() {
             self.shared.durable_record = self.writes.durable_record();
-            for master in self.masters.values().filter(|master| master.failover.is_some()) {
+            for master in self.masters.values().filter(|master| master.failovers.is_running()) {
                 self.shared.scheduler.alarms.set_sooner(&master.name, now);
             }
         }
@@ -603,7 +603,7 @@ impl Sentinel {
     #[must_use]
     pub fn status(&self, master: &str) -> Option<MasterStatus> {
         let master = self.masters.get(master)?;
-        let failover = master.failover.as_ref();
+        let failover = master.failovers.current();
         Some(MasterStatus {
             addr: master.current_addr().clone(),
             watched: master.myself.addr.clone(),
@@ -613,9 +613,9 @@ impl Sentinel {
             sentinels: master.sentinels.total(),
             subjectively_down: master.myself.sdown.is_some(),
             objectively_down: master.odown.is_some(),
-            failover_epoch: failover.map(|failover| failover.epoch).filter(|&epoch| epoch > 0),
+            failover_epoch: failover.and_then(|failover| failover.phase().epoch()),
             by_operator: failover
-                .is_some_and(|failover| failover.cause != crate::failover::FailoverCause::Down),
+                .is_some_and(|failover| failover.cause() != crate::failovers::FailoverCause::Down),
         })
     }
 

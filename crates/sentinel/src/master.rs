@@ -10,7 +10,7 @@ use crate::addr::{Addr, RunId};
 use crate::config::KnownMaster;
 use crate::consensus_member::ConsensusMember;
 use crate::event::EventLevel;
-use crate::failover::Failover;
+use crate::failovers::{Failover, Failovers};
 use crate::info::Role;
 use crate::instance::Instance;
 use crate::known_sentinels::{KnownSentinels, Peer};
@@ -30,11 +30,7 @@ pub(crate) struct Master {
     pub(crate) consensus: ConsensusMember,
     /// When the master became objectively down; `None` while it is not.
     pub(crate) odown: Option<Instant>,
-    pub(crate) failover: Option<Failover>,
-    /// A failed failover is not repeated before this time.
-    pub(crate) retry_at: Instant,
-    /// Number of consecutive failed failover attempts, which determines the delay before the next one.
-    pub(crate) failures: u32,
+    pub(crate) failovers: Failovers,
 }
 
 impl Master {
@@ -53,9 +49,7 @@ impl Master {
             config_epoch: known.config_epoch,
             consensus,
             odown: None,
-            failover: None,
-            retry_at: cx.now,
-            failures: 0,
+            failovers: Failovers::new(cx.now),
         };
         master.announce(cx, EventLevel::Warning, "+monitor", &format!(" quorum {}", known.settings.quorum));
         for addr in &known.replicas {
@@ -157,7 +151,7 @@ impl Master {
 
     /// The address for clients: the new master's once the switch is committed.
     pub(crate) fn current_addr(&self) -> &Addr {
-        self.failover.as_ref().and_then(Failover::switched_to).unwrap_or(&self.myself.addr)
+        self.failovers.current().and_then(Failover::switched_to).unwrap_or(&self.myself.addr)
     }
 
     /// Reconnects to all instances with the current credentials.

@@ -7,7 +7,7 @@ use resp::Value;
 
 use crate::addr::{Addr, RunId};
 use crate::event::EventLevel;
-use crate::failover::Failover;
+use crate::failovers::Failover;
 use crate::foreign::ReplicationHistory;
 use crate::hello::{HELLO_CHANNEL, Hello};
 use crate::info::{self, InfoReport, Role};
@@ -88,11 +88,11 @@ impl Master {
     pub(crate) fn info_period(&self, cx: &Context<'_>, replica: Option<(&Addr, &Instance)>) -> Duration {
         let calm = cx.shared.timing.info_period;
         let odd = self.myself.role == Role::Replica;
-        let troubled = odd || self.myself.sdown.is_some() || self.failover.is_some();
+        let troubled = odd || self.myself.sdown.is_some() || self.failovers.is_running();
         let Some((addr, replica)) = replica else {
             return if troubled { INFO_DEGRADED.min(calm) } else { calm };
         };
-        let waited_for = self.failover.as_ref().and_then(Failover::awaited_replica) == Some(addr);
+        let waited_for = self.failovers.current().and_then(Failover::awaited_replica) == Some(addr);
         let syncing = matches!(replica.reconf, ReconfigurationState::Sent | ReconfigurationState::InProgress);
         // A replica that was unreachable during a switch still follows the old master.
         let current = self.current_addr();

@@ -37,12 +37,12 @@ impl Master {
     fn is_urgent(&self, cx: &Context<'_>) -> bool {
         let link = cx.shared.links.at(self.myself.command);
         let fresh = self.myself.sdown.is_some_and(|since| cx.now.since(since) < FRESH);
-        fresh || self.failover.is_some() || (self.myself.sdown.is_none() && link.just_lost(cx.now))
+        fresh || self.failovers.is_running() || (self.myself.sdown.is_none() && link.just_lost(cx.now))
     }
 
     /// Whether all instances are healthy and no operation is in progress.
     fn is_healthy_and_idle(&self, cx: &Context<'_>) -> bool {
-        let quiet = cx.shared.tilt.is_none() && self.failover.is_none() && !self.consensus.is_active();
+        let quiet = cx.shared.tilt.is_none() && !self.failovers.is_running() && !self.consensus.is_active();
         let well = |instance: &Instance| {
             let linked = [instance.command, instance.hello].map(|link| cx.shared.links.at(link).is_up());
             linked == [true, true] && instance.sdown.is_none() && instance.info_at.is_some()

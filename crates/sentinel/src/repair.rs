@@ -25,7 +25,7 @@ pub(crate) const PROMOTION_TIMEOUT: Duration = Duration::from_secs(10);
 impl Master {
     /// Repairs all instances that need it.
     pub(crate) fn repair(&mut self, cx: &mut Context<'_>) {
-        if self.failover.is_some() || !self.is_master_healthy(cx) || !self.is_confirmed_by_majority(cx) {
+        if self.failovers.is_running() || !self.is_master_healthy(cx) || !self.is_confirmed_by_majority(cx) {
             return;
         }
         // After this time, hello messages have announced a switch that another sentinel led.

@@ -6,7 +6,7 @@ use failover_history::FailoverOutcome;
 
 use crate::addr::Addr;
 use crate::event::EventLevel;
-use crate::failover::FailoverPhase;
+use crate::failovers::FailoverPhase;
 use crate::hello::Hello;
 use crate::info::Role;
 use crate::instance::Instance;
@@ -18,8 +18,9 @@ impl Master {
     /// Handles a committed switch, or the committed choice of a replica to promote.
     pub(crate) fn on_committed(&mut self, cx: &mut Context<'_>, switch: &Switch) {
         // The leader itself continues in the phase that waits for this commit.
-        let mine = |phase, epoch| phase == FailoverPhase::Confirm && epoch == switch.epoch;
-        let leads = self.failover.as_ref().is_some_and(|failover| mine(failover.phase, failover.epoch));
+        let leads = self.failovers.current().is_some_and(|failover| {
+            matches!(failover.phase(), FailoverPhase::Confirm { epoch, .. } if *epoch == switch.epoch)
+        });
         if switch.done && !leads {
             self.learn_switch(cx, switch);
         }
@@ -88,9 +89,7 @@ impl Master {
         self.replicas.clear();
         self.sentinels.forget_reports();
         self.odown = None;
-        self.failover = None;
-        self.retry_at = cx.now;
-        self.failures = 0;
+        self.failovers.reset(cx.now);
         self.consensus.forget_candidate();
         self.schedule_hellos();
         cx.shared.links_changed = true;

@@ -14,7 +14,7 @@ use resp::Value;
 
 use crate::addr::Addr;
 use crate::event::EventLevel;
-use crate::failover::{FailoverCause, FailoverPhase};
+use crate::failovers::{FailoverCause, FailoverPhase};
 use crate::instance::ReconfigurationState;
 use crate::link::{LinkId, MAX_PENDING, PendingReply};
 use crate::master::Master;
@@ -83,7 +83,7 @@ impl Master {
     /// unreachable.
     pub(crate) fn request_handover(&self, cx: &mut Context<'_>, target: &Addr) -> bool {
         let only_so =
-            self.failover.as_ref().is_some_and(|failover| failover.cause == FailoverCause::Coordinated);
+            self.failovers.current().is_some_and(|failover| failover.cause() == FailoverCause::Coordinated);
         let most = if only_so { Duration::MAX } else { HAND_OVER };
         let (host, port) = (cx.shared.display_host(&target.host), target.port.to_string());
         let timeout = self.settings.failover_timeout.min(most).as_millis().to_string();
@@ -115,17 +115,17 @@ impl Master {
     /// After a handover, tells the old and the new master to rewrite their configuration files and to disconnect their
     /// clients. Unreachable servers are remembered in the failover.
     pub(crate) fn confirm_roles(&mut self, cx: &mut Context<'_>) {
-        let Some(failover) = &mut self.failover else { return };
-        let asked = matches!(failover.cause, FailoverCause::Operator | FailoverCause::Coordinated);
-        let links = std::mem::take(&mut failover.awaiting_final_commands);
+        let Some(failover) = self.failovers.current_mut() else { return };
+        let asked = matches!(failover.cause(), FailoverCause::Operator | FailoverCause::Coordinated);
+        let links = failover.set_awaiting_final_commands(Vec::new());
         let mut commands = self.role_change_commands().to_vec();
         if asked {
             commands.push(vec![self.settings.command("CLIENT").to_owned(), "UNPAUSE".into()]);
         }
         let unreached = |link: &LinkId| !self.transact(cx, *link, commands.clone(), PendingReply::Plain);
         let left: Vec<LinkId> = links.into_iter().filter(unreached).collect();
-        if let Some(failover) = &mut self.failover {
-            failover.awaiting_final_commands = left;
+        if let Some(failover) = self.failovers.current_mut() {
+            failover.set_awaiting_final_commands(left);
         }
     }
 
@@ -195,35 +195,35 @@ impl Master {
             // An operator may have requested a handover to a target that never becomes ready.
             cx.send(link, PendingReply::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
         }
-        let Some(failover) = &self.failover else { return };
-        let is_target = failover.target.as_ref() == Some(addr);
-        match failover.phase {
-            FailoverPhase::Promote { .. } if is_target => {
+        let Some(failover) = self.failovers.current() else { return };
+        match failover.phase() {
+            FailoverPhase::Promote { target, .. } if target == addr => {
                 self.note(cx, format!("{addr} refused to be promoted: {why}"));
                 self.abort(cx, "-failover-abort-slave-timeout");
             }
-            FailoverPhase::Reconf if reconf == ReconfigurationState::Sent => {
+            FailoverPhase::Reconf { .. } if reconf == ReconfigurationState::Sent => {
                 self.note(cx, format!("{addr} refused to follow: {why}"));
                 self.set_reconf(cx.now, addr, ReconfigurationState::Refused);
             }
             FailoverPhase::Elect
-            | FailoverPhase::Select
+            | FailoverPhase::Select { .. }
             | FailoverPhase::Agree { .. }
             | FailoverPhase::Promote { .. }
-            | FailoverPhase::Confirm
-            | FailoverPhase::Reconf => {}
+            | FailoverPhase::Confirm { .. }
+            | FailoverPhase::Reconf { .. } => {}
         }
     }
 
     fn on_handover_refused(&mut self, cx: &mut Context<'_>, why: &str) {
-        let promoting = matches!(
-            self.failover.as_ref().map(|failover| failover.phase),
-            Some(FailoverPhase::Promote { .. })
-        );
-        let Some(failover) = self.failover.as_mut().filter(|_| promoting) else { return };
-        let only_so = failover.cause == FailoverCause::Coordinated;
-        failover.phase = FailoverPhase::Promote { sent: None };
-        failover.forced |= !only_so;
+        let Some(failover) = self.failovers.current_mut() else { return };
+        if !matches!(failover.phase(), FailoverPhase::Promote { .. }) {
+            return;
+        }
+        let only_so = failover.cause() == FailoverCause::Coordinated;
+        failover.set_promotion_sent(None);
+        if !only_so {
+            failover.force();
+        }
         cx.log(EventLevel::Warning, format!("The master {} refused to hand over: {why}", self.myself.addr));
         self.note(cx, format!("the master refused to hand over: {why}"));
         if only_so {

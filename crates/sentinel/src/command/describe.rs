@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::failover::FailoverCause;
+use crate::failovers::FailoverCause;
 use crate::instance::{Instance, ReconfigurationState};
 use crate::known_sentinels::Peer;
 use crate::link::{Link, LinkId};
@@ -76,17 +76,17 @@ fn flags<'a>(words: &[(&'a str, bool)]) -> Vec<&'a str> {
 pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fields {
     let (instance, settings) = (&master.myself, &master.settings);
     let link = shared.links.at(instance.command);
-    let failover = master.failover.as_ref();
+    let failover = master.failovers.current();
     let flags = flags(&[
         ("s_down", instance.sdown.is_some()),
         ("o_down", master.odown.is_some()),
         ("master", true),
         ("disconnected", disconnected(shared, instance)),
         ("failover_in_progress", failover.is_some()),
-        ("force_failover", failover.is_some_and(|failover| failover.cause == FailoverCause::Operator)),
+        ("force_failover", failover.is_some_and(|failover| failover.cause() == FailoverCause::Operator)),
         (
             "coordinated_failover",
-            failover.is_some_and(|failover| failover.cause == FailoverCause::Coordinated),
+            failover.is_some_and(|failover| failover.cause() == FailoverCause::Coordinated),
         ),
         ("script_kill_sent", instance.script_kill_sent),
         ("master_reboot", instance.loading_since(link).is_some()),
@@ -96,7 +96,7 @@ pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fie
         begin(&master.name, shared.display_host(&addr.host), addr.port, &instance.run_id, &flags, Some(link));
     push(&mut fields, "link-refcount", 1);
     if let Some(failover) = failover {
-        push(&mut fields, "failover-state", failover.state_name());
+        push(&mut fields, "failover-state", failover.phase().state_name());
     }
     health(&mut fields, now, Some(link), settings.down_after);
     times_down(&mut fields, now, instance.sdown, master.odown);
@@ -121,7 +121,7 @@ pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fie
 
 pub(super) fn replica(shared: &SharedState, now: Instant, master: &Master, instance: &Instance) -> Fields {
     let link = shared.links.at(instance.command);
-    let target = master.failover.as_ref().and_then(|failover| failover.target.as_ref());
+    let target = master.failovers.current().and_then(|failover| failover.phase().target());
     let flags = flags(&[
         ("s_down", instance.sdown.is_some()),
         ("slave", true),

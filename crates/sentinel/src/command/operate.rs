@@ -6,7 +6,7 @@ use super::{CommandCall, save_and_confirm};
 use crate::addr::{Addr, is_host, is_ip};
 use crate::config::{KnownMaster, is_name};
 use crate::event::EventLevel;
-use crate::failover::FailoverCause;
+use crate::failovers::FailoverCause;
 use crate::machine::Sentinel;
 use crate::master::Master;
 use crate::settings::MasterSettings;
@@ -29,7 +29,7 @@ pub(super) fn failover(call: &mut CommandCall<'_>) {
         }
     };
     let Some((master, mut cx)) = call.act_on(0) else { return };
-    if master.failover.is_some() {
+    if master.failovers.is_running() {
         call.reply.error("INPROG Failover already in progress");
         return;
     }
