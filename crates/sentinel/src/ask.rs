@@ -25,7 +25,7 @@ const FRESH: std::time::Duration = std::time::Duration::from_secs(3);
 
 impl Master {
     pub(crate) fn ask_request(&self, cx: &Context<'_>, epoch: u64, run_id: &str) -> Vec<Vec<u8>> {
-        let Addr { host, port } = &self.myself.addr;
+        let Addr { host, port } = self.servers.master().addr();
         let words = [
             "SENTINEL",
             "IS-MASTER-DOWN-BY-ADDR",
@@ -39,7 +39,7 @@ impl Master {
 
     /// Queries the other sentinels if this sentinel considers the master down.
     pub(crate) fn ask_others(&mut self, cx: &mut Context<'_>) {
-        let Some(since) = self.myself.sdown else { return };
+        let Some(since) = self.servers.master().sdown() else { return };
         let fresh = cx.now.since(since) < FRESH;
         let period = if fresh { ASK_URGENT } else { cx.shared.timing.ask_period };
         let due = self.sentinels.iter().filter(|peer| peer.is_query_due(cx.now, period));
@@ -47,7 +47,8 @@ impl Master {
             due.filter_map(|peer| Some((peer.run_id().clone(), peer.link()?))).collect();
         for (run_id, link) in ask {
             let request = self.ask_request(cx, cx.shared.epoch, "*");
-            let pending = PendingReply::Ask(self.name.clone(), self.myself.addr.clone(), run_id.clone());
+            let pending =
+                PendingReply::Ask(self.name.clone(), self.servers.master().addr().clone(), run_id.clone());
             if cx.send_after(Condition::Nothing, link, pending, request) {
                 self.sentinels.get_mut(&run_id).expect("just listed").set_queried(cx.now);
             }
@@ -60,7 +61,7 @@ impl Master {
         let Some([Value::Integer(down), leader, Value::Integer(epoch)]) = value.as_array() else { return };
         let Some(peer) = self.sentinels.get_mut(run_id) else { return };
         cx.shared.scheduler.schedule_round(&self.name);
-        if *addr == self.myself.addr {
+        if addr == self.servers.master().addr() {
             peer.set_master_down(cx.now, *down == 1);
             if *down == 0 {
                 peer.set_queried(cx.now - (ASK_URGENT - ASK_UNSUSPECTING));
@@ -99,7 +100,7 @@ impl Master {
         epoch: u64,
         run_id: Option<&RunId>,
     ) -> (bool, Option<RunId>, u64, Condition) {
-        let down = cx.shared.tilt.is_none() && self.myself.sdown.is_some();
+        let down = cx.shared.tilt.is_none() && self.servers.master().sdown().is_some();
         let Some(run_id) = run_id else { return (down, None, 0, Condition::Nothing) };
         let (actions, vote) = self.consensus.on_redis_vote_request(cx.now, run_id.peer(), Term(epoch));
         self.carry_out(cx, actions, Some(run_id));

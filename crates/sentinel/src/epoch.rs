@@ -71,7 +71,7 @@ impl Master {
         let Some(peer) = self.sentinels.by_id(to) else { return };
         let (Some(link), run_id) = (peer.link(), peer.run_id().clone()) else { return };
         let request = self.ask_request(cx, term.0, cx.shared.me.as_str());
-        let pending = PendingReply::Ask(self.name.clone(), self.myself.addr.clone(), run_id);
+        let pending = PendingReply::Ask(self.name.clone(), self.servers.master().addr().clone(), run_id);
         cx.send_after(condition, link, pending, request);
     }
 
@@ -93,7 +93,7 @@ impl Master {
             if let Some(run_id) = run_id {
                 let script = self.settings.notification_script.as_deref();
                 cx.event(EventLevel::Warning, "+vote-for-leader", format!("{run_id} {}", term.0), script);
-                if self.odown.is_some() {
+                if self.detector.is_objectively_down() {
                     self.note(cx, format!("voted for {run_id} in epoch {}", term.0));
                 }
             }
@@ -123,6 +123,6 @@ impl Master {
 
     /// Adds a step to the failover log.
     pub(crate) fn note(&self, cx: &mut Context<'_>, text: String) {
-        cx.shared.recorder.step(cx.now, &self.name, &self.myself.addr.to_string(), text);
+        cx.shared.recorder.step(cx.now, &self.name, &self.servers.master().addr().to_string(), text);
     }
 }

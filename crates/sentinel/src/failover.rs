@@ -35,7 +35,7 @@ impl Master {
             return;
         }
         self.detect_foreign_servers(cx);
-        if self.odown.is_some() && self.failovers.may_start(cx.now) {
+        if self.detector.is_objectively_down() && self.failovers.may_start(cx.now) {
             self.start_failover(cx, FailoverCause::Down);
         }
         self.start_failover_after_handover(cx);
@@ -104,8 +104,8 @@ impl Master {
         let limit = cx.shared.timing.election_timeout.min(self.settings.failover_timeout);
         let by_hand = failover.cause() != FailoverCause::Down;
         let over = match failover.cause() {
-            FailoverCause::Down => self.odown.is_none(),
-            FailoverCause::HandedOver => self.successor(cx).is_none(),
+            FailoverCause::Down => !self.detector.is_objectively_down(),
+            FailoverCause::HandedOver => self.servers.successor(cx).is_none(),
             FailoverCause::Operator | FailoverCause::Coordinated => false,
         };
         let Some(failover) = self.failovers.current_mut() else { return };
@@ -128,7 +128,7 @@ impl Master {
         }
         let since = failover.since();
         let promoted = self.promoted_by_predecessor(cx);
-        let successor = self.successor(cx);
+        let successor = self.servers.successor(cx);
         if promoted.is_none() && successor.is_none() && failover.cause() == FailoverCause::HandedOver {
             self.abort(cx, "-failover-abort-no-good-slave");
             return;
@@ -139,16 +139,16 @@ impl Master {
             self.confirm(cx, epoch, &addr);
             return;
         }
-        let asked_since = self.myself.sdown.unwrap_or(since);
-        let waits = self.replicas.values().any(|replica| {
-            let up = replica.sdown.is_none() && cx.shared.links.at(replica.command).is_up();
-            up && replica.info_at.is_none_or(|at| at < asked_since)
+        let asked_since = self.servers.master().sdown().unwrap_or(since);
+        let waits = self.servers.replicas().any(|replica| {
+            let up = replica.sdown().is_none() && cx.shared.links.at(replica.command_link()).is_up();
+            up && replica.reported().received_at().is_none_or(|at| at < asked_since)
         });
         if waits && cx.now.since(since) < INFO_WAIT {
             return;
         }
         let candidates: Vec<Candidate> =
-            self.replicas.values().map(|replica| candidate(cx, replica)).collect();
+            self.servers.replicas().map(|replica| candidate(cx, replica)).collect();
         let limits = self.limits(cx);
         for candidate in &candidates {
             let verdict =
@@ -171,38 +171,39 @@ impl Master {
 
     fn switch_to(&self, epoch: u64, to: &Addr, done: bool) -> Switch {
         let pair = |addr: &Addr| (addr.host.clone(), addr.port);
-        Switch { epoch, from: pair(&self.myself.addr), to: pair(to), done }
+        Switch { epoch, from: pair(self.servers.master().addr()), to: pair(to), done }
     }
 
     /// The replica that a previous leader committed and promoted.
     fn promoted_by_predecessor(&self, cx: &Context<'_>) -> Option<Addr> {
         let switch = self.consensus.committed_switch()?;
         let to = Addr::new(&switch.to.0, switch.to.1);
-        let replica = self.replicas.get(&to)?;
-        let ours = switch.epoch > self.config_epoch && switch.from.1 == self.myself.addr.port;
-        let same = ours && switch.from.0 == self.myself.addr.host;
-        let master =
-            replica.role == Role::Master && replica.has_recent_info(cx.now, cx.shared.timing.ping_period * 2);
-        (same && master && replica.sdown.is_none() && replica.foreign.is_none()).then_some(to)
+        let replica = self.servers.replica(&to)?;
+        let ours = switch.epoch > self.config_epoch && switch.from.1 == self.servers.master().addr().port;
+        let same = ours && switch.from.0 == self.servers.master().addr().host;
+        let master = replica.reported().role() == Role::Master
+            && replica.reported().is_recent(cx.now, cx.shared.timing.ping_period * 2);
+        (same && master && replica.sdown().is_none() && replica.foreign().is_none()).then_some(to)
     }
 
     /// Whether any replica can be promoted now.
     pub(crate) fn has_eligible_replica(&self, cx: &Context<'_>) -> bool {
         let candidates: Vec<Candidate> =
-            self.replicas.values().map(|replica| candidate(cx, replica)).collect();
+            self.servers.replicas().map(|replica| candidate(cx, replica)).collect();
         select(&candidates, self.limits(cx)).is_some()
     }
 
     fn limits(&self, cx: &Context<'_>) -> EligibilityLimits {
         let timing = &cx.shared.timing;
-        let down = self.myself.sdown;
+        let down = self.servers.master().sdown();
         let told = if down.is_some() { timing.ping_period * 5 } else { timing.info_period * 3 };
         // A demoted master is detected as down much later than its replicas lost it.
-        let none = Some(self.myself.role_since).filter(|_| self.myself.role == Role::Replica);
+        let none = Some(self.servers.master().reported().role_since())
+            .filter(|_| self.servers.master().reported().role() == Role::Replica);
         let lost = down.into_iter().chain(none).min();
         let down_for = lost.map_or(Duration::ZERO, |since| cx.now.since(since));
         // If the master restarted without data, even old data is better.
-        let is_empty = cx.shared.links.at(self.myself.command).empty;
+        let is_empty = cx.shared.links.at(self.servers.master().command_link()).empty;
         let disconnected_for =
             if is_empty { Duration::MAX } else { down_for + self.settings.down_after * 10 };
         EligibilityLimits { silent_for: timing.ping_period * 5, told, disconnected_for }
@@ -228,21 +229,23 @@ impl Master {
         let Some(failover) = self.failovers.current() else { return };
         let late = cx.now.since(failover.since()) > self.settings.failover_timeout;
         let (cause, forced) = (failover.cause(), failover.is_forced());
-        let Some(replica) = self.replicas.get(target) else {
+        let Some(replica) = self.servers.replica(target) else {
             self.abort(cx, "-failover-abort-slave-timeout");
             return;
         };
-        if replica.role == Role::Master && replica.info_at.is_some_and(|at| at >= failover.since()) {
+        if replica.reported().role() == Role::Master
+            && replica.reported().received_at().is_some_and(|at| at >= failover.since())
+        {
             if let Some(epoch) = failover.phase().epoch() {
                 self.confirm(cx, epoch, target);
             }
             return;
         }
-        if late || replica.sdown.is_some() {
+        if late || replica.sdown().is_some() {
             self.abort(cx, "-failover-abort-slave-timeout");
             return;
         }
-        if !forced && self.odown.is_some() {
+        if !forced && self.detector.is_objectively_down() {
             self.on_master_death_during_handover(cx, cause);
             return;
         }
@@ -256,7 +259,7 @@ impl Master {
         if !self.consensus.is_saved(cx.shared.durable_record) {
             return;
         }
-        let link = replica.command;
+        let link = replica.command_link();
         let handing_over = !forced && sent.is_none() && self.request_handover(cx, target);
         let done = handing_over
             || cause != FailoverCause::Coordinated && {
@@ -304,9 +307,9 @@ impl Master {
         self.note(cx, format!("switch to {target} committed in epoch {epoch}"));
         // After a handover the promoted replica's configuration file still makes it a replica, so it must be rewritten.
         if let Some(failover) = self.failovers.current_mut() {
-            let new = self.replicas.get(target).map(|replica| replica.command);
+            let new = self.servers.replica(target).map(|replica| replica.command_link());
             let new = new.filter(|_| !failover.is_forced());
-            let old = new.map(|_| self.myself.command);
+            let old = new.map(|_| self.servers.master().command_link());
             failover.set_awaiting_final_commands(old.into_iter().chain(new).collect());
         }
         self.confirm_roles(cx);
@@ -329,20 +332,20 @@ impl Master {
             self.drive(cx, GroupInput::Deactivate);
         }
         let late = cx.now.since(since) > self.settings.failover_timeout;
-        let others = self.replicas.values().filter(|one| one.addr != *target && one.foreign.is_none());
-        let others: Vec<Addr> = others.map(|one| one.addr.clone()).collect();
-        let ended = |replica: &Instance| {
-            matches!(replica.reconf, ReconfigurationState::Done | ReconfigurationState::Refused)
-        };
-        let unfinished = |replica: &Instance| replica.sdown.is_none() && !ended(replica);
+        let others = self.servers.replicas().filter(|one| one.addr() != target && one.foreign().is_none());
+        let others: Vec<Addr> = others.map(|one| one.addr().clone()).collect();
         self.confirm_roles(cx);
         let awaiting_final_commands =
-            |failover: &Failover| failover.awaits_final_commands() && self.myself.sdown.is_none();
-        let open = others.iter().any(|addr| unfinished(&self.replicas[addr]))
-            || self.failovers.current().is_some_and(awaiting_final_commands);
+            |failover: &Failover| failover.awaits_final_commands() && self.servers.master().sdown().is_none();
+        let unfinished = |addr: &Addr| {
+            let replica = self.servers.replica(addr);
+            replica.is_some_and(|one| one.sdown().is_none() && !one.reconfiguration().has_ended())
+        };
+        let open =
+            others.iter().any(unfinished) || self.failovers.current().is_some_and(awaiting_final_commands);
         // Replicas cannot follow a master that is down. The failover ends, so that the new master is monitored and
         // replaced.
-        let lost = self.replicas.get(target).is_some_and(|promoted| promoted.sdown.is_some());
+        let lost = self.servers.replica(target).is_some_and(|promoted| promoted.sdown().is_some());
         if open && !late && !lost {
             self.reconfigure_next(cx, target, &others);
             return;
@@ -350,7 +353,9 @@ impl Master {
         if late {
             self.announce(cx, EventLevel::Warning, "+failover-end-for-timeout", "");
             for addr in &others {
-                if !ended(&self.replicas[addr]) && self.send_slaveof(cx, addr, Some(target)) {
+                let has_ended =
+                    self.servers.replica(addr).is_none_or(|one| one.reconfiguration().has_ended());
+                if !has_ended && self.send_slaveof(cx, addr, Some(target)) {
                     self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-sent-be", addr, "");
                 }
             }
@@ -365,15 +370,13 @@ impl Master {
     fn reconfigure_next(&mut self, cx: &mut Context<'_>, target: &Addr, others: &[Addr]) {
         let timeout = cx.shared.timing.slave_reconf_timeout;
         for addr in others {
-            let busy = self.replicas.values().filter(|one| {
-                matches!(one.reconf, ReconfigurationState::Sent | ReconfigurationState::InProgress)
-            });
-            let busy = busy.count();
-            let replica = &self.replicas[addr];
-            match replica.reconf {
+            let busy = self.servers.replicas().filter(|one| one.reconfiguration().is_running()).count();
+            let Some(replica) = self.servers.replica(addr) else { continue };
+            let link = replica.command_link();
+            match replica.reconfiguration() {
                 // As in Valkey, the replica gets one more command and is no longer waited for; it is repaired after the
                 // failover.
-                ReconfigurationState::Sent if cx.now.since(replica.reconf_since) > timeout => {
+                ReconfigurationState::Sent if cx.now.since(replica.reconfiguration_since()) > timeout => {
                     self.announce_replica(cx, EventLevel::Notice, "-slave-reconf-sent-timeout", addr, "");
                     if self.send_slaveof(cx, addr, Some(target)) {
                         self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-sent", addr, "");
@@ -386,7 +389,6 @@ impl Master {
                 {
                     self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-sent", addr, "");
                     self.set_reconf(cx.now, addr, ReconfigurationState::Sent);
-                    let link = self.replicas[addr].command;
                     self.ask_info_over(cx, link);
                 }
                 _ => {}
@@ -394,24 +396,26 @@ impl Master {
         }
     }
 
-    pub(crate) fn set_reconf(&mut self, now: Instant, addr: &Addr, reconf: ReconfigurationState) {
-        let replica = self.replicas.get_mut(addr).expect("a replica of this master");
-        replica.reconf = reconf;
-        replica.reconf_since = now;
+    pub(crate) fn set_reconf(&mut self, now: Instant, addr: &Addr, state: ReconfigurationState) {
+        if let Some(replica) = self.servers.replica_mut(addr) {
+            replica.set_reconfiguration(now, state);
+        }
     }
 
     /// Advances the failover if the INFO of a replica shows a promotion or a reconfiguration.
     pub(crate) fn on_replica_info(&mut self, cx: &mut Context<'_>, addr: &Addr) {
-        if let Some(target) = self.failovers.current().and_then(Failover::switched_to).cloned() {
-            let replica = &self.replicas[addr];
-            let follows = replica.role == Role::Replica
-                && replica.master.as_ref().is_some_and(|master| cx.shared.same_addr(master, &target));
-            let synced = replica.master_link_up;
-            if replica.reconf == ReconfigurationState::Sent && follows {
-                self.set_reconf(cx.now, addr, ReconfigurationState::InProgress);
+        if let Some(target) = self.failovers.current().and_then(Failover::switched_to).cloned()
+            && let Some(replica) = self.servers.replica(addr)
+        {
+            let follows = replica.follows(|master| cx.shared.same_addr(master, &target));
+            let synced = replica.reported().is_master_link_up();
+            let mut state = replica.reconfiguration();
+            if state == ReconfigurationState::Sent && follows {
+                state = ReconfigurationState::InProgress;
+                self.set_reconf(cx.now, addr, state);
                 self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-inprog", addr, "");
             }
-            if self.replicas[addr].reconf == ReconfigurationState::InProgress && follows && synced {
+            if state == ReconfigurationState::InProgress && follows && synced {
                 self.set_reconf(cx.now, addr, ReconfigurationState::Done);
                 self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-done", addr, "");
             }
@@ -434,17 +438,17 @@ impl Master {
 }
 
 fn candidate(cx: &Context<'_>, replica: &Instance) -> Candidate {
-    let link = cx.shared.links.at(replica.command);
+    let link = cx.shared.links.at(replica.command_link());
     Candidate {
-        addr: replica.addr.clone(),
-        down: replica.sdown.is_some() || !link.is_up(),
+        addr: replica.addr().clone(),
+        down: replica.sdown().is_some() || !link.is_up(),
         silent_for: cx.now.since(link.last_good),
-        told: replica.info_at.map(|at| cx.now.since(at)),
-        priority: replica.priority,
-        disconnected_for: replica.master_link_down,
+        told: replica.reported().received_at().map(|at| cx.now.since(at)),
+        priority: replica.reported().priority(),
+        disconnected_for: replica.reported().master_link_down_for(),
         refused: replica.has_recently_refused(cx.now),
-        foreign: replica.foreign.is_some(),
-        offset: replica.offset,
-        run_id: replica.run_id.clone(),
+        foreign: replica.foreign().is_some(),
+        offset: replica.reported().offset(),
+        run_id: replica.reported().run_id().to_owned(),
     }
 }

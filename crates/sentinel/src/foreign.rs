@@ -90,13 +90,14 @@ impl Link {
 impl Master {
     /// Determines which servers at the replicas' addresses belong to other groups.
     pub(crate) fn detect_foreign_servers(&mut self, cx: &mut Context<'_>) {
-        let judged = self.replicas.values().map(|replica| self.foreign(cx, replica));
-        let judged: Vec<Option<ForeignReason>> = judged.collect();
+        let judged =
+            self.servers.replicas().map(|replica| (replica.addr().clone(), self.foreign(cx, replica)));
+        let judged: Vec<(Addr, Option<ForeignReason>)> = judged.collect();
         let mut news = Vec::new();
-        for ((addr, replica), foreign) in self.replicas.iter_mut().zip(judged) {
-            if replica.foreign != foreign {
-                news.extend(foreign.clone().map(|foreign| (addr.clone(), foreign)));
-                replica.foreign = foreign;
+        for (addr, foreign) in judged {
+            let Some(replica) = self.servers.replica_mut(&addr) else { continue };
+            if replica.set_foreign(foreign.clone()) {
+                news.extend(foreign.map(|foreign| (addr, foreign)));
             }
         }
         for (addr, foreign) in news {
@@ -118,16 +119,16 @@ impl Master {
 
     fn foreign(&self, cx: &Context<'_>, replica: &Instance) -> Option<ForeignReason> {
         let current = self.current_addr();
-        let serves_as = match (replica.role, &replica.master) {
-            (Role::Master, _) => &replica.addr,
+        let serves_as = match (replica.reported().role(), replica.reported().master()) {
+            (Role::Master, _) => replica.addr(),
             (Role::Replica, Some(master)) if !cx.shared.same_addr(master, current) => master,
             (Role::Replica, _) => return None,
         };
         // A recently promoted server belongs to this group.
-        if cx.shared.same_addr(&replica.addr, current) {
+        if cx.shared.same_addr(replica.addr(), current) {
             return None;
         }
-        let claims = &cx.shared.links.at(replica.hello).claims;
+        let claims = &cx.shared.links.at(replica.hello_link()).claims;
         let claim = claims.iter().find(|claim| {
             claim.group != self.name
                 && cx.now.since(claim.at) < CLAIM_LIFETIME
@@ -136,19 +137,18 @@ impl Master {
         if let Some(claim) = claim {
             return Some(ForeignReason::Claimed(claim.group.clone()));
         }
-        if replica.role == Role::Replica || !replica.history.is_foreign_to(&self.myself.history) {
+        if replica.reported().role() == Role::Replica
+            || !replica.reported().history().is_foreign_to(self.servers.master().reported().history())
+        {
             return None;
         }
-        let own = &replica.history.replicas;
-        let knows = |addr: &Addr| {
-            let mut known = self.replicas.keys().chain([&self.myself.addr]);
-            known.any(|known| cx.shared.same_addr(known, addr))
-        };
+        let own = &replica.reported().history().replicas;
+        let knows = |addr: &Addr| self.servers.iter().any(|known| cx.shared.same_addr(known.addr(), addr));
         if !own.is_empty() && !own.iter().any(knows) {
             return Some(ForeignReason::OwnReplicas);
         }
-        let is_new = cx.now.since(replica.role_since) < cx.shared.timing.publish_period * 4;
-        (replica.history.has_keys && is_new).then_some(ForeignReason::TooNew)
+        let is_new = cx.now.since(replica.reported().role_since()) < cx.shared.timing.publish_period * 4;
+        (replica.reported().history().has_keys && is_new).then_some(ForeignReason::TooNew)
     }
 }
 

@@ -14,6 +14,7 @@ use crate::addr::Addr;
 use crate::failovers::FailoverCause;
 use crate::info::Role;
 use crate::master::Master;
+use crate::monitored_servers::MonitoredServers;
 use crate::repair::PROMOTION_TIMEOUT;
 use crate::shared::Context;
 
@@ -31,29 +32,29 @@ pub(crate) enum Lineage {
     Unclear,
 }
 
-impl Master {
+impl MonitoredServers {
     /// Follows the chain of masters from the monitored master.
     pub(crate) fn lineage(&self, cx: &Context<'_>) -> Lineage {
-        let mut instance = &self.myself;
+        let mut instance = self.master();
         let mut in_step = true;
-        for _ in 0..=self.replicas.len() {
-            if !instance.has_recent_info(cx.now, FRESH) || instance.sdown.is_some() {
+        for _ in 0..=self.replica_count() {
+            if !instance.reported().is_recent(cx.now, FRESH) || instance.sdown().is_some() {
                 return Lineage::Unclear;
             }
-            if instance.role == Role::Master {
-                let handed_over = in_step && instance.addr != self.myself.addr;
+            if instance.reported().role() == Role::Master {
+                let handed_over = in_step && instance.addr() != self.master().addr();
                 return if handed_over {
-                    Lineage::Successor(instance.addr.clone())
+                    Lineage::Successor(instance.addr().clone())
                 } else {
                     Lineage::Unclear
                 };
             }
-            in_step &= instance.master_link_up;
-            let Some(upstream) = &instance.master else { return Lineage::Unclear };
-            if cx.shared.same_addr(upstream, &self.myself.addr) {
+            in_step &= instance.reported().is_master_link_up();
+            let Some(upstream) = instance.reported().master() else { return Lineage::Unclear };
+            if cx.shared.same_addr(upstream, self.master().addr()) {
                 return Lineage::Ring;
             }
-            let next = self.replicas.values().find(|replica| cx.shared.same_addr(&replica.addr, upstream));
+            let next = self.replicas().find(|replica| cx.shared.same_addr(replica.addr(), upstream));
             let Some(next) = next else { return Lineage::Unclear };
             instance = next;
         }
@@ -67,17 +68,23 @@ impl Master {
             Lineage::Ring | Lineage::Unclear => None,
         }
     }
+}
 
+impl Master {
     /// Starts a failover to commit a detected handover, unless one is running.
     pub(crate) fn start_failover_after_handover(&mut self, cx: &mut Context<'_>) {
-        let since = cx.now.since(self.myself.role_since);
+        let since = cx.now.since(self.servers.master().reported().role_since());
         // After this time, a sentinel that missed a switch has learned about it from hello messages.
         let settled = since > cx.shared.timing.publish_period + Duration::from_millis(500);
-        let free = self.odown.is_none() && self.failovers.may_start(cx.now);
-        if self.myself.role == Role::Master || !settled || !free || !self.is_confirmed_by_majority(cx) {
+        let free = !self.detector.is_objectively_down() && self.failovers.may_start(cx.now);
+        if self.servers.master().reported().role() == Role::Master
+            || !settled
+            || !free
+            || !self.is_confirmed_by_majority(cx)
+        {
             return;
         }
-        let Some(successor) = self.successor(cx) else { return };
+        let Some(successor) = self.servers.successor(cx) else { return };
         if since > PROMOTION_TIMEOUT || !self.is_being_promoted(&successor) {
             self.note(cx, format!("the master hands over to {successor}"));
             self.start_failover(cx, FailoverCause::HandedOver);

@@ -1,11 +1,4 @@
-//! Decides whether instances are subjectively down, and whether the master is objectively down.
-//!
-//! **Subjectively down** is an instance that has not answered a PING correctly for `down-after-milliseconds`, whose
-//! port has refused connections for `refused-after-milliseconds` after an established link broke (the host is up, but
-//! the process is gone), that reports that it restarted without its data, that should be a master and keeps reporting
-//! the replica role, or that restarted and takes longer than `master-reboot-down-after-period` to load its data.
-//!
-//! **Objectively down** is a master that `quorum` sentinels, including this one, consider down.
+//! Applies the failure detection to all instances of a master and publishes its results.
 
 use std::time::Duration;
 
@@ -14,59 +7,13 @@ use failover_history::FailoverOutcome;
 
 use crate::addr::{Addr, RunId};
 use crate::event::EventLevel;
-use crate::handover::Lineage;
-use crate::info::Role;
-use crate::instance::Instance;
+use crate::failure_detector::{DownVotes, down_cause, link_down_cause};
+use crate::instance::HealthChange;
 use crate::known_sentinels::Peer;
+use crate::link::LinkKind;
 use crate::link::PendingReply;
-use crate::link::{Link, LinkKind};
 use crate::master::Master;
-use crate::settings::{MasterSettings, Timing};
 use crate::shared::Context;
-
-/// Returns why an instance counts as down, or `None` if it is up. For a master the reasons include the role that it
-/// reports.
-fn cause(
-    now: Instant,
-    instance: &Instance,
-    lineage: Option<&Lineage>,
-    link: &Link,
-    settings: &MasterSettings,
-    timing: &Timing,
-) -> Option<&'static str> {
-    if let Some(cause) = link_cause(now, link, settings) {
-        return Some(cause);
-    }
-    let is_master = lineage.is_some();
-    let odd = is_master && instance.role == Role::Replica;
-    // In a replication ring no server is a master, so there is no point in waiting.
-    let timeout =
-        if lineage == Some(&Lineage::Ring) { timing.publish_period * 2 } else { timing.info_period * 2 };
-    if odd && now.since(instance.role_since) > settings.down_after + timeout {
-        return Some("calls itself a replica");
-    }
-    let loading = instance.loading_since(link);
-    let too_long = |since: Instant| now.since(since) > settings.reboot_down_after;
-    (is_master && loading.is_some_and(too_long)).then_some("takes too long to load its data")
-}
-
-fn link_cause(now: Instant, link: &Link, settings: &MasterSettings) -> Option<&'static str> {
-    let refused =
-        |since: Instant| !settings.refused_after.is_zero() && now.since(since) >= settings.refused_after;
-    if link.refused.is_some_and(refused) {
-        return Some("refuses connections");
-    }
-    if link.empty {
-        return Some("came back without its data");
-    }
-    (link.silent_for(now) > settings.down_after).then_some("is silent")
-}
-
-/// Returns whether an instance that is down stays down: only a correct answer that arrives after `since` ends the
-/// state.
-fn stays_down(since: Instant, link: &Link) -> bool {
-    link.last_good < since
-}
 
 impl Master {
     /// Updates which instances are subjectively down, and whether the master is objectively down.
@@ -75,7 +22,7 @@ impl Master {
             return;
         }
         self.update_instance_health(cx, None);
-        let replicas: Vec<Addr> = self.replicas.keys().cloned().collect();
+        let replicas: Vec<Addr> = self.servers.replica_addrs().cloned().collect();
         for addr in &replicas {
             self.update_instance_health(cx, Some(addr));
         }
@@ -88,24 +35,16 @@ impl Master {
         self.count_votes(cx);
     }
 
+    /// Updates the state of the replica at this address or, without an address, of the master.
     fn update_instance_health(&mut self, cx: &mut Context<'_>, addr: Option<&Addr>) {
         let now = cx.now;
-        let instance = addr.map_or(&self.myself, |addr| &self.replicas[addr]);
-        let link = cx.shared.links.at(instance.command);
-        let lineage = addr.is_none().then(|| self.lineage(cx));
-        let cause = cause(now, instance, lineage.as_ref(), link, &self.settings, &cx.shared.timing);
-        let down = cause.is_some() || instance.sdown.is_some_and(|since| stays_down(since, link));
-        let busy = link.busy;
-        let was = instance.sdown.is_some();
-        let kill = busy && was && !instance.script_kill_sent;
-        let command = instance.command;
-        let instance = match addr {
-            None => &mut self.myself,
-            Some(addr) => self.replicas.get_mut(addr).expect("just read"),
-        };
-        match (was, down) {
-            (false, true) => {
-                instance.sdown = Some(now);
+        let lineage = addr.is_none().then(|| self.servers.lineage(cx));
+        let Some(instance) = self.servers.at_mut(addr) else { return };
+        let link = cx.shared.links.at(instance.command_link());
+        let cause = down_cause(now, instance, lineage.as_ref(), link, &self.settings, &cx.shared.timing);
+        match instance.update_health(now, cause.is_some(), link) {
+            HealthChange::Unchanged => {}
+            HealthChange::WentDown => {
                 self.announce_at(cx, EventLevel::Warning, "+sdown", addr, "");
                 if addr.is_none() {
                     self.note(cx, format!("suspected: {}", cause.unwrap_or("is silent")));
@@ -113,28 +52,25 @@ impl Master {
                     self.ask_all_replicas(cx);
                 }
             }
-            (true, false) => {
-                instance.sdown = None;
-                instance.script_kill_sent = false;
+            HealthChange::CameBack => {
                 self.announce_at(cx, EventLevel::Warning, "-sdown", addr, "");
                 if addr.is_none() && !self.failovers.is_running() {
                     cx.shared.recorder.end(now, &self.name, FailoverOutcome::CameBack, "the master is back");
                 }
             }
-            (true, true) if kill => {
-                instance.script_kill_sent = true;
+            HealthChange::IsBlockedByScript => {
+                let command = instance.command_link();
                 let script = self.settings.command("SCRIPT").to_owned();
                 cx.send(command, PendingReply::Plain, &[&script, "KILL"]);
             }
-            _ => {}
         }
     }
 
     fn is_peer_down(&self, cx: &Context<'_>, peer: &Peer) -> bool {
         let Some(link) = peer.link().map(|link| cx.shared.links.at(link)) else { return true };
         debug_assert_eq!(link.kind, LinkKind::Command);
-        link_cause(cx.now, link, &self.settings).is_some()
-            || peer.sdown().is_some_and(|since| stays_down(since, link))
+        link_down_cause(cx.now, link, &self.settings).is_some()
+            || peer.sdown().is_some_and(|since| link.last_good < since)
     }
 
     /// Toggles the subjectively-down state of another sentinel.
@@ -148,34 +84,28 @@ impl Master {
 
     /// When the silence of the master will be long enough to count as down; `None` while it answers.
     pub(crate) fn silence_ends(&self, cx: &Context<'_>) -> Option<Instant> {
-        let since = cx.shared.links.at(self.myself.command).silent_since()?;
-        self.myself.sdown.is_none().then(|| since + self.settings.down_after + Duration::from_millis(1))
+        let since = cx.shared.links.at(self.servers.master().command_link()).silent_since()?;
+        self.servers
+            .master()
+            .sdown()
+            .is_none()
+            .then(|| since + self.settings.down_after + Duration::from_millis(1))
     }
 
     /// Updates the objectively-down state after any change.
     pub(crate) fn count_votes(&mut self, cx: &mut Context<'_>) {
         let stale = cx.shared.timing.ask_period * 5;
         let others = self.sentinels.count_down_reports(cx.now, stale);
-        let votes = others + usize::from(self.myself.sdown.is_some());
-        let quorum = self.settings.quorum as usize;
-        let down = self.myself.sdown.is_some() && votes >= quorum;
-        match (self.odown.is_some(), down) {
-            (false, true) => {
-                self.odown = Some(cx.now);
+        let (own, quorum) = (self.servers.is_master_suspected(), self.settings.quorum as usize);
+        let votes = DownVotes { own, others, quorum };
+        match self.detector.count(cx.now, votes) {
+            Some(true) => {
+                let votes = votes.count();
                 self.announce(cx, EventLevel::Warning, "+odown", &format!(" #quorum {votes}/{quorum}"));
                 self.note(cx, format!("agreed to be down by {votes} sentinels, the quorum is {quorum}"));
             }
-            (true, false) => {
-                self.odown = None;
-                self.announce(cx, EventLevel::Warning, "-odown", "");
-            }
-            _ => {}
+            Some(false) => self.announce(cx, EventLevel::Warning, "-odown", ""),
+            None => {}
         }
-    }
-
-    /// Returns whether an instance is up, its link is up, and it has been silent for less than `time`.
-    pub(crate) fn is_healthy_for(&self, cx: &Context<'_>, instance: &Instance, time: Duration) -> bool {
-        let link = cx.shared.links.at(instance.command);
-        instance.sdown.is_none() && link.is_up() && link.silent_for(cx.now) < time
     }
 }

@@ -1,13 +1,14 @@
-//! The state of a monitored server.
+//! A monitored server: the master or one of its replicas.
 
 use std::time::Duration;
 
 use clock::Instant;
 
 use crate::addr::Addr;
-use crate::foreign::{ForeignReason, ReplicationHistory};
-use crate::info::Role;
+use crate::foreign::ForeignReason;
+use crate::info::{InfoReport, Role};
 use crate::link::{Link, LinkId, LinkKind, LinkOwner};
+use crate::reported_state::{ReportChange, ReportedState};
 use crate::settings::MasterSettings;
 use crate::shared::Context;
 use crate::transactions::REFUSAL_LIFETIME;
@@ -25,44 +26,62 @@ pub(crate) enum ReconfigurationState {
     Refused,
 }
 
+impl ReconfigurationState {
+    /// Whether the replica has been sent the command and does not follow yet.
+    pub(crate) fn is_running(self) -> bool {
+        matches!(self, Self::Sent | Self::InProgress)
+    }
+
+    /// Whether the failover does not wait for the replica any longer.
+    pub(crate) fn has_ended(self) -> bool {
+        matches!(self, Self::Done | Self::Refused)
+    }
+}
+
+/// The commands that change the server's role or master, and how far they have got.
+#[derive(Debug, Clone)]
+struct Reconfiguration {
+    state: ReconfigurationState,
+    state_since: Instant,
+    /// When the server last refused to become a replica or a master.
+    refused_at: Option<Instant>,
+    /// When the server was last sent a new master to repair its configuration.
+    repaired_at: Option<Instant>,
+}
+
+/// How the subjectively-down state of a server has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HealthChange {
+    Unchanged,
+    WentDown,
+    CameBack,
+    /// The server is down because a script blocks it, and the script has not been killed yet.
+    IsBlockedByScript,
+}
+
+#[derive(Debug, Clone)]
+struct Health {
+    /// When the server became subjectively down; `None` while it is up.
+    sdown: Option<Instant>,
+    is_script_kill_sent: bool,
+    /// When a restart of the server was detected, if `master-reboot-down-after-period` applies.
+    rebooted_at: Option<Instant>,
+}
+
 /// The state of a monitored server, a master or a replica.
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
-    pub(crate) addr: Addr,
-    pub(crate) run_id: String,
-    pub(crate) command: LinkId,
-    pub(crate) hello: LinkId,
-    /// When the instance became subjectively down; `None` while it is up.
-    pub(crate) sdown: Option<Instant>,
-    pub(crate) published: Option<Instant>,
-    pub(crate) info_asked: Option<Instant>,
-    /// When the last INFO reply arrived.
-    pub(crate) info_at: Option<Instant>,
-    pub(crate) info: String,
-    /// The role in the last INFO or ROLE reply, and since when the instance has reported it.
-    pub(crate) role: Role,
-    pub(crate) role_since: Instant,
-    /// The master that the instance reports, since when, and the state of that replication link.
-    pub(crate) master: Option<Addr>,
-    pub(crate) master_since: Instant,
-    pub(crate) master_link_up: bool,
-    pub(crate) master_link_down: Duration,
-    pub(crate) priority: u32,
-    pub(crate) offset: u64,
-    pub(crate) announced: bool,
-    pub(crate) reconf: ReconfigurationState,
-    pub(crate) reconf_since: Instant,
-    /// When a restart of the instance was detected, if `master-reboot-down-after-period` applies.
-    pub(crate) rebooted: Option<Instant>,
-    pub(crate) script_kill_sent: bool,
-    /// The replication history in the last INFO reply.
-    pub(crate) history: ReplicationHistory,
+    addr: Addr,
+    command_link: LinkId,
+    hello_link: LinkId,
+    health: Health,
+    reported: ReportedState,
+    reconfiguration: Reconfiguration,
     /// Why the server is not treated as a replica of this group; `None` if it is one.
-    pub(crate) foreign: Option<ForeignReason>,
-    /// When the instance last refused to become a replica or a master.
-    pub(crate) refused: Option<Instant>,
-    /// When the instance was last sent a new master to repair its configuration.
-    pub(crate) repaired: Option<Instant>,
+    foreign: Option<ForeignReason>,
+    /// When the server was last sent a hello message; `None` if one is due now.
+    hello_sent: Option<Instant>,
+    info_requested: Option<Instant>,
 }
 
 impl Instance {
@@ -70,48 +89,222 @@ impl Instance {
         let now = cx.now;
         let signed = (settings.auth_user.as_str(), settings.auth_pass.as_str());
         let mut acquire = |kind| cx.shared.links.acquire(now, addr, kind, LinkOwner::Data, signed);
+        let links = [acquire(LinkKind::Command), acquire(LinkKind::Hello)];
+        Self::with_links(now, addr, role, links)
+    }
+
+    /// Creates an instance with its command link and its hello link.
+    pub(crate) fn with_links(now: Instant, addr: &Addr, role: Role, links: [LinkId; 2]) -> Self {
+        let [command_link, hello_link] = links;
         Self {
             addr: addr.clone(),
-            run_id: String::new(),
-            command: acquire(LinkKind::Command),
-            hello: acquire(LinkKind::Hello),
-            sdown: None,
-            published: None,
-            info_asked: None,
-            info_at: None,
-            info: String::new(),
-            role,
-            role_since: now,
-            master: None,
-            master_since: now,
-            master_link_up: false,
-            master_link_down: Duration::ZERO,
-            priority: 100,
-            offset: 0,
-            announced: true,
-            reconf: ReconfigurationState::None,
-            reconf_since: now,
-            rebooted: None,
-            script_kill_sent: false,
-            history: ReplicationHistory::default(),
+            command_link,
+            hello_link,
+            health: Health { sdown: None, is_script_kill_sent: false, rebooted_at: None },
+            reported: ReportedState::new(now, role),
+            reconfiguration: Reconfiguration {
+                state: ReconfigurationState::None,
+                state_since: now,
+                refused_at: None,
+                repaired_at: None,
+            },
             foreign: None,
-            refused: None,
-            repaired: None,
+            hello_sent: None,
+            info_requested: None,
         }
     }
 
-    /// Returns whether the instance refused a command so recently that it would refuse again.
-    pub(crate) fn has_recently_refused(&self, now: Instant) -> bool {
-        self.refused.is_some_and(|at| now.since(at) < REFUSAL_LIFETIME)
+    pub(crate) fn addr(&self) -> &Addr {
+        &self.addr
     }
 
-    /// Returns since when the instance has been loading its data after a restart.
+    pub(crate) fn command_link(&self) -> LinkId {
+        self.command_link
+    }
+
+    pub(crate) fn hello_link(&self) -> LinkId {
+        self.hello_link
+    }
+
+    pub(crate) fn links(&self) -> [LinkId; 2] {
+        [self.command_link, self.hello_link]
+    }
+
+    /// What the server reports in INFO.
+    pub(crate) fn reported(&self) -> &ReportedState {
+        &self.reported
+    }
+
+    /// Adopts the parsed INFO reply `text`.
+    pub(crate) fn on_report(&mut self, now: Instant, report: &InfoReport, text: String) -> ReportChange {
+        self.reported.adopt(now, report, text)
+    }
+
+    /// Whether the server reports to be a replica of this master.
+    pub(crate) fn follows(&self, is_master: impl Fn(&Addr) -> bool) -> bool {
+        self.reported.role() == Role::Replica && self.reported.master().is_some_and(is_master)
+    }
+
+    /// When the server became subjectively down; `None` while it is up.
+    pub(crate) fn sdown(&self) -> Option<Instant> {
+        self.health.sdown
+    }
+
+    pub(crate) fn is_script_kill_sent(&self) -> bool {
+        self.health.is_script_kill_sent
+    }
+
+    /// Updates the subjectively-down state. `is_suspected` says that there is a reason to consider the server down.
+    /// Once it is down, only a correct answer that arrives later ends the state.
+    pub(crate) fn update_health(&mut self, now: Instant, is_suspected: bool, link: &Link) -> HealthChange {
+        let is_down = is_suspected || self.health.sdown.is_some_and(|since| link.last_good < since);
+        match (self.health.sdown.is_some(), is_down) {
+            (false, true) => {
+                self.health.sdown = Some(now);
+                HealthChange::WentDown
+            }
+            (true, false) => {
+                self.health.sdown = None;
+                self.health.is_script_kill_sent = false;
+                HealthChange::CameBack
+            }
+            (true, true) if link.busy && !self.health.is_script_kill_sent => {
+                self.health.is_script_kill_sent = true;
+                HealthChange::IsBlockedByScript
+            }
+            _ => HealthChange::Unchanged,
+        }
+    }
+
+    /// Returns whether the server is up, its link is up, and it has been silent for less than `time`.
+    pub(crate) fn is_healthy_for(&self, now: Instant, link: &Link, time: Duration) -> bool {
+        self.health.sdown.is_none() && link.is_up() && link.silent_for(now) < time
+    }
+
+    /// Limits the time for which the server may load its data after a restart.
+    pub(crate) fn set_rebooted(&mut self, now: Instant) {
+        self.health.rebooted_at = Some(now);
+    }
+
+    /// Returns since when the server has been loading its data after a restart.
     pub(crate) fn loading_since(&self, link: &Link) -> Option<Instant> {
-        self.rebooted.filter(|at| link.last_ready < *at)
+        self.health.rebooted_at.filter(|at| link.last_ready < *at)
     }
 
-    /// Whether an INFO reply arrived within `limit`.
-    pub(crate) fn has_recent_info(&self, now: Instant, limit: Duration) -> bool {
-        self.info_at.is_some_and(|at| now.since(at) < limit)
+    pub(crate) fn reconfiguration(&self) -> ReconfigurationState {
+        self.reconfiguration.state
+    }
+
+    /// When the reconfiguration entered its current state.
+    pub(crate) fn reconfiguration_since(&self) -> Instant {
+        self.reconfiguration.state_since
+    }
+
+    pub(crate) fn set_reconfiguration(&mut self, now: Instant, state: ReconfigurationState) {
+        self.reconfiguration.state = state;
+        self.reconfiguration.state_since = now;
+    }
+
+    pub(crate) fn set_refused(&mut self, now: Instant) {
+        self.reconfiguration.refused_at = Some(now);
+    }
+
+    /// Returns whether the server refused a command so recently that it would refuse again.
+    pub(crate) fn has_recently_refused(&self, now: Instant) -> bool {
+        self.reconfiguration.refused_at.is_some_and(|at| now.since(at) < REFUSAL_LIFETIME)
+    }
+
+    pub(crate) fn set_repaired(&mut self, now: Instant) {
+        self.reconfiguration.repaired_at = Some(now);
+    }
+
+    /// Returns whether the last repair is longer ago than `interval`.
+    pub(crate) fn is_repair_due(&self, now: Instant, interval: Duration) -> bool {
+        self.reconfiguration.repaired_at.is_none_or(|at| now.since(at) > interval)
+    }
+
+    /// Why the server is not treated as a replica of this group; `None` if it is one.
+    pub(crate) fn foreign(&self) -> Option<&ForeignReason> {
+        self.foreign.as_ref()
+    }
+
+    /// Sets why the server is not treated as a replica of this group. Returns whether this has changed.
+    pub(crate) fn set_foreign(&mut self, foreign: Option<ForeignReason>) -> bool {
+        let has_changed = self.foreign != foreign;
+        self.foreign = foreign;
+        has_changed
+    }
+
+    /// When the server was last sent a hello message; `None` if one is due now.
+    pub(crate) fn hello_sent(&self) -> Option<Instant> {
+        self.hello_sent
+    }
+
+    pub(crate) fn set_hello_sent(&mut self, at: Option<Instant>) {
+        self.hello_sent = at;
+    }
+
+    /// When INFO was last sent; `None` if it is due now.
+    pub(crate) fn info_requested(&self) -> Option<Instant> {
+        self.info_requested
+    }
+
+    pub(crate) fn set_info_requested(&mut self, now: Instant) {
+        self.info_requested = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Links;
+
+    const NOW: Instant = Instant::from_millis(10_000);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn instance() -> (Links, Instance) {
+        let (mut links, addr) = (Links::default(), Addr::new("10.0.0.1", 6379));
+        let kinds = [LinkKind::Command, LinkKind::Hello];
+        let ids = kinds.map(|kind| links.acquire(NOW, &addr, kind, LinkOwner::Data, ("", "")));
+        (links, Instance::with_links(NOW, &addr, Role::Master, ids))
+    }
+
+    #[test]
+    fn only_a_later_answer_ends_the_down_state() {
+        let (mut links, mut instance) = instance();
+        let link = links.find(instance.command_link()).unwrap();
+        let down_at = NOW + SECOND;
+        assert_eq!(instance.update_health(NOW, false, link), HealthChange::Unchanged);
+        assert_eq!(instance.update_health(down_at, true, link), HealthChange::WentDown);
+        assert_eq!(instance.sdown(), Some(down_at));
+        assert_eq!(instance.update_health(down_at + SECOND, false, link), HealthChange::Unchanged);
+        link.last_good = down_at + SECOND;
+        assert_eq!(instance.update_health(down_at + SECOND, false, link), HealthChange::CameBack);
+        assert_eq!(instance.sdown(), None);
+    }
+
+    #[test]
+    fn script_that_blocks_a_server_is_killed_once_per_failure() {
+        let (mut links, mut instance) = instance();
+        let link = links.find(instance.command_link()).unwrap();
+        link.busy = true;
+        assert_eq!(instance.update_health(NOW, true, link), HealthChange::WentDown);
+        assert_eq!(instance.update_health(NOW, true, link), HealthChange::IsBlockedByScript);
+        assert_eq!(instance.update_health(NOW, true, link), HealthChange::Unchanged);
+        link.last_good = NOW;
+        assert_eq!(instance.update_health(NOW, false, link), HealthChange::CameBack);
+        assert!(!instance.is_script_kill_sent());
+    }
+
+    #[test]
+    fn refusals_and_repairs_expire() {
+        let (_, mut instance) = instance();
+        assert!(!instance.has_recently_refused(NOW) && instance.is_repair_due(NOW, SECOND));
+        instance.set_refused(NOW);
+        instance.set_repaired(NOW);
+        assert!(instance.has_recently_refused(NOW + SECOND));
+        assert!(!instance.has_recently_refused(NOW + REFUSAL_LIFETIME));
+        assert!(!instance.is_repair_due(NOW + SECOND, SECOND));
+        assert!(instance.is_repair_due(NOW + SECOND * 2, SECOND));
     }
 }

@@ -606,13 +606,13 @@ impl Sentinel {
         let failover = master.failovers.current();
         Some(MasterStatus {
             addr: master.current_addr().clone(),
-            watched: master.myself.addr.clone(),
+            watched: master.servers.master().addr().clone(),
             config_epoch: master.config_epoch,
             epoch: self.shared.epoch,
-            replicas: master.replicas.keys().cloned().collect(),
+            replicas: master.servers.replica_addrs().cloned().collect(),
             sentinels: master.sentinels.total(),
-            subjectively_down: master.myself.sdown.is_some(),
-            objectively_down: master.odown.is_some(),
+            subjectively_down: master.servers.master().sdown().is_some(),
+            objectively_down: master.detector.is_objectively_down(),
             failover_epoch: failover.and_then(|failover| failover.phase().epoch()),
             by_operator: failover
                 .is_some_and(|failover| failover.cause() != crate::failovers::FailoverCause::Down),

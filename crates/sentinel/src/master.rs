@@ -1,8 +1,5 @@
 //! A monitored master with its instances, the other sentinels, and its consensus group.
 
-use std::collections::BTreeMap;
-
-use clock::Instant;
 use consensus::SavedGroup;
 use rand::RngExt;
 
@@ -11,25 +8,22 @@ use crate::config::KnownMaster;
 use crate::consensus_member::ConsensusMember;
 use crate::event::EventLevel;
 use crate::failovers::{Failover, Failovers};
+use crate::failure_detector::FailureDetector;
 use crate::info::Role;
 use crate::instance::Instance;
 use crate::known_sentinels::{KnownSentinels, Peer};
+use crate::monitored_servers::MonitoredServers;
 use crate::settings::MasterSettings;
 use crate::shared::Context;
-
-/// Maximum number of replicas per master, as a protection against floods.
-const MAX_REPLICAS: usize = 1024;
 
 pub(crate) struct Master {
     pub(crate) name: String,
     pub(crate) settings: MasterSettings,
-    pub(crate) myself: Instance,
-    pub(crate) replicas: BTreeMap<Addr, Instance>,
+    pub(crate) servers: MonitoredServers,
     pub(crate) sentinels: KnownSentinels,
     pub(crate) config_epoch: u64,
     pub(crate) consensus: ConsensusMember,
-    /// When the master became objectively down; `None` while it is not.
-    pub(crate) odown: Option<Instant>,
+    pub(crate) detector: FailureDetector,
     pub(crate) failovers: Failovers,
 }
 
@@ -39,16 +33,15 @@ impl Master {
         let seed = cx.shared.rng.random();
         let consensus =
             ConsensusMember::new(&known.name, cx.shared.my_peer(), saved, known.leader_epoch, seed);
-        let myself = Instance::new(cx, &known.addr, Role::Master, &known.settings);
+        let instance = Instance::new(cx, &known.addr, Role::Master, &known.settings);
         let mut master = Self {
             name: known.name.clone(),
             settings: known.settings.clone(),
-            myself,
-            replicas: BTreeMap::new(),
+            servers: MonitoredServers::new(instance),
             sentinels: KnownSentinels::default(),
             config_epoch: known.config_epoch,
             consensus,
-            odown: None,
+            detector: FailureDetector::default(),
             failovers: Failovers::new(cx.now),
         };
         master.announce(cx, EventLevel::Warning, "+monitor", &format!(" quorum {}", known.settings.quorum));
@@ -69,8 +62,9 @@ impl Master {
     /// Describes the master for the configuration file. After a committed switch this is the new master.
     pub(crate) fn known(&self) -> KnownMaster {
         let addr = self.current_addr();
-        let old = &self.myself.addr;
-        let replicas = self.replicas.keys().map(|replica| if replica == addr { old } else { replica });
+        let old = self.servers.master().addr();
+        let replicas =
+            self.servers.replica_addrs().map(|replica| if replica == addr { old } else { replica });
         KnownMaster {
             name: self.name.clone(),
             addr: addr.clone(),
@@ -88,7 +82,7 @@ impl Master {
 
     /// Publishes an event about the master.
     pub(crate) fn announce(&self, cx: &mut Context<'_>, level: EventLevel, name: &str, extra: &str) {
-        let subject = cx.subject("master", &self.name, &self.myself.addr, None);
+        let subject = cx.subject("master", &self.name, self.servers.master().addr(), None);
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
     }
 
@@ -102,7 +96,7 @@ impl Master {
         extra: &str,
     ) {
         let shown = Addr::new(cx.shared.display_host(&addr.host), addr.port);
-        let of = Some((self.name.as_str(), &self.myself.addr));
+        let of = Some((self.name.as_str(), self.servers.master().addr()));
         let subject = cx.subject("slave", &shown.to_string(), addr, of);
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
     }
@@ -116,19 +110,18 @@ impl Master {
         peer: &Peer,
         extra: &str,
     ) {
-        let of = Some((self.name.as_str(), &self.myself.addr));
+        let of = Some((self.name.as_str(), self.servers.master().addr()));
         let subject = cx.subject("sentinel", peer.run_id().as_str(), peer.addr(), of);
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
     }
 
     /// Adds a replica; returns true if it was not known.
     pub(crate) fn add_replica(&mut self, cx: &mut Context<'_>, addr: &Addr) -> bool {
-        let known = self.replicas.keys().any(|known| cx.shared.same_addr(known, addr));
-        if known || cx.shared.same_addr(&self.myself.addr, addr) || self.replicas.len() >= MAX_REPLICAS {
+        if !self.servers.has_room_for(|known| cx.shared.same_addr(known, addr)) {
             return false;
         }
         let replica = Instance::new(cx, addr, Role::Replica, &self.settings);
-        self.replicas.insert(addr.clone(), replica);
+        self.servers.insert_replica(replica);
         self.announce_replica(cx, EventLevel::Notice, "+slave", addr, "");
         cx.changed();
         true
@@ -151,13 +144,13 @@ impl Master {
 
     /// The address for clients: the new master's once the switch is committed.
     pub(crate) fn current_addr(&self) -> &Addr {
-        self.failovers.current().and_then(Failover::switched_to).unwrap_or(&self.myself.addr)
+        self.failovers.current().and_then(Failover::switched_to).unwrap_or(self.servers.master().addr())
     }
 
     /// Reconnects to all instances with the current credentials.
     pub(crate) fn reconnect_all(&self, cx: &mut Context<'_>) {
-        for instance in std::iter::once(&self.myself).chain(self.replicas.values()) {
-            for link in [instance.command, instance.hello] {
+        for instance in self.servers.iter() {
+            for link in instance.links() {
                 if let Some(state) = cx.shared.links.find(link) {
                     state.set_credentials(&self.settings.auth_user, &self.settings.auth_pass);
                 }
@@ -179,7 +172,6 @@ impl Master {
 
     /// The ids of all links that this master uses.
     pub(crate) fn links(&self) -> impl Iterator<Item = crate::link::LinkId> + '_ {
-        let data = std::iter::once(&self.myself).chain(self.replicas.values());
-        data.flat_map(|instance| [instance.command, instance.hello]).chain(self.sentinels.links())
+        self.servers.links().chain(self.sentinels.links())
     }
 }

@@ -8,10 +8,9 @@ use resp::Value;
 use crate::addr::{Addr, RunId};
 use crate::event::EventLevel;
 use crate::failovers::Failover;
-use crate::foreign::ReplicationHistory;
 use crate::hello::{HELLO_CHANNEL, Hello};
 use crate::info::{self, InfoReport, Role};
-use crate::instance::{Instance, ReconfigurationState};
+use crate::instance::Instance;
 use crate::known_sentinels::Peer;
 use crate::link::{LinkId, LinkOwner, LinkState, PendingReply};
 use crate::machine::TIMER_SLACK;
@@ -71,9 +70,9 @@ impl Master {
             state.is_up() && state.last_ping.is_none_or(|last| cx.now.since(last) + early >= ping_period)
         };
         // The PINGs to the replicas are sent together with that to the master.
-        let joint = due(cx, self.myself.command, TIMER_SLACK);
+        let joint = due(cx, self.servers.master().command_link(), TIMER_SLACK);
         let early = if joint { ping_period / 2 } else { TIMER_SLACK };
-        let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.command);
+        let data = self.servers.iter().map(|data| data.command_link());
         let data = data.filter(|&link| due(cx, link, early));
         let peers = self.sentinels.links().filter(|&link| due(cx, link, TIMER_SLACK));
         let links: Vec<LinkId> = data.chain(peers).collect();
@@ -85,19 +84,20 @@ impl Master {
     }
 
     /// The INFO interval of the master or of the replica at this address.
-    pub(crate) fn info_period(&self, cx: &Context<'_>, replica: Option<(&Addr, &Instance)>) -> Duration {
+    pub(crate) fn info_period(&self, cx: &Context<'_>, replica: Option<&Instance>) -> Duration {
         let calm = cx.shared.timing.info_period;
-        let odd = self.myself.role == Role::Replica;
-        let troubled = odd || self.myself.sdown.is_some() || self.failovers.is_running();
-        let Some((addr, replica)) = replica else {
+        let odd = self.servers.master().reported().role() == Role::Replica;
+        let troubled = odd || self.servers.master().sdown().is_some() || self.failovers.is_running();
+        let Some(replica) = replica else {
             return if troubled { INFO_DEGRADED.min(calm) } else { calm };
         };
-        let waited_for = self.failovers.current().and_then(Failover::awaited_replica) == Some(addr);
-        let syncing = matches!(replica.reconf, ReconfigurationState::Sent | ReconfigurationState::InProgress);
+        let waited_for = self.failovers.current().and_then(Failover::awaited_replica) == Some(replica.addr());
+        let syncing = replica.reconfiguration().is_running();
         // A replica that was unreachable during a switch still follows the old master.
         let current = self.current_addr();
-        let astray = replica.master.as_ref().is_some_and(|master| !cx.shared.same_addr(master, current));
-        let odd = replica.role == Role::Master || !replica.master_link_up || astray;
+        let astray = replica.reported().master().is_some_and(|master| !cx.shared.same_addr(master, current));
+        let odd =
+            replica.reported().role() == Role::Master || !replica.reported().is_master_link_up() || astray;
         match () {
             () if waited_for || syncing => INFO_URGENT,
             () if troubled || odd => INFO_DEGRADED.min(calm),
@@ -108,15 +108,15 @@ impl Master {
     fn ask_infos(&mut self, cx: &mut Context<'_>, early: Duration) {
         let due = |instance: &Instance, period: Duration| {
             let early = early.min(period / 20);
-            instance.info_asked.is_none_or(|asked| cx.now.since(asked) + early >= period)
+            instance.info_requested().is_none_or(|asked| cx.now.since(asked) + early >= period)
         };
         let mut ask = Vec::new();
-        if due(&self.myself, self.info_period(cx, None)) {
-            ask.push(self.myself.command);
+        if due(self.servers.master(), self.info_period(cx, None)) {
+            ask.push(self.servers.master().command_link());
         }
-        for (addr, replica) in &self.replicas {
-            if due(replica, self.info_period(cx, Some((addr, replica)))) {
-                ask.push(replica.command);
+        for replica in self.servers.replicas() {
+            if due(replica, self.info_period(cx, Some(replica))) {
+                ask.push(replica.command_link());
             }
         }
         for link in ask {
@@ -126,17 +126,16 @@ impl Master {
 
     /// Sends INFO on this link if it belongs to the master or a replica.
     pub(crate) fn ask_info_over(&mut self, cx: &mut Context<'_>, link: LinkId) {
-        let mut all = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
-        let Some(instance) = all.find(|instance| instance.command == link) else { return };
+        let Some(instance) = self.servers.by_command_link_mut(link) else { return };
         let command = self.settings.command("INFO");
         if cx.send(link, PendingReply::Info(self.name.clone()), &[command]) {
-            instance.info_asked = Some(cx.now);
+            instance.set_info_requested(cx.now);
         }
     }
 
     /// Sends INFO to all replicas.
     pub(crate) fn ask_all_replicas(&mut self, cx: &mut Context<'_>) {
-        let links: Vec<LinkId> = self.replicas.values().map(|replica| replica.command).collect();
+        let links: Vec<LinkId> = self.servers.replicas().map(|replica| replica.command_link()).collect();
         for link in links {
             self.ask_info_over(cx, link);
         }
@@ -153,7 +152,7 @@ impl Master {
     /// How long a hello message may wait to be sent together with the next PING to the master. `None` if that PING is
     /// too far off.
     pub(crate) fn hello_delay(&self, cx: &Context<'_>) -> Option<Duration> {
-        let link = cx.shared.links.at(self.myself.command);
+        let link = cx.shared.links.at(self.servers.master().command_link());
         let last = link.last_ping.filter(|_| link.is_up())?;
         let wait = (last + cx.shared.timing.ping_period_for(self.settings.down_after)).since(cx.now);
         (wait <= cx.shared.timing.publish_period / 8).then_some(wait)
@@ -171,9 +170,11 @@ impl Master {
         let waits = !joint && self.hello_delay(cx).is_some();
         let early = if joint { early } else { TIMER_SLACK };
         let due = |at: Option<Instant>| at.is_none_or(|at| !waits && cx.now.since(at) + early >= period);
-        let data = std::iter::once(&self.myself).chain(self.replicas.values());
-        let mut links: Vec<LinkId> =
-            data.filter(|instance| due(instance.published)).map(|instance| instance.command).collect();
+        let data = self.servers.iter();
+        let mut links: Vec<LinkId> = data
+            .filter(|instance| due(instance.hello_sent()))
+            .map(|instance| instance.command_link())
+            .collect();
         links.extend(self.sentinels.iter().filter(|peer| due(peer.hello_sent())).filter_map(Peer::link));
         for link in links {
             self.send_hello_on(cx, link);
@@ -192,13 +193,12 @@ impl Master {
         if !cx.send(link, PendingReply::Plain, &[publish, HELLO_CHANNEL, &hello]) {
             return;
         }
-        if link == self.myself.command {
+        if link == self.servers.master().command_link() {
             // INFO is long and infrequent; ROLE reveals sooner that the master was demoted.
             cx.send(link, PendingReply::Role(self.name.clone()), &[self.settings.command("ROLE")]);
         }
-        let mut data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
-        if let Some(instance) = data.find(|instance| instance.command == link) {
-            instance.published = Some(cx.now);
+        if let Some(instance) = self.servers.by_command_link_mut(link) {
+            instance.set_hello_sent(Some(cx.now));
         } else {
             self.sentinels.on_hello_sent(cx.now, link);
         }
@@ -206,8 +206,7 @@ impl Master {
 
     /// Sends hello messages to all instances in the next round, because the configuration changed.
     pub(crate) fn schedule_hellos(&mut self) {
-        let data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
-        data.for_each(|instance| instance.published = None);
+        self.servers.schedule_hellos();
         self.sentinels.schedule_hellos();
     }
 
@@ -219,7 +218,7 @@ impl Master {
             Some(b"slave") => Role::Replica,
             _ => return,
         };
-        if link == self.myself.command && role != self.myself.role {
+        if link == self.servers.master().command_link() && role != self.servers.master().reported().role() {
             self.ask_info_over(cx, link);
             self.ask_all_replicas(cx);
         }
@@ -230,64 +229,30 @@ impl Master {
         cx.shared.scheduler.schedule_round(&self.name);
         let text = info::kept(text);
         let report = info::parse(&text);
-        if self.myself.command == link {
+        if self.servers.master().command_link() == link {
             self.take_report(cx, None, &report, text);
             for addr in &report.replicas {
                 self.add_replica(cx, addr);
             }
-        } else if let Some(addr) =
-            self.replicas.values().find(|one| one.command == link).map(|one| one.addr.clone())
-        {
+            return;
+        }
+        let replica = self.servers.replicas().find(|replica| replica.command_link() == link);
+        if let Some(addr) = replica.map(|replica| replica.addr().clone()) {
             self.take_report(cx, Some(&addr), &report, text);
             self.on_replica_info(cx, &addr);
         }
     }
 
     fn take_report(&mut self, cx: &mut Context<'_>, addr: Option<&Addr>, report: &InfoReport, text: String) {
-        let now = cx.now;
-        let instance = match addr {
-            None => &mut self.myself,
-            Some(addr) => self.replicas.get_mut(addr).expect("found by its link"),
-        };
-        instance.info_at = Some(now);
-        instance.info = text;
-        let mut rebooted = false;
-        if let Some(run_id) = &report.run_id {
-            rebooted = !instance.run_id.is_empty() && instance.run_id != *run_id;
-            instance.run_id.clone_from(run_id);
-        }
-        instance.history = ReplicationHistory {
-            ids: report.history.clone(),
-            has_keys: report.has_keys,
-            replicas: report.replicas.clone(),
-        };
-        let before = instance.role;
-        if let Some(role) = report.role.filter(|role| *role != before) {
-            instance.role = role;
-            instance.role_since = now;
-            instance.master_since = now;
-        }
-        if instance.role == Role::Replica {
-            let master = report.master_host.as_deref().zip(report.master_port);
-            let master = master.map(|(host, port)| Addr::new(host, port));
-            if instance.master != master {
-                instance.master = master;
-                instance.master_since = now;
-            }
-            instance.master_link_up = report.link_up.unwrap_or(false);
-            instance.master_link_down = Duration::from_secs(report.link_down_secs.unwrap_or(0));
-            instance.priority = report.priority.unwrap_or(instance.priority);
-            instance.offset = report.offset.unwrap_or(instance.offset);
-            instance.announced = report.announced.unwrap_or(true);
-        }
-        let role = instance.role;
-        if rebooted {
+        let Some(instance) = self.servers.at_mut(addr) else { return };
+        let change = instance.on_report(cx.now, report, text);
+        if change.is_restarted {
             if addr.is_none() && !self.settings.reboot_down_after.is_zero() {
-                self.myself.rebooted = Some(now);
+                instance.set_rebooted(cx.now);
             }
             self.announce_at(cx, EventLevel::Notice, "+reboot", addr, "");
         }
-        if role != before {
+        if let Some(role) = change.new_role {
             let as_it_should = addr.is_none() == (role == Role::Master);
             let event = if as_it_should { "+role-change" } else { "-role-change" };
             let extra = format!(" new reported role is {}", role.word());

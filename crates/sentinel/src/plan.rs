@@ -35,30 +35,36 @@ impl Master {
     }
 
     fn is_urgent(&self, cx: &Context<'_>) -> bool {
-        let link = cx.shared.links.at(self.myself.command);
-        let fresh = self.myself.sdown.is_some_and(|since| cx.now.since(since) < FRESH);
-        fresh || self.failovers.is_running() || (self.myself.sdown.is_none() && link.just_lost(cx.now))
+        let link = cx.shared.links.at(self.servers.master().command_link());
+        let fresh = self.servers.master().sdown().is_some_and(|since| cx.now.since(since) < FRESH);
+        fresh
+            || self.failovers.is_running()
+            || (self.servers.master().sdown().is_none() && link.just_lost(cx.now))
     }
 
     /// Whether all instances are healthy and no operation is in progress.
     fn is_healthy_and_idle(&self, cx: &Context<'_>) -> bool {
         let quiet = cx.shared.tilt.is_none() && !self.failovers.is_running() && !self.consensus.is_active();
         let well = |instance: &Instance| {
-            let linked = [instance.command, instance.hello].map(|link| cx.shared.links.at(link).is_up());
-            linked == [true, true] && instance.sdown.is_none() && instance.info_at.is_some()
+            let linked = instance.links().map(|link| cx.shared.links.at(link).is_up());
+            linked == [true, true]
+                && instance.sdown().is_none()
+                && instance.reported().received_at().is_some()
         };
         let follows = |replica: &Instance| {
-            let master = replica.master.as_ref();
-            replica.role == Role::Replica
-                && replica.master_link_up
-                && replica.reconf == ReconfigurationState::None
-                && master.is_some_and(|master| cx.shared.same_addr(master, &self.myself.addr))
+            replica.follows(|master| cx.shared.same_addr(master, self.servers.master().addr()))
+                && replica.reported().is_master_link_up()
+                && replica.reconfiguration() == ReconfigurationState::None
         };
         quiet
-            && well(&self.myself)
-            && self.myself.role == Role::Master
-            && self.myself.loading_since(cx.shared.links.at(self.myself.command)).is_none()
-            && self.replicas.values().all(|replica| well(replica) && follows(replica))
+            && well(self.servers.master())
+            && self.servers.master().reported().role() == Role::Master
+            && self
+                .servers
+                .master()
+                .loading_since(cx.shared.links.at(self.servers.master().command_link()))
+                .is_none()
+            && self.servers.replicas().all(|replica| well(replica) && follows(replica))
             && self.sentinels.iter().all(|peer| {
                 peer.sdown().is_none() && peer.link().is_some_and(|link| cx.shared.links.at(link).is_up())
             })
@@ -68,13 +74,12 @@ impl Master {
     fn next_due(&self, cx: &Context<'_>) -> Instant {
         let timing = &cx.shared.timing;
         let links = self.links().map(|link| self.link_due(cx, cx.shared.links.at(link)));
-        let infos = self.replicas.iter().map(Some).chain([None]).filter_map(|replica| {
-            let instance = replica.map_or(&self.myself, |(_, instance)| instance);
-            Some(instance.info_asked? + self.info_period(cx, replica))
+        let infos = self.servers.replicas().map(Some).chain([None]).filter_map(|replica| {
+            let instance = replica.unwrap_or(self.servers.master());
+            Some(instance.info_requested()? + self.info_period(cx, replica))
         });
         let waits = self.hello_delay(cx).unwrap_or_default();
-        let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.published);
-        let greeted = data.chain(self.sentinels.iter().map(Peer::hello_sent));
+        let greeted = self.servers.hellos_sent().chain(self.sentinels.iter().map(Peer::hello_sent));
         let greetings = greeted.map(|at| at.map_or(cx.now, |at| at + timing.publish_period + waits));
         let due = links.chain(infos).chain(greetings).min().expect("a master has links");
         // The task is overdue although the round has just run, so it cannot be done right now.

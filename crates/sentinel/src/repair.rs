@@ -30,41 +30,47 @@ impl Master {
         }
         // After this time, hello messages have announced a switch that another sentinel led.
         let settled = cx.shared.timing.publish_period + Duration::from_millis(500);
-        let wrong = self.replicas.values().filter(|replica| {
-            let since = match replica.role {
-                Role::Master => replica.role_since,
-                Role::Replica => replica.master_since,
+        let wrong = self.servers.replicas().filter(|replica| {
+            let since = match replica.reported().role() {
+                Role::Master => replica.reported().role_since(),
+                Role::Replica => replica.reported().master_since(),
             };
-            let follows =
-                replica.master.as_ref().is_some_and(|at| cx.shared.same_addr(at, &self.myself.addr));
-            let wrong = replica.role == Role::Master || (replica.master.is_some() && !follows);
+            let follows = replica
+                .reported()
+                .master()
+                .is_some_and(|at| cx.shared.same_addr(at, self.servers.master().addr()));
+            let wrong = replica.reported().role() == Role::Master
+                || (replica.reported().master().is_some() && !follows);
             wrong
-                && replica.foreign.is_none()
+                && replica.foreign().is_none()
                 && cx.now.since(since) > settled
-                && replica.repaired.is_none_or(|at| cx.now.since(at) > RETRY_INTERVAL)
+                && replica.is_repair_due(cx.now, RETRY_INTERVAL)
                 && !replica.has_recently_refused(cx.now)
-                && replica.info_at.is_some_and(|at| cx.now.since(at) < settled)
-                && self.is_healthy_for(cx, replica, settled)
-                && !(cx.now.since(since) < PROMOTION_TIMEOUT && self.is_being_promoted(&replica.addr))
+                && replica.reported().received_at().is_some_and(|at| cx.now.since(at) < settled)
+                && replica.is_healthy_for(cx.now, cx.shared.links.at(replica.command_link()), settled)
+                && !(cx.now.since(since) < PROMOTION_TIMEOUT && self.is_being_promoted(replica.addr()))
         });
-        let wrong: Vec<(Addr, Role)> = wrong.map(|replica| (replica.addr.clone(), replica.role)).collect();
-        let to = self.myself.addr.clone();
+        let wrong: Vec<(Addr, Role)> =
+            wrong.map(|replica| (replica.addr().clone(), replica.reported().role())).collect();
+        let to = self.servers.master().addr().clone();
         for (addr, role) in wrong {
             if self.send_slaveof(cx, &addr, Some(&to)) {
-                let replica = self.replicas.get_mut(&addr).expect("just listed");
-                replica.repaired = Some(cx.now);
+                let Some(replica) = self.servers.replica_mut(&addr) else { continue };
+                replica.set_repaired(cx.now);
+                let link = replica.command_link();
                 let event = if role == Role::Master { "+convert-to-slave" } else { "+fix-slave-config" };
                 self.announce_replica(cx, EventLevel::Notice, event, &addr, "");
-                let link = self.replicas[&addr].command;
                 self.ask_info_over(cx, link);
             }
         }
     }
 
     fn is_master_healthy(&self, cx: &Context<'_>) -> bool {
-        let fresh = self.myself.has_recent_info(cx.now, cx.shared.timing.info_period * 2);
-        let up = self.myself.sdown.is_none() && self.odown.is_none();
-        up && fresh && self.myself.role == Role::Master && cx.shared.links.at(self.myself.command).is_up()
+        let fresh = self.servers.master().reported().is_recent(cx.now, cx.shared.timing.info_period * 2);
+        let up = self.servers.master().sdown().is_none() && !self.detector.is_objectively_down();
+        up && fresh
+            && self.servers.master().reported().role() == Role::Master
+            && cx.shared.links.at(self.servers.master().command_link()).is_up()
     }
 
     /// Whether a majority, including this sentinel, has recently announced this configuration.

@@ -11,6 +11,7 @@ use crate::hello::Hello;
 use crate::info::Role;
 use crate::instance::Instance;
 use crate::master::Master;
+use crate::monitored_servers::MonitoredServers;
 use crate::record::Switch;
 use crate::shared::Context;
 
@@ -64,7 +65,7 @@ impl Master {
         // Another leader's switch may arrive before this leader's own failover has ended, so the current address is
         // used.
         let current = self.current_addr();
-        let old = if cx.shared.same_addr(current, to) { &self.myself.addr } else { current };
+        let old = if cx.shared.same_addr(current, to) { self.servers.master().addr() } else { current };
         let shown = |addr: &Addr| format!("{} {}", cx.shared.display_host(&addr.host), addr.port);
         let payload = format!("{} {} {}", self.name, shown(old), shown(to));
         cx.event(
@@ -75,7 +76,7 @@ impl Master {
         );
         self.note(cx, format!("switched to {to}"));
         cx.shared.recorder.end(cx.now, &self.name, FailoverOutcome::Replaced, "done");
-        let all = self.replicas.keys().chain([&self.myself.addr]);
+        let all = self.servers.replica_addrs().chain([self.servers.master().addr()]);
         let replicas: Vec<Addr> = all.filter(|addr| !cx.shared.same_addr(addr, to)).cloned().collect();
         self.reset_observations(cx, to);
         for addr in &replicas {
@@ -85,10 +86,9 @@ impl Master {
 
     /// Discards all observations and monitors `addr` as the master.
     pub(crate) fn reset_observations(&mut self, cx: &mut Context<'_>, addr: &Addr) {
-        self.myself = Instance::new(cx, addr, Role::Master, &self.settings);
-        self.replicas.clear();
+        self.servers = MonitoredServers::new(Instance::new(cx, addr, Role::Master, &self.settings));
         self.sentinels.forget_reports();
-        self.odown = None;
+        self.detector.reset();
         self.failovers.reset(cx.now);
         self.consensus.forget_candidate();
         self.schedule_hellos();
@@ -96,14 +96,14 @@ impl Master {
         cx.changed();
         cx.resolve(&addr.host);
         self.drive(cx, GroupInput::Deactivate);
-        let link = self.myself.command;
+        let link = self.servers.master().command_link();
         self.ask_info_over(cx, link);
     }
 
     /// Calls the reconfiguration script with master name, role, state, old and new address.
     pub(crate) fn call_reconfig_script(&self, cx: &mut Context<'_>, role: &str, to: &Addr) {
         let Some(path) = &self.settings.client_reconfig_script else { return };
-        let from = &self.myself.addr;
+        let from = self.servers.master().addr();
         let shown = |addr: &Addr| cx.shared.display_host(&addr.host).to_owned();
         let (from_host, to_host) = (shown(from), shown(to));
         let argv = [

@@ -50,7 +50,7 @@ impl Master {
     /// Makes the replica at `addr` a replica of `to` or, with `None`, a master, in one transaction with the related
     /// commands. Returns false if the server is unreachable.
     pub(crate) fn send_slaveof(&self, cx: &mut Context<'_>, addr: &Addr, to: Option<&Addr>) -> bool {
-        let Some(replica) = self.replicas.get(addr) else { return false };
+        let Some(replica) = self.servers.replica(addr) else { return false };
         // The documentation grants the right to use SLAVEOF, so this name is sent.
         let renamed = self.settings.renamed.get("SLAVEOF").or_else(|| self.settings.renamed.get("REPLICAOF"));
         let slaveof = renamed.cloned().unwrap_or_else(|| "SLAVEOF".into());
@@ -62,7 +62,7 @@ impl Master {
         commands.extend(self.role_change_commands());
         self.transact(
             cx,
-            replica.command,
+            replica.command_link(),
             commands,
             PendingReply::Order(self.name.clone(), Transaction::Follow(addr.clone())),
         )
@@ -95,7 +95,7 @@ impl Master {
         ];
         self.transact(
             cx,
-            self.myself.command,
+            self.servers.master().command_link(),
             commands,
             PendingReply::Order(self.name.clone(), Transaction::HandOver),
         )
@@ -103,13 +103,17 @@ impl Master {
 
     /// Cancels a requested handover, whether or not it has begun.
     pub(crate) fn cancel_handover(&self, cx: &mut Context<'_>) {
-        let link = self.myself.command;
+        let link = self.servers.master().command_link();
         cx.send(link, PendingReply::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
         self.resume_writes(cx);
     }
 
     fn resume_writes(&self, cx: &mut Context<'_>) {
-        cx.send(self.myself.command, PendingReply::Plain, &[self.settings.command("CLIENT"), "UNPAUSE"]);
+        cx.send(
+            self.servers.master().command_link(),
+            PendingReply::Plain,
+            &[self.settings.command("CLIENT"), "UNPAUSE"],
+        );
     }
 
     /// After a handover, tells the old and the new master to rewrite their configuration files and to disconnect their
@@ -187,9 +191,9 @@ impl Master {
     }
 
     fn on_replicaof_refused(&mut self, cx: &mut Context<'_>, addr: &Addr, why: &str) {
-        let Some(replica) = self.replicas.get_mut(addr) else { return };
-        replica.refused = Some(cx.now);
-        let (reconf, link) = (replica.reconf, replica.command);
+        let Some(replica) = self.servers.replica_mut(addr) else { return };
+        replica.set_refused(cx.now);
+        let (reconf, link) = (replica.reconfiguration(), replica.command_link());
         cx.log(EventLevel::Warning, format!("{addr} did not do what it was told to: {why}"));
         if why.contains("while failing over") {
             // An operator may have requested a handover to a target that never becomes ready.
@@ -224,7 +228,10 @@ impl Master {
         if !only_so {
             failover.force();
         }
-        cx.log(EventLevel::Warning, format!("The master {} refused to hand over: {why}", self.myself.addr));
+        cx.log(
+            EventLevel::Warning,
+            format!("The master {} refused to hand over: {why}", self.servers.master().addr()),
+        );
         self.note(cx, format!("the master refused to hand over: {why}"));
         if only_so {
             self.abort(cx, "-failover-abort-slave-timeout");

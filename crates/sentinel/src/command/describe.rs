@@ -57,15 +57,15 @@ fn times_down(fields: &mut Fields, now: Instant, sdown: Option<Instant>, odown: 
 }
 
 fn data(fields: &mut Fields, now: Instant, instance: &Instance) {
-    let refresh = instance.info_at.map_or_else(|| "0".into(), |at| since(now, at));
+    let refresh = instance.reported().received_at().map_or_else(|| "0".into(), |at| since(now, at));
     push(fields, "info-refresh", refresh);
-    push(fields, "role-reported", instance.role.word());
-    push(fields, "role-reported-time", since(now, instance.role_since));
+    push(fields, "role-reported", instance.reported().role().word());
+    push(fields, "role-reported-time", since(now, instance.reported().role_since()));
 }
 
 fn disconnected(shared: &SharedState, instance: &Instance) -> bool {
     let up = |link: LinkId| shared.links.at(link).is_authenticated();
-    !up(instance.command) || !up(instance.hello)
+    !up(instance.command_link()) || !up(instance.hello_link())
 }
 
 /// Returns the flag names whose condition holds.
@@ -74,12 +74,12 @@ fn flags<'a>(words: &[(&'a str, bool)]) -> Vec<&'a str> {
 }
 
 pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fields {
-    let (instance, settings) = (&master.myself, &master.settings);
-    let link = shared.links.at(instance.command);
+    let (instance, settings) = (master.servers.master(), &master.settings);
+    let link = shared.links.at(instance.command_link());
     let failover = master.failovers.current();
     let flags = flags(&[
-        ("s_down", instance.sdown.is_some()),
-        ("o_down", master.odown.is_some()),
+        ("s_down", instance.sdown().is_some()),
+        ("o_down", master.detector.is_objectively_down()),
         ("master", true),
         ("disconnected", disconnected(shared, instance)),
         ("failover_in_progress", failover.is_some()),
@@ -88,21 +88,27 @@ pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fie
             "coordinated_failover",
             failover.is_some_and(|failover| failover.cause() == FailoverCause::Coordinated),
         ),
-        ("script_kill_sent", instance.script_kill_sent),
+        ("script_kill_sent", instance.is_script_kill_sent()),
         ("master_reboot", instance.loading_since(link).is_some()),
     ]);
     let addr = master.current_addr();
-    let mut fields =
-        begin(&master.name, shared.display_host(&addr.host), addr.port, &instance.run_id, &flags, Some(link));
+    let mut fields = begin(
+        &master.name,
+        shared.display_host(&addr.host),
+        addr.port,
+        instance.reported().run_id(),
+        &flags,
+        Some(link),
+    );
     push(&mut fields, "link-refcount", 1);
     if let Some(failover) = failover {
         push(&mut fields, "failover-state", failover.phase().state_name());
     }
     health(&mut fields, now, Some(link), settings.down_after);
-    times_down(&mut fields, now, instance.sdown, master.odown);
+    times_down(&mut fields, now, instance.sdown(), master.detector.odown());
     data(&mut fields, now, instance);
     push(&mut fields, "config-epoch", master.config_epoch);
-    push(&mut fields, "num-slaves", master.replicas.len());
+    push(&mut fields, "num-slaves", master.servers.replica_count());
     push(&mut fields, "num-other-sentinels", master.sentinels.len());
     push(&mut fields, "quorum", settings.quorum);
     push(&mut fields, "failover-timeout", millis(settings.failover_timeout));
@@ -120,34 +126,38 @@ pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fie
 }
 
 pub(super) fn replica(shared: &SharedState, now: Instant, master: &Master, instance: &Instance) -> Fields {
-    let link = shared.links.at(instance.command);
+    let link = shared.links.at(instance.command_link());
     let target = master.failovers.current().and_then(|failover| failover.phase().target());
     let flags = flags(&[
-        ("s_down", instance.sdown.is_some()),
+        ("s_down", instance.sdown().is_some()),
         ("slave", true),
         ("disconnected", disconnected(shared, instance)),
-        ("promoted", target == Some(&instance.addr)),
-        ("reconf_sent", instance.reconf == ReconfigurationState::Sent),
-        ("reconf_inprog", instance.reconf == ReconfigurationState::InProgress),
-        ("reconf_done", instance.reconf == ReconfigurationState::Done),
-        ("script_kill_sent", instance.script_kill_sent),
+        ("promoted", target == Some(instance.addr())),
+        ("reconf_sent", instance.reconfiguration() == ReconfigurationState::Sent),
+        ("reconf_inprog", instance.reconfiguration() == ReconfigurationState::InProgress),
+        ("reconf_done", instance.reconfiguration() == ReconfigurationState::Done),
+        ("script_kill_sent", instance.is_script_kill_sent()),
     ]);
-    let ip = shared.display_host(&instance.addr.host);
-    let port = instance.addr.port;
+    let ip = shared.display_host(&instance.addr().host);
+    let port = instance.addr().port;
     let name = format!("{ip}:{port}");
-    let mut fields = begin(&name, ip, port, &instance.run_id, &flags, Some(link));
+    let mut fields = begin(&name, ip, port, instance.reported().run_id(), &flags, Some(link));
     push(&mut fields, "link-refcount", 1);
     health(&mut fields, now, Some(link), master.settings.down_after);
-    times_down(&mut fields, now, instance.sdown, None);
+    times_down(&mut fields, now, instance.sdown(), None);
     data(&mut fields, now, instance);
-    push(&mut fields, "master-link-down-time", millis(instance.master_link_down));
-    push(&mut fields, "master-link-status", if instance.master_link_up { "ok" } else { "err" });
-    let of = instance.master.as_ref();
+    push(&mut fields, "master-link-down-time", millis(instance.reported().master_link_down_for()));
+    push(
+        &mut fields,
+        "master-link-status",
+        if instance.reported().is_master_link_up() { "ok" } else { "err" },
+    );
+    let of = instance.reported().master();
     push(&mut fields, "master-host", of.map_or("?", |addr| shared.display_host(&addr.host)));
     push(&mut fields, "master-port", of.map_or(0, |addr| addr.port));
-    push(&mut fields, "slave-priority", instance.priority);
-    push(&mut fields, "slave-repl-offset", instance.offset);
-    push(&mut fields, "replica-announced", u8::from(instance.announced));
+    push(&mut fields, "slave-priority", instance.reported().priority());
+    push(&mut fields, "slave-repl-offset", instance.reported().offset());
+    push(&mut fields, "replica-announced", u8::from(instance.reported().is_announced()));
     fields
 }
 
@@ -194,7 +204,7 @@ pub(super) fn info(sentinel: &Sentinel, now: Instant) -> String {
         shared.scripts.jobs.len(),
     );
     for (number, (name, master)) in sentinel.masters.iter().enumerate() {
-        let status = match (master.odown, master.myself.sdown) {
+        let status = match (master.detector.odown(), master.servers.master().sdown()) {
             (Some(_), _) => "odown",
             (None, Some(_)) => "sdown",
             (None, None) => "ok",
@@ -204,7 +214,7 @@ pub(super) fn info(sentinel: &Sentinel, now: Instant) -> String {
             "master{number}:name={name},status={status},address={}:{},slaves={},sentinels={}\r\n",
             shared.display_host(&addr.host),
             addr.port,
-            master.replicas.len(),
+            master.servers.replica_count(),
             master.sentinels.total()
         );
         text.push_str(&line);

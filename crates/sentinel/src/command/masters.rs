@@ -26,7 +26,7 @@ pub(super) fn one(call: &mut CommandCall<'_>) {
 pub(super) fn replicas(call: &mut CommandCall<'_>) {
     list(call, |sentinel, now, master| {
         let shown = |replica| describe::replica(&sentinel.shared, now, master, replica);
-        master.replicas.values().filter(|replica| replica.announced).map(shown).collect()
+        master.servers.replicas().filter(|replica| replica.reported().is_announced()).map(shown).collect()
     });
 }
 
@@ -75,15 +75,15 @@ pub(super) fn info_cache(call: &mut CommandCall<'_>) {
     call.reply.map(masters.len());
     for master in masters {
         call.reply.bulk(master.name.as_bytes());
-        call.reply.array(1 + master.replicas.len());
-        for instance in std::iter::once(&master.myself).chain(master.replicas.values()) {
+        call.reply.array(1 + master.servers.replica_count());
+        for instance in master.servers.iter() {
             call.reply.array(2);
-            let age = instance.info_at.map_or(0, |at| now.since(at).as_millis());
+            let age = instance.reported().received_at().map_or(0, |at| now.since(at).as_millis());
             call.reply.integer(age as i64);
-            if instance.info.is_empty() {
+            if instance.reported().text().is_empty() {
                 call.reply.null();
             } else {
-                call.reply.bulk(instance.info.as_bytes());
+                call.reply.bulk(instance.reported().text().as_bytes());
             }
         }
     }

@@ -116,7 +116,7 @@ pub(super) fn reset(call: &mut CommandCall<'_>) {
     let mut cx = Context { now: call.now, shared, out: call.out };
     let mut count = 0;
     for master in masters.values_mut().filter(|one| glob::matches(pattern, one.name.as_bytes())) {
-        let addr = master.myself.addr.clone();
+        let addr = master.servers.master().addr().clone();
         master.sentinels.clear();
         master.reset_observations(&mut cx, &addr);
         master.update_members(&mut cx);

@@ -38,8 +38,9 @@ pub(super) fn is_master_down(call: &mut CommandCall<'_>) {
     let host = call.text(0).to_owned();
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
     let addr = u16::try_from(port).ok().map(|port| Addr { host, port });
-    let asked =
-        addr.and_then(|addr| masters.values_mut().find(|one| shared.same_addr(&one.myself.addr, &addr)));
+    let asked = addr.and_then(|addr| {
+        masters.values_mut().find(|one| shared.same_addr(one.servers.master().addr(), &addr))
+    });
     let mut cx = Context { now: call.now, shared, out: call.out };
     let epoch = u64::try_from(epoch).unwrap_or(0);
     let answer = asked.map(|master| master.answer(&mut cx, epoch, run_id.as_ref()));

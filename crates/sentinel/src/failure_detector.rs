@@ -1,0 +1,194 @@
+//! Why a server counts as down, and whether enough sentinels agree that the master is down.
+//!
+//! **Subjectively down** is an instance that has not answered a PING correctly for `down-after-milliseconds`, whose
+//! port has refused connections for `refused-after-milliseconds` after an established link broke (the host is up, but
+//! the process is gone), that reports that it restarted without its data, that should be a master and keeps reporting
+//! the replica role, or that restarted and takes longer than `master-reboot-down-after-period` to load its data.
+//!
+//! **Objectively down** is a master that `quorum` sentinels, including this one, consider down.
+
+use clock::Instant;
+
+use crate::handover::Lineage;
+use crate::info::Role;
+use crate::instance::Instance;
+use crate::link::Link;
+use crate::settings::{MasterSettings, Timing};
+
+/// Returns why an instance counts as down, or `None` if it is up. For a master, whose `lineage` is given, the reasons
+/// include the role that it reports.
+pub(crate) fn down_cause(
+    now: Instant,
+    instance: &Instance,
+    lineage: Option<&Lineage>,
+    link: &Link,
+    settings: &MasterSettings,
+    timing: &Timing,
+) -> Option<&'static str> {
+    if let Some(cause) = link_down_cause(now, link, settings) {
+        return Some(cause);
+    }
+    let is_master = lineage.is_some();
+    let is_demoted = is_master && instance.reported().role() == Role::Replica;
+    // In a replication ring no server is a master, so there is no point in waiting.
+    let timeout =
+        if lineage == Some(&Lineage::Ring) { timing.publish_period * 2 } else { timing.info_period * 2 };
+    if is_demoted && now.since(instance.reported().role_since()) > settings.down_after + timeout {
+        return Some("calls itself a replica");
+    }
+    let loading = instance.loading_since(link);
+    let too_long = |since: Instant| now.since(since) > settings.reboot_down_after;
+    (is_master && loading.is_some_and(too_long)).then_some("takes too long to load its data")
+}
+
+/// Returns why the server or sentinel at the other end of a command link counts as down, or `None` if it is up.
+pub(crate) fn link_down_cause(now: Instant, link: &Link, settings: &MasterSettings) -> Option<&'static str> {
+    let refused =
+        |since: Instant| !settings.refused_after.is_zero() && now.since(since) >= settings.refused_after;
+    if link.refused.is_some_and(refused) {
+        return Some("refuses connections");
+    }
+    if link.empty {
+        return Some("came back without its data");
+    }
+    (link.silent_for(now) > settings.down_after).then_some("is silent")
+}
+
+/// The votes of the sentinels that a master is down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DownVotes {
+    /// Whether this sentinel considers the master down. Without its vote the others do not count.
+    pub(crate) own: bool,
+    pub(crate) others: usize,
+    pub(crate) quorum: usize,
+}
+
+impl DownVotes {
+    /// The number of sentinels that consider the master down.
+    pub(crate) fn count(self) -> usize {
+        self.others + usize::from(self.own)
+    }
+
+    fn suffice(self) -> bool {
+        self.own && self.count() >= self.quorum
+    }
+}
+
+/// Whether a master is objectively down.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FailureDetector {
+    odown: Option<Instant>,
+}
+
+impl FailureDetector {
+    /// When the master became objectively down; `None` while it is not.
+    pub(crate) fn odown(&self) -> Option<Instant> {
+        self.odown
+    }
+
+    pub(crate) fn is_objectively_down(&self) -> bool {
+        self.odown.is_some()
+    }
+
+    /// Counts the votes. Returns the new state if it has changed: whether the master is objectively down.
+    pub(crate) fn count(&mut self, now: Instant, votes: DownVotes) -> Option<bool> {
+        let is_down = votes.suffice();
+        if is_down == self.is_objectively_down() {
+            return None;
+        }
+        self.odown = is_down.then_some(now);
+        Some(is_down)
+    }
+
+    /// Forgets the state, because another server has become the master.
+    pub(crate) fn reset(&mut self) {
+        self.odown = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::addr::Addr;
+    use crate::info::InfoReport;
+    use crate::link::{LinkKind, LinkOwner, Links};
+
+    const NOW: Instant = Instant::from_millis(100_000);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn settings() -> MasterSettings {
+        let mut settings = MasterSettings::new(2);
+        settings.down_after = SECOND * 5;
+        settings.refused_after = SECOND;
+        settings.reboot_down_after = SECOND * 3;
+        settings
+    }
+
+    fn master() -> (Link, Instance) {
+        let (mut links, addr) = (Links::default(), Addr::new("10.0.0.1", 6379));
+        let kinds = [LinkKind::Command, LinkKind::Hello];
+        let ids = kinds.map(|kind| links.acquire(NOW, &addr, kind, LinkOwner::Data, ("", "")));
+        let link = links.find(ids[0]).unwrap();
+        link.on_up(NOW, "10.0.0.9".into());
+        (link.clone(), Instance::with_links(NOW, &addr, Role::Master, ids))
+    }
+
+    fn cause(now: Instant, instance: &Instance, lineage: &Lineage, link: &Link) -> Option<&'static str> {
+        down_cause(now, instance, Some(lineage), link, &settings(), &Timing::default())
+    }
+
+    #[test]
+    fn silence_and_refusals_have_limits_of_their_own() {
+        let (mut link, _) = master();
+        assert_eq!(link_down_cause(NOW + SECOND * 60, &link, &settings()), None, "nothing was asked");
+        link.waiting = Some(NOW);
+        assert_eq!(link_down_cause(NOW + SECOND * 5, &link, &settings()), None);
+        assert_eq!(link_down_cause(NOW + SECOND * 6, &link, &settings()), Some("is silent"));
+        link.refused = Some(NOW);
+        assert_eq!(link_down_cause(NOW + SECOND, &link, &settings()), Some("refuses connections"));
+        let mut patient = settings();
+        patient.refused_after = Duration::ZERO;
+        assert_eq!(link_down_cause(NOW + SECOND, &link, &patient), None, "0 turns it off");
+    }
+
+    #[test]
+    fn demoted_master_is_down_sooner_if_servers_follow_each_other() {
+        let (link, mut master) = master();
+        let report = InfoReport { role: Some(Role::Replica), ..InfoReport::default() };
+        master.on_report(NOW, &report, String::new());
+        let timing = Timing::default();
+        let in_ring = NOW + settings().down_after + timing.publish_period * 2 + SECOND;
+        let otherwise = NOW + settings().down_after + timing.info_period * 2 + SECOND;
+        assert_eq!(cause(in_ring, &master, &Lineage::Unclear, &link), None);
+        assert_eq!(cause(in_ring, &master, &Lineage::Ring, &link), Some("calls itself a replica"));
+        assert_eq!(cause(otherwise, &master, &Lineage::Unclear, &link), Some("calls itself a replica"));
+        assert_eq!(down_cause(otherwise, &master, None, &link, &settings(), &timing), None, "a replica");
+    }
+
+    #[test]
+    fn restarted_master_may_load_for_a_limited_time() {
+        let (mut link, mut master) = master();
+        let restarted = NOW + SECOND;
+        master.set_rebooted(restarted);
+        assert_eq!(cause(restarted + SECOND * 3, &master, &Lineage::Unclear, &link), None);
+        let late = restarted + SECOND * 4;
+        assert_eq!(cause(late, &master, &Lineage::Unclear, &link), Some("takes too long to load its data"));
+        link.last_ready = restarted;
+        assert_eq!(cause(late, &master, &Lineage::Unclear, &link), None);
+    }
+
+    #[test]
+    fn quorum_counts_only_with_the_own_vote() {
+        let mut detector = FailureDetector::default();
+        let votes = |own, others| DownVotes { own, others, quorum: 2 };
+        assert_eq!(detector.count(NOW, votes(true, 0)), None);
+        assert_eq!(detector.count(NOW, votes(false, 2)), None);
+        assert_eq!(detector.count(NOW, votes(true, 1)), Some(true));
+        assert_eq!(detector.odown(), Some(NOW));
+        assert_eq!(detector.count(NOW + SECOND, votes(true, 2)), None);
+        assert_eq!(detector.odown(), Some(NOW), "the time of the first change");
+        assert_eq!(detector.count(NOW + SECOND, votes(true, 0)), Some(false));
+    }
+}
