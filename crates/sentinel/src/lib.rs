@@ -25,40 +25,20 @@
 #![forbid(unsafe_code)]
 
 mod addr;
-mod ask;
 mod command;
 mod config;
-mod consensus_member;
-mod epoch;
 mod event;
-mod failover;
 mod failover_log;
-mod failovers;
-mod failure_detector;
-mod foreign;
-mod handover;
-mod health;
 mod hello;
 mod info;
-mod instance;
-mod known_sentinels;
 mod link;
 mod machine;
 mod master;
-mod monitored_servers;
-mod periodic;
-mod plan;
-mod record;
 mod refusal;
-mod repair;
-mod reported_state;
 mod scheduler;
 mod script;
-mod select;
 mod settings;
 mod shared;
-mod switch;
-mod transactions;
 mod writes;
 
 pub use addr::{Addr, RunId};

@@ -13,8 +13,9 @@ use clock::Instant;
 use resp::Value;
 
 use crate::addr::{Addr, RunId};
-use crate::foreign::HelloClaim;
-use crate::transactions::Transaction;
+use crate::master::foreign::HelloClaim;
+use crate::master::transactions::Transaction;
+use crate::settings::Timing;
 
 /// Maximum number of pending replies; further requests are dropped.
 pub(crate) const MAX_PENDING: usize = 100;
@@ -202,6 +203,34 @@ impl Link {
             (false, false) => RETRY_LATER,
         };
         self.state = LinkState::Down { retry: now + wait };
+    }
+
+    /// Returns whether the link is down, or connected but silent, so that it must be connected again.
+    pub(crate) fn needs_reconnect(&self, now: Instant, timing: &Timing, down_after: Duration) -> bool {
+        let LinkState::Up { since } = self.state else { return true };
+        if now.since(since) < timing.min_link_reconnect_period {
+            return false;
+        }
+        let half = down_after / 2;
+        let is_silent =
+            self.waiting.is_some_and(|since| now.since(since) > half) && now.since(self.last_pong) > half;
+        let hears_nothing =
+            self.kind == LinkKind::Hello && now.since(self.last_heard) > timing.publish_period * 3;
+        is_silent || hears_nothing
+    }
+
+    /// When an established link must be pinged, is replaced because of its silence, or makes its instance count as
+    /// down.
+    pub(crate) fn next_due(&self, now: Instant, timing: &Timing, down_after: Duration) -> Instant {
+        if self.kind == LinkKind::Hello {
+            return self.last_heard + timing.publish_period * 3;
+        }
+        let ping = self.last_ping.map_or(now, |last| last + timing.ping_period_for(down_after));
+        let silent = self.waiting.map(|since| {
+            let ends = [since + down_after / 2, since + down_after + Duration::from_millis(1)];
+            ends.into_iter().find(|&end| end > now).unwrap_or(now)
+        });
+        silent.map_or(ping, |silent| silent.min(ping))
     }
 
     /// Whether a connection attempt is due; an attempt that hangs counts as failed.

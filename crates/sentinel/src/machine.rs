@@ -394,8 +394,8 @@ impl Sentinel {
     fn on_write_end(&mut self, now: Instant) {
         if self.shared.durable_record < self.writes.durable_record() {
             self.shared.durable_record = self.writes.durable_record();
-            for master in self.masters.values().filter(|master| master.failovers.is_running()) {
-                self.shared.scheduler.alarms.set_sooner(&master.name, now);
+            for master in self.masters.values().filter(|master| master.failover().is_some()) {
+                self.shared.scheduler.alarms.set_sooner(master.name(), now);
             }
         }
         if self.writes.config_is_settled() {
@@ -412,7 +412,7 @@ impl Sentinel {
         let Self { masters, writes, .. } = self;
         writes.begin_write(
             now,
-            masters.iter().map(|(name, master)| (name.as_str(), master.consensus.saved_state())),
+            masters.iter().map(|(name, master)| (name.as_str(), master.saved_group())),
             out,
         );
     }
@@ -443,7 +443,7 @@ impl Sentinel {
             // The reset precedes any decision that is based on earlier observations.
             for master in self.masters.values_mut() {
                 master.update_health(&mut cx);
-                cx.shared.scheduler.schedule_round(&master.name);
+                cx.shared.scheduler.schedule_round(master.name());
             }
         }
     }
@@ -513,7 +513,7 @@ impl Sentinel {
         // The first reconnect is immediate, because a refusal tells a dead process from a slow one.
         cx.connect(link);
         for master in self.masters.values().filter(|master| master.links().any(|held| held == link)) {
-            cx.shared.scheduler.alarms.set_sooner(&master.name, now + URGENT);
+            cx.shared.scheduler.alarms.set_sooner(master.name(), now + URGENT);
         }
     }
 
@@ -544,7 +544,7 @@ impl Sentinel {
                     state.native = Some(!matches!(value, Value::Error(_)));
                 }
                 for master in self.masters.values_mut() {
-                    if master.sentinels.links().any(|one| one == link) {
+                    if master.sentinels().links().any(|one| one == link) {
                         master.update_members(&mut cx);
                     }
                 }
@@ -603,19 +603,19 @@ impl Sentinel {
     #[must_use]
     pub fn status(&self, master: &str) -> Option<MasterStatus> {
         let master = self.masters.get(master)?;
-        let failover = master.failovers.current();
+        let failover = master.failover();
         Some(MasterStatus {
             addr: master.current_addr().clone(),
-            watched: master.servers.master().addr().clone(),
-            config_epoch: master.config_epoch,
+            watched: master.servers().master().addr().clone(),
+            config_epoch: master.config_epoch(),
             epoch: self.shared.epoch,
-            replicas: master.servers.replica_addrs().cloned().collect(),
-            sentinels: master.sentinels.total(),
-            subjectively_down: master.servers.master().sdown().is_some(),
-            objectively_down: master.detector.is_objectively_down(),
+            replicas: master.servers().replica_addrs().cloned().collect(),
+            sentinels: master.sentinels().total(),
+            subjectively_down: master.servers().master().sdown().is_some(),
+            objectively_down: master.odown().is_some(),
             failover_epoch: failover.and_then(|failover| failover.phase().epoch()),
             by_operator: failover
-                .is_some_and(|failover| failover.cause() != crate::failovers::FailoverCause::Down),
+                .is_some_and(|failover| failover.cause() != crate::master::failovers::FailoverCause::Down),
         })
     }
 

@@ -1,30 +1,52 @@
 //! A monitored master with its instances, the other sentinels, and its consensus group.
 
+use clock::Instant;
 use consensus::SavedGroup;
 use rand::RngExt;
 
 use crate::addr::{Addr, RunId};
 use crate::config::KnownMaster;
-use crate::consensus_member::ConsensusMember;
 use crate::event::EventLevel;
-use crate::failovers::{Failover, Failovers};
-use crate::failure_detector::FailureDetector;
 use crate::info::Role;
-use crate::instance::Instance;
-use crate::known_sentinels::{KnownSentinels, Peer};
-use crate::monitored_servers::MonitoredServers;
+use crate::master::consensus_member::ConsensusMember;
+use crate::master::failovers::{Failover, Failovers};
+use crate::master::failure_detector::FailureDetector;
+use crate::master::instance::Instance;
+use crate::master::known_sentinels::{KnownSentinels, Peer};
+use crate::master::monitored_servers::MonitoredServers;
 use crate::settings::MasterSettings;
 use crate::shared::Context;
 
+mod ask;
+mod consensus_member;
+mod epoch;
+mod failover;
+pub(crate) mod failovers;
+mod failure_detector;
+pub(crate) mod foreign;
+mod handover;
+mod health;
+pub(crate) mod instance;
+pub(crate) mod known_sentinels;
+mod monitored_servers;
+mod periodic;
+mod plan;
+mod record;
+mod repair;
+mod reported_state;
+mod select;
+mod switch;
+pub(crate) mod transactions;
+
 pub(crate) struct Master {
-    pub(crate) name: String,
-    pub(crate) settings: MasterSettings,
-    pub(crate) servers: MonitoredServers,
-    pub(crate) sentinels: KnownSentinels,
-    pub(crate) config_epoch: u64,
-    pub(crate) consensus: ConsensusMember,
-    pub(crate) detector: FailureDetector,
-    pub(crate) failovers: Failovers,
+    name: String,
+    settings: MasterSettings,
+    servers: MonitoredServers,
+    sentinels: KnownSentinels,
+    config_epoch: u64,
+    consensus: ConsensusMember,
+    detector: FailureDetector,
+    failovers: Failovers,
 }
 
 impl Master {
@@ -57,6 +79,64 @@ impl Master {
             master.learn_switch(cx, &switch);
         }
         master
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn settings(&self) -> &MasterSettings {
+        &self.settings
+    }
+
+    pub(crate) fn settings_mut(&mut self) -> &mut MasterSettings {
+        &mut self.settings
+    }
+
+    pub(crate) fn servers(&self) -> &MonitoredServers {
+        &self.servers
+    }
+
+    pub(crate) fn sentinels(&self) -> &KnownSentinels {
+        &self.sentinels
+    }
+
+    /// The epoch of the last switch that this sentinel knows.
+    pub(crate) fn config_epoch(&self) -> u64 {
+        self.config_epoch
+    }
+
+    /// The state of the consensus group that is saved when the journal is replaced.
+    pub(crate) fn saved_group(&self) -> &SavedGroup {
+        self.consensus.saved_state()
+    }
+
+    /// When the master became objectively down; `None` while it is not.
+    pub(crate) fn odown(&self) -> Option<Instant> {
+        self.detector.odown()
+    }
+
+    /// The failover that this sentinel attempts or leads, if there is one.
+    pub(crate) fn failover(&self) -> Option<&Failover> {
+        self.failovers.current()
+    }
+
+    /// Forgets everything that was discovered about the master.
+    pub(crate) fn reset(&mut self, cx: &mut Context<'_>) {
+        let addr = self.servers.master().addr().clone();
+        self.sentinels.clear();
+        self.reset_observations(cx, &addr);
+        self.update_members(cx);
+        self.announce(cx, EventLevel::Warning, "+reset-master", "");
+    }
+
+    /// Removes another sentinel. Returns false if it is not known.
+    pub(crate) fn forget_sentinel(&mut self, cx: &mut Context<'_>, run_id: &RunId) -> bool {
+        let Some(peer) = self.sentinels.remove(run_id) else { return false };
+        self.announce_peer(cx, EventLevel::Warning, "-sentinel", &peer, "");
+        self.update_members(cx);
+        cx.shared.links_changed = true;
+        true
     }
 
     /// Describes the master for the configuration file. After a committed switch this is the new master.

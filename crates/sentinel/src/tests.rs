@@ -220,7 +220,7 @@ fn sentinels_discovered_by_hello_count_until_replaced() {
 #[test]
 fn sentinel_without_files_forms_no_majority_with_one_that_was_away() {
     const THIRD: &str = "dddddddddddddddddddddddddddddddddddddddd";
-    let two_are_most = |bench: &Bench| bench.sentinel.masters["mymaster"].sentinels.majority() == 2;
+    let two_are_most = |bench: &Bench| bench.sentinel.masters["mymaster"].sentinels().majority() == 2;
     for third_is_heard in [true, false] {
         let mut bench = Bench::new();
         bench.meet(PEER, 26380);

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::failovers::FailoverCause;
-use crate::instance::{Instance, ReconfigurationState};
-use crate::known_sentinels::Peer;
 use crate::link::{Link, LinkId};
 use crate::machine::Sentinel;
 use crate::master::Master;
+use crate::master::failovers::FailoverCause;
+use crate::master::instance::{Instance, ReconfigurationState};
+use crate::master::known_sentinels::Peer;
 use crate::shared::SharedState;
 
 pub(super) type Fields = Vec<(&'static str, String)>;
@@ -74,12 +74,12 @@ fn flags<'a>(words: &[(&'a str, bool)]) -> Vec<&'a str> {
 }
 
 pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fields {
-    let (instance, settings) = (master.servers.master(), &master.settings);
+    let (instance, settings) = (master.servers().master(), master.settings());
     let link = shared.links.at(instance.command_link());
-    let failover = master.failovers.current();
+    let failover = master.failover();
     let flags = flags(&[
         ("s_down", instance.sdown().is_some()),
-        ("o_down", master.detector.is_objectively_down()),
+        ("o_down", master.odown().is_some()),
         ("master", true),
         ("disconnected", disconnected(shared, instance)),
         ("failover_in_progress", failover.is_some()),
@@ -93,7 +93,7 @@ pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fie
     ]);
     let addr = master.current_addr();
     let mut fields = begin(
-        &master.name,
+        master.name(),
         shared.display_host(&addr.host),
         addr.port,
         instance.reported().run_id(),
@@ -105,11 +105,11 @@ pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fie
         push(&mut fields, "failover-state", failover.phase().state_name());
     }
     health(&mut fields, now, Some(link), settings.down_after);
-    times_down(&mut fields, now, instance.sdown(), master.detector.odown());
+    times_down(&mut fields, now, instance.sdown(), master.odown());
     data(&mut fields, now, instance);
-    push(&mut fields, "config-epoch", master.config_epoch);
-    push(&mut fields, "num-slaves", master.servers.replica_count());
-    push(&mut fields, "num-other-sentinels", master.sentinels.len());
+    push(&mut fields, "config-epoch", master.config_epoch());
+    push(&mut fields, "num-slaves", master.servers().replica_count());
+    push(&mut fields, "num-other-sentinels", master.sentinels().len());
     push(&mut fields, "quorum", settings.quorum);
     push(&mut fields, "failover-timeout", millis(settings.failover_timeout));
     push(&mut fields, "parallel-syncs", settings.parallel_syncs);
@@ -127,7 +127,7 @@ pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fie
 
 pub(super) fn replica(shared: &SharedState, now: Instant, master: &Master, instance: &Instance) -> Fields {
     let link = shared.links.at(instance.command_link());
-    let target = master.failovers.current().and_then(|failover| failover.phase().target());
+    let target = master.failover().and_then(|failover| failover.phase().target());
     let flags = flags(&[
         ("s_down", instance.sdown().is_some()),
         ("slave", true),
@@ -143,7 +143,7 @@ pub(super) fn replica(shared: &SharedState, now: Instant, master: &Master, insta
     let name = format!("{ip}:{port}");
     let mut fields = begin(&name, ip, port, instance.reported().run_id(), &flags, Some(link));
     push(&mut fields, "link-refcount", 1);
-    health(&mut fields, now, Some(link), master.settings.down_after);
+    health(&mut fields, now, Some(link), master.settings().down_after);
     times_down(&mut fields, now, instance.sdown(), None);
     data(&mut fields, now, instance);
     push(&mut fields, "master-link-down-time", millis(instance.reported().master_link_down_for()));
@@ -180,7 +180,7 @@ pub(super) fn peer(
     let id = peer.run_id().as_str();
     let mut fields = begin(id, ip, peer.addr().port, id, &flags, link);
     push(&mut fields, "link-refcount", sharing);
-    health(&mut fields, now, link, master.settings.down_after);
+    health(&mut fields, now, link, master.settings().down_after);
     times_down(&mut fields, now, peer.sdown(), None);
     push(&mut fields, "last-hello-message", since(now, peer.last_hello()));
     let (leader, epoch) = peer.vote().cloned().unwrap_or_else(|| ("?".into(), 0));
@@ -204,7 +204,7 @@ pub(super) fn info(sentinel: &Sentinel, now: Instant) -> String {
         shared.scripts.jobs.len(),
     );
     for (number, (name, master)) in sentinel.masters.iter().enumerate() {
-        let status = match (master.detector.odown(), master.servers.master().sdown()) {
+        let status = match (master.odown(), master.servers().master().sdown()) {
             (Some(_), _) => "odown",
             (None, Some(_)) => "sdown",
             (None, None) => "ok",
@@ -214,8 +214,8 @@ pub(super) fn info(sentinel: &Sentinel, now: Instant) -> String {
             "master{number}:name={name},status={status},address={}:{},slaves={},sentinels={}\r\n",
             shared.display_host(&addr.host),
             addr.port,
-            master.servers.replica_count(),
-            master.sentinels.total()
+            master.servers().replica_count(),
+            master.sentinels().total()
         );
         text.push_str(&line);
     }

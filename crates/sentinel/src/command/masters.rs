@@ -1,9 +1,9 @@
 //! Commands that query masters, replicas and sentinels.
 
 use super::{CommandCall, describe};
-use crate::known_sentinels::Peer;
 use crate::machine::Sentinel;
 use crate::master::Master;
+use crate::master::known_sentinels::Peer;
 
 pub(super) fn all(call: &mut CommandCall<'_>) {
     let Sentinel { masters, shared, .. } = &*call.sentinel;
@@ -26,7 +26,7 @@ pub(super) fn one(call: &mut CommandCall<'_>) {
 pub(super) fn replicas(call: &mut CommandCall<'_>) {
     list(call, |sentinel, now, master| {
         let shown = |replica| describe::replica(&sentinel.shared, now, master, replica);
-        master.servers.replicas().filter(|replica| replica.reported().is_announced()).map(shown).collect()
+        master.servers().replicas().filter(|replica| replica.reported().is_announced()).map(shown).collect()
     });
 }
 
@@ -34,10 +34,10 @@ pub(super) fn sentinels(call: &mut CommandCall<'_>) {
     list(call, |sentinel, now, master| {
         let shown = |peer: &Peer| {
             let sharing =
-                sentinel.masters.values().filter(|one| one.sentinels.get(peer.run_id()).is_some()).count();
+                sentinel.masters.values().filter(|one| one.sentinels().get(peer.run_id()).is_some()).count();
             describe::peer(&sentinel.shared, now, master, peer, sharing)
         };
-        master.sentinels.iter().map(shown).collect()
+        master.sentinels().iter().map(shown).collect()
     });
 }
 
@@ -74,9 +74,9 @@ pub(super) fn info_cache(call: &mut CommandCall<'_>) {
     let masters: Vec<&Master> = call.args.iter().filter_map(|name| named(name)).collect();
     call.reply.map(masters.len());
     for master in masters {
-        call.reply.bulk(master.name.as_bytes());
-        call.reply.array(1 + master.servers.replica_count());
-        for instance in master.servers.iter() {
+        call.reply.bulk(master.name().as_bytes());
+        call.reply.array(1 + master.servers().replica_count());
+        for instance in master.servers().iter() {
             call.reply.array(2);
             let age = instance.reported().received_at().map_or(0, |at| now.since(at).as_millis());
             call.reply.integer(age as i64);

@@ -6,9 +6,9 @@ use super::{CommandCall, save_and_confirm};
 use crate::addr::{Addr, is_host, is_ip};
 use crate::config::{KnownMaster, is_name};
 use crate::event::EventLevel;
-use crate::failovers::FailoverCause;
 use crate::machine::Sentinel;
 use crate::master::Master;
+use crate::master::failovers::FailoverCause;
 use crate::settings::MasterSettings;
 use crate::shared::Context;
 
@@ -29,7 +29,7 @@ pub(super) fn failover(call: &mut CommandCall<'_>) {
         }
     };
     let Some((master, mut cx)) = call.act_on(0) else { return };
-    if master.failovers.is_running() {
+    if master.failover().is_some() {
         call.reply.error("INPROG Failover already in progress");
         return;
     }
@@ -37,7 +37,7 @@ pub(super) fn failover(call: &mut CommandCall<'_>) {
         call.reply.error("NOGOODSLAVE No suitable replica to promote");
         return;
     }
-    let name = master.name.clone();
+    let name = master.name().to_owned();
     cx.log(EventLevel::Notice, format!("Executing user requested FAILOVER of '{name}'"));
     master.note(&mut cx, "requested by an operator".into());
     master.start_failover(&mut cx, cause);
@@ -115,12 +115,8 @@ pub(super) fn reset(call: &mut CommandCall<'_>) {
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
     let mut cx = Context { now: call.now, shared, out: call.out };
     let mut count = 0;
-    for master in masters.values_mut().filter(|one| glob::matches(pattern, one.name.as_bytes())) {
-        let addr = master.servers.master().addr().clone();
-        master.sentinels.clear();
-        master.reset_observations(&mut cx, &addr);
-        master.update_members(&mut cx);
-        master.announce(&mut cx, EventLevel::Warning, "+reset-master", "");
+    for master in masters.values_mut().filter(|one| glob::matches(pattern, one.name().as_bytes())) {
+        master.reset(&mut cx);
         count += 1;
     }
     if count > 0 {

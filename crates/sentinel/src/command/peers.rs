@@ -4,7 +4,6 @@ use consensus::GroupInput;
 
 use super::CommandCall;
 use crate::addr::{Addr, RunId};
-use crate::event::EventLevel;
 use crate::machine::Sentinel;
 use crate::shared::Context;
 use crate::writes::Condition;
@@ -39,7 +38,7 @@ pub(super) fn is_master_down(call: &mut CommandCall<'_>) {
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
     let addr = u16::try_from(port).ok().map(|port| Addr { host, port });
     let asked = addr.and_then(|addr| {
-        masters.values_mut().find(|one| shared.same_addr(one.servers.master().addr(), &addr))
+        masters.values_mut().find(|one| shared.same_addr(one.servers().master().addr(), &addr))
     });
     let mut cx = Context { now: call.now, shared, out: call.out };
     let epoch = u64::try_from(epoch).unwrap_or(0);
@@ -54,13 +53,13 @@ pub(super) fn is_master_down(call: &mut CommandCall<'_>) {
 
 pub(super) fn ckquorum(call: &mut CommandCall<'_>) {
     let Some(master) = call.master(0) else { return };
-    let (gone, here): (Vec<_>, Vec<_>) = master.sentinels.iter().partition(|peer| peer.sdown().is_some());
+    let (gone, here): (Vec<_>, Vec<_>) = master.sentinels().iter().partition(|peer| peer.sdown().is_some());
     let usable = here.len() + 1;
     let mut reasons = Vec::new();
-    if usable < master.settings.quorum as usize {
+    if usable < master.settings().quorum as usize {
         reasons.push("Not enough available Sentinels to reach the specified quorum for this master");
     }
-    if usable < master.sentinels.majority() {
+    if usable < master.sentinels().majority() {
         reasons.push("Not enough available Sentinels to reach the majority and authorize a failover");
     }
     let names: Vec<String> =
@@ -79,12 +78,9 @@ pub(super) fn ckquorum(call: &mut CommandCall<'_>) {
 pub(super) fn forget(call: &mut CommandCall<'_>) {
     let run_id = RunId::parse(call.text(1));
     let Some((master, mut cx)) = call.act_on(0) else { return };
-    let Some(peer) = run_id.and_then(|run_id| master.sentinels.remove(&run_id)) else {
+    if !run_id.is_some_and(|run_id| master.forget_sentinel(&mut cx, &run_id)) {
         call.reply.error("ERR No such Sentinel with that run id");
         return;
-    };
-    master.announce_peer(&mut cx, EventLevel::Warning, "-sentinel", &peer, "");
-    master.update_members(&mut cx);
-    cx.shared.links_changed = true;
+    }
     super::save_and_confirm(call);
 }

@@ -293,7 +293,7 @@ fn set_one(
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
     let master = masters.get_mut(name).expect("checked by the caller");
     let mut cx = Context { now: call.now, shared, out: call.out };
-    let settings = &mut master.settings;
+    let settings = master.settings_mut();
     let value = values[0].as_str();
     let bad = || RejectedOption::Bad(value.to_owned());
     let millis = |zero: bool| {
@@ -330,7 +330,7 @@ fn set_one(
     }
     let shown = if option == "auth-pass" { "******".to_owned() } else { values.join(" ") };
     announce_set(master, &mut cx, option, &shown);
-    cx.shared.scheduler.schedule_round(&master.name);
+    cx.shared.scheduler.schedule_round(master.name());
     if option.starts_with("auth-") {
         master.reconnect_all(&mut cx);
     }

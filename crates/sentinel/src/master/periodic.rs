@@ -7,14 +7,14 @@ use resp::Value;
 
 use crate::addr::{Addr, RunId};
 use crate::event::EventLevel;
-use crate::failovers::Failover;
 use crate::hello::{HELLO_CHANNEL, Hello};
 use crate::info::{self, InfoReport, Role};
-use crate::instance::Instance;
-use crate::known_sentinels::Peer;
-use crate::link::{LinkId, LinkOwner, LinkState, PendingReply};
+use crate::link::{LinkId, LinkOwner, PendingReply};
 use crate::machine::TIMER_SLACK;
 use crate::master::Master;
+use crate::master::failovers::Failover;
+use crate::master::instance::Instance;
+use crate::master::known_sentinels::Peer;
 use crate::shared::Context;
 
 /// INFO interval while a failover waits for the reply.
@@ -36,7 +36,9 @@ impl Master {
     }
 
     fn keep_links(&mut self, cx: &mut Context<'_>) {
-        let care: Vec<LinkId> = self.links().filter(|&link| self.needs_care(cx, link)).collect();
+        let (timing, down_after) = (&cx.shared.timing, self.settings.down_after);
+        let needs_care = |link| cx.shared.links.at(link).needs_reconnect(cx.now, timing, down_after);
+        let care: Vec<LinkId> = self.links().filter(|&link| needs_care(link)).collect();
         for link in care {
             if cx.shared.links.at(link).is_up() {
                 cx.reconnect(link);
@@ -44,22 +46,6 @@ impl Master {
                 cx.connect(link);
             }
         }
-    }
-
-    /// Returns whether a link is down, or connected but silent.
-    fn needs_care(&self, cx: &Context<'_>, link: LinkId) -> bool {
-        let (now, timing) = (cx.now, &cx.shared.timing);
-        let state = cx.shared.links.at(link);
-        let LinkState::Up { since } = state.state else { return true };
-        if now.since(since) < timing.min_link_reconnect_period {
-            return false;
-        }
-        let half = self.settings.down_after / 2;
-        let silent =
-            state.waiting.is_some_and(|since| now.since(since) > half) && now.since(state.last_pong) > half;
-        let deaf = state.kind == crate::link::LinkKind::Hello
-            && now.since(state.last_heard) > timing.publish_period * 3;
-        silent || deaf
     }
 
     /// Sends due PINGs together with all requests that can leave in the same packet.
@@ -87,7 +73,7 @@ impl Master {
     pub(crate) fn info_period(&self, cx: &Context<'_>, replica: Option<&Instance>) -> Duration {
         let calm = cx.shared.timing.info_period;
         let odd = self.servers.master().reported().role() == Role::Replica;
-        let troubled = odd || self.servers.master().sdown().is_some() || self.failovers.is_running();
+        let troubled = odd || self.servers.is_master_suspected() || self.failovers.is_running();
         let Some(replica) = replica else {
             return if troubled { INFO_DEGRADED.min(calm) } else { calm };
         };

@@ -18,9 +18,10 @@ use crate::addr::Addr;
 use crate::event::EventLevel;
 use crate::hello::Hello;
 use crate::info::Role;
-use crate::instance::Instance;
 use crate::link::Link;
 use crate::master::Master;
+use crate::master::instance::Instance;
+use crate::master::monitored_servers::MonitoredServers;
 use crate::shared::Context;
 
 /// How long a hello message counts, which covers a restart of the other group's sentinels.
@@ -90,8 +91,9 @@ impl Link {
 impl Master {
     /// Determines which servers at the replicas' addresses belong to other groups.
     pub(crate) fn detect_foreign_servers(&mut self, cx: &mut Context<'_>) {
-        let judged =
-            self.servers.replicas().map(|replica| (replica.addr().clone(), self.foreign(cx, replica)));
+        let current = self.current_addr();
+        let judge = |replica| self.servers.foreign_reason(cx, &self.name, current, replica);
+        let judged = self.servers.replicas().map(|replica| (replica.addr().clone(), judge(replica)));
         let judged: Vec<(Addr, Option<ForeignReason>)> = judged.collect();
         let mut news = Vec::new();
         for (addr, foreign) in judged {
@@ -116,9 +118,17 @@ impl Master {
             );
         }
     }
+}
 
-    fn foreign(&self, cx: &Context<'_>, replica: &Instance) -> Option<ForeignReason> {
-        let current = self.current_addr();
+impl MonitoredServers {
+    /// Returns why a replica is not treated as one. `group` is the name of this group, `current` its current master.
+    fn foreign_reason(
+        &self,
+        cx: &Context<'_>,
+        group: &str,
+        current: &Addr,
+        replica: &Instance,
+    ) -> Option<ForeignReason> {
         let serves_as = match (replica.reported().role(), replica.reported().master()) {
             (Role::Master, _) => replica.addr(),
             (Role::Replica, Some(master)) if !cx.shared.same_addr(master, current) => master,
@@ -130,7 +140,7 @@ impl Master {
         }
         let claims = &cx.shared.links.at(replica.hello_link()).claims;
         let claim = claims.iter().find(|claim| {
-            claim.group != self.name
+            claim.group != group
                 && cx.now.since(claim.at) < CLAIM_LIFETIME
                 && cx.shared.same_addr(&claim.master, serves_as)
         });
@@ -138,12 +148,12 @@ impl Master {
             return Some(ForeignReason::Claimed(claim.group.clone()));
         }
         if replica.reported().role() == Role::Replica
-            || !replica.reported().history().is_foreign_to(self.servers.master().reported().history())
+            || !replica.reported().history().is_foreign_to(self.master().reported().history())
         {
             return None;
         }
         let own = &replica.reported().history().replicas;
-        let knows = |addr: &Addr| self.servers.iter().any(|known| cx.shared.same_addr(known.addr(), addr));
+        let knows = |addr: &Addr| self.iter().any(|known| cx.shared.same_addr(known.addr(), addr));
         if !own.is_empty() && !own.iter().any(knows) {
             return Some(ForeignReason::OwnReplicas);
         }

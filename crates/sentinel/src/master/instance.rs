@@ -5,13 +5,13 @@ use std::time::Duration;
 use clock::Instant;
 
 use crate::addr::Addr;
-use crate::foreign::ForeignReason;
 use crate::info::{InfoReport, Role};
 use crate::link::{Link, LinkId, LinkKind, LinkOwner};
-use crate::reported_state::{ReportChange, ReportedState};
+use crate::master::foreign::ForeignReason;
+use crate::master::reported_state::{ReportChange, ReportedState};
+use crate::master::transactions::REFUSAL_LIFETIME;
 use crate::settings::MasterSettings;
 use crate::shared::Context;
-use crate::transactions::REFUSAL_LIFETIME;
 
 /// The progress of a replica's reconfiguration to a new master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,9 +10,9 @@ use resp::Value;
 use crate::addr::{Addr, RunId};
 use crate::event::EventLevel;
 use crate::hello::Hello;
-use crate::known_sentinels::Peer;
 use crate::link::PendingReply;
 use crate::master::Master;
+use crate::master::known_sentinels::Peer;
 use crate::shared::Context;
 use crate::writes::Condition;
 
@@ -100,7 +100,7 @@ impl Master {
         epoch: u64,
         run_id: Option<&RunId>,
     ) -> (bool, Option<RunId>, u64, Condition) {
-        let down = cx.shared.tilt.is_none() && self.servers.master().sdown().is_some();
+        let down = cx.shared.tilt.is_none() && self.servers.is_master_suspected();
         let Some(run_id) = run_id else { return (down, None, 0, Condition::Nothing) };
         let (actions, vote) = self.consensus.on_redis_vote_request(cx.now, run_id.peer(), Term(epoch));
         self.carry_out(cx, actions, Some(run_id));

@@ -9,6 +9,10 @@
 use std::time::Duration;
 
 use crate::addr::Addr;
+use crate::info::Role;
+use crate::master::instance::Instance;
+use crate::master::monitored_servers::MonitoredServers;
+use crate::shared::Context;
 
 /// A replica's state at the time of the selection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +74,45 @@ pub(crate) fn select(candidates: &[Candidate], limits: EligibilityLimits) -> Opt
         let name = |candidate: &Candidate| (candidate.run_id.is_empty(), candidate.run_id.clone());
         rank(a).cmp(&rank(b)).then_with(|| name(a).cmp(&name(b)))
     })
+}
+
+impl MonitoredServers {
+    /// The state of all replicas.
+    pub(crate) fn candidates(&self, cx: &Context<'_>) -> Vec<Candidate> {
+        self.replicas().map(|replica| candidate(cx, replica)).collect()
+    }
+
+    /// The limits for a failover now. `down_after` is the longest silence of a server that is up.
+    pub(crate) fn eligibility_limits(&self, cx: &Context<'_>, down_after: Duration) -> EligibilityLimits {
+        let timing = &cx.shared.timing;
+        let down = self.master().sdown();
+        let told = if down.is_some() { timing.ping_period * 5 } else { timing.info_period * 3 };
+        // A demoted master is detected as down much later than its replicas lost it.
+        let none = Some(self.master().reported().role_since())
+            .filter(|_| self.master().reported().role() == Role::Replica);
+        let lost = down.into_iter().chain(none).min();
+        let down_for = lost.map_or(Duration::ZERO, |since| cx.now.since(since));
+        // If the master restarted without data, even old data is better.
+        let is_empty = cx.shared.links.at(self.master().command_link()).empty;
+        let disconnected_for = if is_empty { Duration::MAX } else { down_for + down_after * 10 };
+        EligibilityLimits { silent_for: timing.ping_period * 5, told, disconnected_for }
+    }
+}
+
+fn candidate(cx: &Context<'_>, replica: &Instance) -> Candidate {
+    let link = cx.shared.links.at(replica.command_link());
+    Candidate {
+        addr: replica.addr().clone(),
+        down: replica.sdown().is_some() || !link.is_up(),
+        silent_for: cx.now.since(link.last_good),
+        told: replica.reported().received_at().map(|at| cx.now.since(at)),
+        priority: replica.reported().priority(),
+        disconnected_for: replica.reported().master_link_down_for(),
+        refused: replica.has_recently_refused(cx.now),
+        foreign: replica.foreign().is_some(),
+        offset: replica.reported().offset(),
+        run_id: replica.reported().run_id().to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use clock::Instant;
 use consensus::{Group, GroupAction, GroupInput, PeerId, RecordNumber, SavedGroup, Term};
 
-use crate::addr::RunId;
-use crate::record::Switch;
+use crate::addr::{Addr, RunId};
+use crate::master::record::Switch;
 use crate::writes::Condition;
 
 /// Number of remembered records; actions of the group wait for one of the last two.
@@ -120,6 +120,14 @@ impl ConsensusMember {
         Switch::decode(self.group.value())
     }
 
+    /// Whether a leader has committed the promotion of this replica in an epoch after `config_epoch`.
+    pub(crate) fn is_promoting(&self, replica: &Addr, config_epoch: u64) -> bool {
+        self.committed_switch().is_some_and(|switch| {
+            let is_target = switch.to.0 == replica.host && switch.to.1 == replica.port;
+            is_target && !switch.done && switch.epoch > config_epoch
+        })
+    }
+
     pub(crate) fn has_committed(&self, switch: &Switch) -> bool {
         self.group.value() == switch.encode()
     }
@@ -214,8 +222,14 @@ mod tests {
         let _ = member.handle(NOW, GroupInput::Activate { last_forbidden_term: Term(3) });
         assert!(member.is_active());
         let _ = member.handle(NOW, GroupInput::Propose(switch.encode()));
-        assert_eq!(member.committed_switch(), Some(switch.clone()));
+        assert_eq!(member.committed_switch().as_ref(), Some(&switch));
         assert!(member.has_committed(&switch));
+        let target = Addr::new("b", 2);
+        assert!(!member.is_promoting(&target, 3), "it is complete");
+        let promotion = Switch { epoch: 5, done: false, ..switch };
+        let _ = member.handle(NOW, GroupInput::Propose(promotion.encode()));
+        assert!(member.is_promoting(&target, 4));
+        assert!(!member.is_promoting(&target, 5), "a later switch is known");
         assert_eq!(member.acknowledged(member.last_index()), 1);
     }
 }

@@ -14,10 +14,10 @@ use resp::Value;
 
 use crate::addr::Addr;
 use crate::event::EventLevel;
-use crate::failovers::{FailoverCause, FailoverPhase};
-use crate::instance::ReconfigurationState;
 use crate::link::{LinkId, MAX_PENDING, PendingReply};
 use crate::master::Master;
+use crate::master::failovers::{FailoverCause, FailoverPhase};
+use crate::master::instance::ReconfigurationState;
 use crate::shared::Context;
 use crate::writes::Condition;
 
@@ -207,7 +207,7 @@ impl Master {
             }
             FailoverPhase::Reconf { .. } if reconf == ReconfigurationState::Sent => {
                 self.note(cx, format!("{addr} refused to follow: {why}"));
-                self.set_reconf(cx.now, addr, ReconfigurationState::Refused);
+                self.servers.set_reconfiguration(cx.now, addr, ReconfigurationState::Refused);
             }
             FailoverPhase::Elect
             | FailoverPhase::Select { .. }

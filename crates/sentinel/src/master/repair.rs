@@ -48,7 +48,8 @@ impl Master {
                 && !replica.has_recently_refused(cx.now)
                 && replica.reported().received_at().is_some_and(|at| cx.now.since(at) < settled)
                 && replica.is_healthy_for(cx.now, cx.shared.links.at(replica.command_link()), settled)
-                && !(cx.now.since(since) < PROMOTION_TIMEOUT && self.is_being_promoted(replica.addr()))
+                && !(cx.now.since(since) < PROMOTION_TIMEOUT
+                    && self.consensus.is_promoting(replica.addr(), self.config_epoch))
         });
         let wrong: Vec<(Addr, Role)> =
             wrong.map(|replica| (replica.addr().clone(), replica.reported().role())).collect();
@@ -78,13 +79,5 @@ impl Master {
         let recent = cx.shared.timing.publish_period * 2;
         let settled = cx.shared.timing.publish_period + Duration::from_millis(500);
         self.sentinels.majority_announces(cx.now, self.config_epoch, recent, settled)
-    }
-
-    /// Whether a leader has committed the promotion of this replica.
-    pub(crate) fn is_being_promoted(&self, addr: &Addr) -> bool {
-        self.consensus.committed_switch().is_some_and(|switch| {
-            let to = switch.to.0 == addr.host && switch.to.1 == addr.port;
-            to && !switch.done && switch.epoch > self.config_epoch
-        })
     }
 }

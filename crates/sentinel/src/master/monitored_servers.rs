@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use clock::Instant;
 
 use crate::addr::Addr;
-use crate::instance::Instance;
 use crate::link::LinkId;
+use crate::master::instance::{Instance, ReconfigurationState};
 
 /// Maximum number of replicas per master, as a protection against floods.
 const MAX_REPLICAS: usize = 1024;
@@ -59,6 +59,13 @@ impl MonitoredServers {
         match addr {
             None => Some(&mut self.master),
             Some(addr) => self.replicas.get_mut(addr),
+        }
+    }
+
+    /// Sets the progress of the reconfiguration of a replica, if it is known.
+    pub(crate) fn set_reconfiguration(&mut self, now: Instant, addr: &Addr, state: ReconfigurationState) {
+        if let Some(replica) = self.replicas.get_mut(addr) {
+            replica.set_reconfiguration(now, state);
         }
     }
 

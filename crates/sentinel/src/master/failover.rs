@@ -12,13 +12,13 @@ use rand::RngExt;
 
 use crate::addr::Addr;
 use crate::event::EventLevel;
-use crate::failovers::{Failover, FailoverCause, FailoverPhase};
 use crate::info::Role;
-use crate::instance::{Instance, ReconfigurationState};
 use crate::machine::SentinelAction;
 use crate::master::Master;
-use crate::record::Switch;
-use crate::select::{Candidate, EligibilityLimits, ineligibility, select};
+use crate::master::failovers::{Failover, FailoverCause, FailoverPhase};
+use crate::master::instance::ReconfigurationState;
+use crate::master::record::Switch;
+use crate::master::select::{ineligibility, select};
 use crate::shared::Context;
 
 /// How long a leader waits for recent INFO from the replicas, which were queried when the master was first suspected.
@@ -147,9 +147,8 @@ impl Master {
         if waits && cx.now.since(since) < INFO_WAIT {
             return;
         }
-        let candidates: Vec<Candidate> =
-            self.servers.replicas().map(|replica| candidate(cx, replica)).collect();
-        let limits = self.limits(cx);
+        let candidates = self.servers.candidates(cx);
+        let limits = self.servers.eligibility_limits(cx, self.settings.down_after);
         for candidate in &candidates {
             let verdict =
                 ineligibility(candidate, limits).map_or_else(String::new, |why| format!(", not fit: {why}"));
@@ -188,25 +187,8 @@ impl Master {
 
     /// Whether any replica can be promoted now.
     pub(crate) fn has_eligible_replica(&self, cx: &Context<'_>) -> bool {
-        let candidates: Vec<Candidate> =
-            self.servers.replicas().map(|replica| candidate(cx, replica)).collect();
-        select(&candidates, self.limits(cx)).is_some()
-    }
-
-    fn limits(&self, cx: &Context<'_>) -> EligibilityLimits {
-        let timing = &cx.shared.timing;
-        let down = self.servers.master().sdown();
-        let told = if down.is_some() { timing.ping_period * 5 } else { timing.info_period * 3 };
-        // A demoted master is detected as down much later than its replicas lost it.
-        let none = Some(self.servers.master().reported().role_since())
-            .filter(|_| self.servers.master().reported().role() == Role::Replica);
-        let lost = down.into_iter().chain(none).min();
-        let down_for = lost.map_or(Duration::ZERO, |since| cx.now.since(since));
-        // If the master restarted without data, even old data is better.
-        let is_empty = cx.shared.links.at(self.servers.master().command_link()).empty;
-        let disconnected_for =
-            if is_empty { Duration::MAX } else { down_for + self.settings.down_after * 10 };
-        EligibilityLimits { silent_for: timing.ping_period * 5, told, disconnected_for }
+        let limits = self.servers.eligibility_limits(cx, self.settings.down_after);
+        select(&self.servers.candidates(cx), limits).is_some()
     }
 
     fn while_agreeing(&mut self, cx: &mut Context<'_>, epoch: u64, target: &Addr, index: u64) {
@@ -381,24 +363,18 @@ impl Master {
                     if self.send_slaveof(cx, addr, Some(target)) {
                         self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-sent", addr, "");
                     }
-                    self.set_reconf(cx.now, addr, ReconfigurationState::Done);
+                    self.servers.set_reconfiguration(cx.now, addr, ReconfigurationState::Done);
                 }
                 ReconfigurationState::None
                     if busy < self.settings.parallel_syncs as usize
                         && self.send_slaveof(cx, addr, Some(target)) =>
                 {
                     self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-sent", addr, "");
-                    self.set_reconf(cx.now, addr, ReconfigurationState::Sent);
+                    self.servers.set_reconfiguration(cx.now, addr, ReconfigurationState::Sent);
                     self.ask_info_over(cx, link);
                 }
                 _ => {}
             }
-        }
-    }
-
-    pub(crate) fn set_reconf(&mut self, now: Instant, addr: &Addr, state: ReconfigurationState) {
-        if let Some(replica) = self.servers.replica_mut(addr) {
-            replica.set_reconfiguration(now, state);
         }
     }
 
@@ -412,11 +388,11 @@ impl Master {
             let mut state = replica.reconfiguration();
             if state == ReconfigurationState::Sent && follows {
                 state = ReconfigurationState::InProgress;
-                self.set_reconf(cx.now, addr, state);
+                self.servers.set_reconfiguration(cx.now, addr, state);
                 self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-inprog", addr, "");
             }
             if state == ReconfigurationState::InProgress && follows && synced {
-                self.set_reconf(cx.now, addr, ReconfigurationState::Done);
+                self.servers.set_reconfiguration(cx.now, addr, ReconfigurationState::Done);
                 self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-done", addr, "");
             }
         }
@@ -434,21 +410,5 @@ impl Master {
         self.failovers.fail(cx.now, self.settings.failover_timeout, jitter);
         // This sentinel gives up the leadership, because another sentinel may have better information.
         self.drive(cx, GroupInput::Deactivate);
-    }
-}
-
-fn candidate(cx: &Context<'_>, replica: &Instance) -> Candidate {
-    let link = cx.shared.links.at(replica.command_link());
-    Candidate {
-        addr: replica.addr().clone(),
-        down: replica.sdown().is_some() || !link.is_up(),
-        silent_for: cx.now.since(link.last_good),
-        told: replica.reported().received_at().map(|at| cx.now.since(at)),
-        priority: replica.reported().priority(),
-        disconnected_for: replica.reported().master_link_down_for(),
-        refused: replica.has_recently_refused(cx.now),
-        foreign: replica.foreign().is_some(),
-        offset: replica.reported().offset(),
-        run_id: replica.reported().run_id().to_owned(),
     }
 }

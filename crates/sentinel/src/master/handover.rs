@@ -11,11 +11,11 @@
 use std::time::Duration;
 
 use crate::addr::Addr;
-use crate::failovers::FailoverCause;
 use crate::info::Role;
 use crate::master::Master;
-use crate::monitored_servers::MonitoredServers;
-use crate::repair::PROMOTION_TIMEOUT;
+use crate::master::failovers::FailoverCause;
+use crate::master::monitored_servers::MonitoredServers;
+use crate::master::repair::PROMOTION_TIMEOUT;
 use crate::shared::Context;
 
 /// Maximum age of INFO that the detection uses; INFO is sent every second while it matters.
@@ -85,7 +85,7 @@ impl Master {
             return;
         }
         let Some(successor) = self.servers.successor(cx) else { return };
-        if since > PROMOTION_TIMEOUT || !self.is_being_promoted(&successor) {
+        if since > PROMOTION_TIMEOUT || !self.consensus.is_promoting(&successor, self.config_epoch) {
             self.note(cx, format!("the master hands over to {successor}"));
             self.start_failover(cx, FailoverCause::HandedOver);
         }

@@ -6,13 +6,13 @@ use failover_history::FailoverOutcome;
 
 use crate::addr::Addr;
 use crate::event::EventLevel;
-use crate::failovers::FailoverPhase;
 use crate::hello::Hello;
 use crate::info::Role;
-use crate::instance::Instance;
 use crate::master::Master;
-use crate::monitored_servers::MonitoredServers;
-use crate::record::Switch;
+use crate::master::failovers::FailoverPhase;
+use crate::master::instance::Instance;
+use crate::master::monitored_servers::MonitoredServers;
+use crate::master::record::Switch;
 use crate::shared::Context;
 
 impl Master {

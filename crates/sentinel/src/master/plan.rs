@@ -8,11 +8,10 @@ use std::time::Duration;
 use clock::Instant;
 
 use crate::info::Role;
-use crate::instance::{Instance, ReconfigurationState};
-use crate::known_sentinels::Peer;
-use crate::link::{Link, LinkKind};
 use crate::machine::{TICK, URGENT};
 use crate::master::Master;
+use crate::master::instance::{Instance, ReconfigurationState};
+use crate::master::known_sentinels::Peer;
 use crate::shared::Context;
 
 /// How long a failure counts as urgent, so that a dead master without replicas does not stay urgent.
@@ -73,7 +72,8 @@ impl Master {
     /// Returns when a healthy master has something to do next.
     fn next_due(&self, cx: &Context<'_>) -> Instant {
         let timing = &cx.shared.timing;
-        let links = self.links().map(|link| self.link_due(cx, cx.shared.links.at(link)));
+        let due = |link| cx.shared.links.at(link).next_due(cx.now, timing, self.settings.down_after);
+        let links = self.links().map(due);
         let infos = self.servers.replicas().map(Some).chain([None]).filter_map(|replica| {
             let instance = replica.unwrap_or(self.servers.master());
             Some(instance.info_requested()? + self.info_period(cx, replica))
@@ -84,20 +84,5 @@ impl Master {
         let due = links.chain(infos).chain(greetings).min().expect("a master has links");
         // The task is overdue although the round has just run, so it cannot be done right now.
         if due <= cx.now { cx.now + TICK } else { due }
-    }
-
-    /// When an established link must be pinged, is replaced because of its silence, or makes its instance count as
-    /// down.
-    fn link_due(&self, cx: &Context<'_>, link: &Link) -> Instant {
-        let (timing, down_after) = (&cx.shared.timing, self.settings.down_after);
-        if link.kind == LinkKind::Hello {
-            return link.last_heard + timing.publish_period * 3;
-        }
-        let ping = link.last_ping.map_or(cx.now, |last| last + timing.ping_period_for(down_after));
-        let silent = link.waiting.map(|since| {
-            let ends = [since + down_after / 2, since + down_after + Duration::from_millis(1)];
-            ends.into_iter().find(|&end| end > cx.now).unwrap_or(cx.now)
-        });
-        silent.map_or(ping, |silent| silent.min(ping))
     }
 }

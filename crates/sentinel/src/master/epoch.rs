@@ -5,10 +5,10 @@ use consensus::{GroupAction, GroupChange, GroupInput, PeerId, RecordNumber, Term
 use crate::addr::RunId;
 use crate::event::EventLevel;
 use crate::hello::HELLO_CHANNEL;
-use crate::known_sentinels::Peer;
 use crate::link::PendingReply;
 use crate::master::Master;
-use crate::record::Switch;
+use crate::master::known_sentinels::Peer;
+use crate::master::record::Switch;
 use crate::shared::Context;
 
 impl Master {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use clock::Instant;
 
 use crate::addr::Addr;
-use crate::foreign::ReplicationHistory;
 use crate::info::{InfoReport, Role};
+use crate::master::foreign::ReplicationHistory;
 
 /// The priority of a replica that has not reported one.
 const DEFAULT_PRIORITY: u32 = 100;

@@ -9,10 +9,10 @@
 
 use clock::Instant;
 
-use crate::handover::Lineage;
 use crate::info::Role;
-use crate::instance::Instance;
 use crate::link::Link;
+use crate::master::handover::Lineage;
+use crate::master::instance::Instance;
 use crate::settings::{MasterSettings, Timing};
 
 /// Returns why an instance counts as down, or `None` if it is up. For a master, whose `lineage` is given, the reasons

@@ -7,12 +7,12 @@ use failover_history::FailoverOutcome;
 
 use crate::addr::{Addr, RunId};
 use crate::event::EventLevel;
-use crate::failure_detector::{DownVotes, down_cause, link_down_cause};
-use crate::instance::HealthChange;
-use crate::known_sentinels::Peer;
 use crate::link::LinkKind;
 use crate::link::PendingReply;
 use crate::master::Master;
+use crate::master::failure_detector::{DownVotes, down_cause, link_down_cause};
+use crate::master::instance::HealthChange;
+use crate::master::known_sentinels::Peer;
 use crate::shared::Context;
 
 impl Master {
