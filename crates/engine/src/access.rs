@@ -22,7 +22,7 @@ use crate::clients::Client;
 use crate::command::{
     Categories, ChannelArguments, Context, DatabaseAccess, Flags, RegisteredCommand, Registry,
 };
-use crate::engine::Engine;
+use crate::engine::{DenialRecord, Engine};
 use crate::error::{CommandError, quote};
 use crate::keys::KeyFlags;
 use crate::session::Session;
@@ -222,7 +222,8 @@ impl Engine {
         denied: &AccessDenied,
     ) {
         let username = session.client().user.lock().clone();
-        self.record_denied_access(session, now, context, (denied.reason(), denied.object.clone(), username));
+        let (reason, object) = (denied.reason(), denied.object.clone());
+        self.record_denied_access(session, now, DenialRecord { reason, context, object, username });
     }
 
     /// Checks a client's own request like [`Engine::check_permissions`], and logs a denial.

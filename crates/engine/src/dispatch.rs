@@ -555,7 +555,7 @@ impl Engine {
                         let flow = self.complete(pipeline, entry, request.args, start);
                         if let Some(slot) = counted {
                             let nanos = pipeline.last_finish_nanos.saturating_sub(begun);
-                            self.charge_exec(&mut pipeline.context, (slot, request.args), start, nanos);
+                            self.charge_exec(&mut pipeline.context, slot, request.args, start, nanos);
                         }
                         flow
                     }
@@ -694,8 +694,8 @@ impl Engine {
         {
             return Err(CommandOutcome::Offload(OffloadReason::SlowCommand));
         }
-        let nature = self.effective_flags(context.worker, entry, request.args);
-        self.recheck_admission(context.session, node_flags, nature, &mut context.slots)?;
+        let (flags, has_keys) = self.effective_flags(context.worker, entry, request.args);
+        self.recheck_admission(context.session, node_flags, flags, has_keys, &mut context.slots)?;
         if !std::mem::replace(&mut pipeline.was_fed_to_monitors, true) {
             context.feed_to_monitors(entry, request.args, false);
         }
@@ -712,17 +712,12 @@ impl Engine {
         reply_start: usize,
     ) -> DispatchStatus {
         let nanos = pipeline.nanos_since_last_command();
-        let measures = self.record_call(&mut pipeline.context, (entry, args), reply_start, nanos);
+        let measures = self.record_call(&mut pipeline.context, entry, args, reply_start, nanos);
         if measures.contains(Measurements::SLOTS) {
-            self.charge_command(&mut pipeline.context, (entry, args), reply_start, nanos);
+            self.charge_command(&mut pipeline.context, entry, args, reply_start, nanos);
         }
         if nanos >= MIN_RECORDED_NANOS {
-            self.record_script_time(
-                pipeline.context.worker,
-                (entry, args),
-                pipeline.last_finish_nanos,
-                nanos,
-            );
+            self.record_script_time(pipeline.context.worker, entry, args, pipeline.last_finish_nanos, nanos);
         }
         DispatchStatus::Done
     }
@@ -742,10 +737,10 @@ impl Engine {
             pipeline.context.reply_failure(entry, reply_start, error);
             return DispatchStatus::Done;
         }
-        let measures = self.record_call(&mut pipeline.context, (entry, args), reply_start, nanos);
+        let measures = self.record_call(&mut pipeline.context, entry, args, reply_start, nanos);
         pipeline.context.reply_failure(entry, reply_start, error);
         if measures.contains(Measurements::SLOTS) {
-            self.charge_command(&mut pipeline.context, (entry, args), reply_start, nanos);
+            self.charge_command(&mut pipeline.context, entry, args, reply_start, nanos);
         }
         DispatchStatus::Done
     }
@@ -772,7 +767,7 @@ impl Engine {
                     if self.settings.measurements().contains(Measurements::SLOTS)
                         && let Some(entry) = request.command
                     {
-                        self.charge_command(&mut pipeline.context, (entry, request.args), start, 0);
+                        self.charge_command(&mut pipeline.context, entry, request.args, start, 0);
                     }
                 }
                 Err(CommandOutcome::Pause) => return Err(DispatchStatus::Paused),

@@ -60,6 +60,7 @@ use revocation::Revocations;
 pub use routing::TopologyChange;
 pub(crate) use staged::CopyOnAccess;
 use usage::UsageKind;
+pub(crate) use users::DenialRecord;
 
 /// The state shared by all connections of a server.
 #[derive(Debug)]

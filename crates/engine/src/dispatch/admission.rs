@@ -311,10 +311,11 @@ impl Engine {
         &self,
         session: &Session,
         node_flags: NodeFlags,
-        (flags, keys): (Flags, bool),
+        flags: Flags,
+        has_keys: bool,
         slots: &mut LockedSlots<'_>,
     ) -> Result<(), CommandOutcome> {
-        let need = self.admission_input(session, flags, keys);
+        let need = self.admission_input(session, flags, has_keys);
         let is_slot_held = node_flags.contains(NodeFlags::SLOT_WRITES_PAUSED)
             && slots.iter_mut().any(|slot| slot.has_paused_writes());
         // A command that runs on the client's connection (MIGRATE) has no slots locked at this point.

@@ -144,7 +144,8 @@ impl Engine {
     pub(super) fn record_script_time(
         &self,
         worker: &Worker,
-        (entry, args): (&RegisteredCommand, Args<'_>),
+        entry: &RegisteredCommand,
+        args: Args<'_>,
         end: u64,
         nanos: u64,
     ) {

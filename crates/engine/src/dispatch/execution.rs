@@ -124,16 +124,16 @@ impl Engine {
             Err(error) => Some(error),
         };
         let nanos = context.monotonic_nanos().saturating_sub(begin);
-        let measures = self.record_call(context, (call.entry, call.args), start, nanos);
+        let measures = self.record_call(context, call.entry, call.args, start, nanos);
         if nanos >= MIN_RECORDED_NANOS {
-            self.record_script_time(context.worker, (call.entry, call.args), begin + nanos, nanos);
+            self.record_script_time(context.worker, call.entry, call.args, begin + nanos, nanos);
         }
         if let Some(error) = failure {
             context.reply_failure(call.entry, start, &error);
         }
         // Slot costs of EXEC and of scripts are charged once for the whole, not per command.
         if measures.contains(Measurements::SLOTS) && context.caller == Caller::Waiter {
-            self.charge_command(context, (call.entry, call.args), start, nanos);
+            self.charge_command(context, call.entry, call.args, start, nanos);
         }
         CommandOutcome::Done
     }
@@ -143,7 +143,8 @@ impl Engine {
     pub(super) fn record_call(
         &self,
         context: &mut Context<'_>,
-        (entry, args): (&'static RegisteredCommand, Args<'_>),
+        entry: &'static RegisteredCommand,
+        args: Args<'_>,
         reply_start: usize,
         nanos: u64,
     ) -> Measurements {

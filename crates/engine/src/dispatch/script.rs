@@ -734,7 +734,7 @@ impl ScriptHost<'_, '_> {
         match engine.execute_nested(&mut context, call) {
             CommandOutcome::Block(wait) => {
                 (wait.timeout_reply)(&mut context.reply);
-                engine.record_call(&mut context, (entry, args), 0, 0);
+                engine.record_call(&mut context, entry, args, 0, 0);
             }
             CommandOutcome::Defer(_) => return Err(NOT_ALLOWED_IN_SCRIPTS_ERROR.into()),
             CommandOutcome::Done

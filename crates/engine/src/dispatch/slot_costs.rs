@@ -19,7 +19,8 @@ impl Engine {
     pub(super) fn charge_command(
         &self,
         context: &mut Context<'_>,
-        (entry, args): (&'static RegisteredCommand, Args<'_>),
+        entry: &'static RegisteredCommand,
+        args: Args<'_>,
         reply_start: usize,
         nanos: u64,
     ) {
@@ -107,7 +108,8 @@ impl Engine {
     pub(super) fn charge_exec(
         &self,
         context: &mut Context<'_>,
-        (slot, args): (Slot, Args<'_>),
+        slot: Slot,
+        args: Args<'_>,
         reply_start: usize,
         nanos: u64,
     ) {

@@ -126,9 +126,9 @@ impl Engine {
         let gate = self.settings.node_flags();
         let passed = match (context.session.origin(), &mut held) {
             (origin, Ok(held)) if origin.is_logged() && !gate.is_empty() => {
-                let nature =
+                let (flags, has_keys) =
                     self.effective_flags_of_exec(context, Flags::LOADING | Flags::STALE, &transaction);
-                self.recheck_admission(context.session, gate, nature, &mut held.slots)
+                self.recheck_admission(context.session, gate, flags, has_keys, &mut held.slots)
             }
             _ => Ok(()),
         };
@@ -284,7 +284,7 @@ impl Engine {
             }
             CommandOutcome::Block(wait) => {
                 (wait.timeout_reply)(&mut context.reply);
-                self.record_call(context, (call.entry, call.args), context.reply.len(), 0);
+                self.record_call(context, call.entry, call.args, context.reply.len(), 0);
                 None
             }
             CommandOutcome::Defer(command) if context.session.origin() == CommandOrigin::Client => {
@@ -339,7 +339,7 @@ impl Engine {
         slots.extend(session.watch_state().keys.iter().map(|watched| Slot::of_key(&watched.key)));
         let mut held = self.acquire_locks(context, transaction, &slots, goes_beyond)?;
         if let Some(routed) = routed.filter(|_| routes) {
-            self.check_queue_served(context, transaction, (routed, asking), &mut held.slots)?;
+            self.check_queue_served(context, transaction, routed, asking, &mut held.slots)?;
         }
         Ok(held)
     }
@@ -376,7 +376,8 @@ impl Engine {
         &self,
         context: &Context<'_>,
         transaction: &Transaction,
-        (slot, asked): (Slot, bool),
+        slot: Slot,
+        asked: bool,
         locked: &mut LockedSlots<'_>,
     ) -> Result<(), CommandError> {
         let (session, ownership) = (&*context.session, locked.slot(slot).ownership());
@@ -463,7 +464,8 @@ impl Dispatcher<'_> {
             unfinished.replies[answered] = reply;
         }
         while let Some(next) = unfinished.next_pending_command() {
-            let (entry, request) = queued_command(self.commands, &unfinished.transaction.queue[next]);
+            let (number, request) = &unfinished.transaction.queue[next];
+            let entry = queued_command(self.commands, *number, request);
             let mut reply = Vec::new();
             let call = LockedCommand { entry, args: request.args(), key: None, holds_all_slots: false };
             if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
@@ -507,14 +509,12 @@ pub(super) fn queued_commands<'t>(
     commands: &'t CommandSet,
     transaction: &'t Transaction,
 ) -> impl Iterator<Item = (&'static RegisteredCommand, &'t Request)> {
-    transaction.queue.iter().map(|queued| queued_command(commands, queued))
+    let queue = transaction.queue.iter();
+    queue.map(|(number, request)| (queued_command(commands, *number, request), request))
 }
 
-fn queued_command<'t>(
-    commands: &CommandSet,
-    (number, request): &'t (usize, Request),
-) -> (&'static RegisteredCommand, &'t Request) {
-    (commands.command_by_number(*number).command_for_request(request.args()), request)
+fn queued_command(commands: &CommandSet, number: usize, request: &Request) -> &'static RegisteredCommand {
+    commands.command_by_number(number).command_for_request(request.args())
 }
 
 /// Returns whether any of the commands selected by `filter` visits all slots.

@@ -18,17 +18,23 @@ use crate::session::Session;
 const WRONG_PASS_ERROR: CommandError =
     CommandError::text("WRONGPASS invalid username-password pair or user is disabled.");
 
+/// A denial for ACL LOG, without the client that it was given to.
+#[derive(Debug)]
+pub(crate) struct DenialRecord {
+    pub(crate) reason: DenialReason,
+    /// Where the command came from: `toplevel`, `multi` or `lua`.
+    pub(crate) context: &'static str,
+    /// What the user may not access: a command, a key, a channel, or what a login was attempted with.
+    pub(crate) object: Vec<u8>,
+    pub(crate) username: Vec<u8>,
+}
+
 impl Engine {
-    /// Records a denial in ACL LOG: the reason, the object, and the user name.
-    pub(crate) fn record_denied_access(
-        &self,
-        session: &Session,
-        now: Millis,
-        context: &'static str,
-        (reason, object, username): (DenialReason, Vec<u8>, Vec<u8>),
-    ) {
+    /// Records a denial to the session's client in ACL LOG.
+    pub(crate) fn record_denied_access(&self, session: &Session, now: Millis, denial: DenialRecord) {
         let client =
             String::from_utf8_lossy(&session.client().format_line(now, &self.catalogue)).into_owned();
+        let DenialRecord { reason, context, object, username } = denial;
         self.acl_log.lock().record(now, AclDenial { reason, context, object, username, client });
     }
 
@@ -41,15 +47,21 @@ impl Engine {
         session: &mut Session,
         now: Millis,
         object: &[u8],
-        (name, password): (&[u8], &[u8]),
+        name: &[u8],
+        password: &[u8],
     ) -> Result<(), CommandError> {
         let user = {
             let users = self.users.read();
             users.find(name).filter(|_| users.can_authenticate(name, password)).cloned()
         };
         let Some(user) = user else {
-            let what = (DenialReason::Auth, object.to_vec(), name.to_vec());
-            self.record_denied_access(session, now, "toplevel", what);
+            let denial = DenialRecord {
+                reason: DenialReason::Auth,
+                context: "toplevel",
+                object: object.to_vec(),
+                username: name.to_vec(),
+            };
+            self.record_denied_access(session, now, denial);
             return Err(WRONG_PASS_ERROR);
         };
         session.set_user(name, user);
@@ -67,8 +79,13 @@ impl Engine {
         match (user, names.last()) {
             (Some((name, user)), _) => session.set_user(name.as_bytes(), user),
             (None, Some(name)) => {
-                let what = (DenialReason::Certificate, b"tls-cert".to_vec(), name.as_bytes().to_vec());
-                self.record_denied_access(session, now, "toplevel", what);
+                let denial = DenialRecord {
+                    reason: DenialReason::Certificate,
+                    context: "toplevel",
+                    object: b"tls-cert".to_vec(),
+                    username: name.as_bytes().to_vec(),
+                };
+                self.record_denied_access(session, now, denial);
             }
             (None, None) => {}
         }

@@ -256,7 +256,7 @@ impl Migration {
             let key = &self.args.keys[parcel.key];
             match &parcel.captured {
                 Some(captured) => {
-                    encode_restore(&mut wire, key, captured, (self.sends_asking, replace), wall);
+                    encode_restore(&mut wire, key, captured, self.sends_asking, replace, wall);
                 }
                 None => {
                     if self.sends_asking {
@@ -350,7 +350,8 @@ fn encode_restore(
     wire: &mut Vec<u8>,
     key: &[u8],
     captured: &CapturedKey,
-    (asking, replace): (bool, bool),
+    asking: bool,
+    replace: bool,
     Millis(now): Millis,
 ) {
     let name: &[u8] = if asking { b"RESTORE-ASKING" } else { b"RESTORE" };
