@@ -66,7 +66,8 @@ fn parse_bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> 
     };
     let number = resp::parse_i64(text).and_then(|number| u64::try_from(number).ok());
     let offset = number.and_then(|number| number.checked_mul(times));
-    let most = context.engine.settings.proto_max_bulk_len.load(std::sync::atomic::Ordering::Relaxed);
+    let most =
+        context.engine.settings.value_limits.proto_max_bulk_len.load(std::sync::atomic::Ordering::Relaxed);
     let fits = |offset: &u64| {
         // Commands from the master are not limited by `proto-max-bulk-len`, but no string can exceed `isize::MAX`
         // bytes.

@@ -88,7 +88,7 @@ fn store_sketch(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef
 
 /// Maximum size in bytes of a sparse sketch (`hll-sparse-max-bytes`).
 fn max_sparse_bytes(context: &Context<'_>) -> usize {
-    context.engine.settings.hll_sparse_max_bytes.load(Ordering::Relaxed)
+    context.engine.settings.value_limits.hll_sparse_max_bytes.load(Ordering::Relaxed)
 }
 
 /// Handles `PFADD key [element ...]`.

@@ -63,7 +63,7 @@ pub(super) struct SampleReply<'r, 'w, E> {
 
 /// The maximum size in bytes of a reply in which elements may repeat.
 pub(super) fn max_reply_bytes(context: &Context<'_>) -> usize {
-    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
+    let most = context.engine.settings.value_limits.proto_max_bulk_len.load(Ordering::Relaxed);
     usize::try_from(most).unwrap_or(usize::MAX)
 }
 

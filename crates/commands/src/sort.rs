@@ -133,7 +133,7 @@ fn store_sorted(
     let (key, len) = (context.key(index)?, sorted.len() * width);
     let found = context.find(&key);
     if len > 0 {
-        let list = made.finish_with_encoding(&context.engine.settings.encoding_limits());
+        let list = made.finish_with_encoding(&context.engine.settings.value_limits.encoding_limits());
         context.put(&key, found, list.packed(), None);
         context.notify(EventClass::LIST, "sortstore", &key);
         // Each element counts as a change, as in Redis.

@@ -164,7 +164,7 @@ impl Client {
 
     fn from_engine(engine: Engine, log: RecordingLog) -> Self {
         let worker = engine.new_worker(|| 0);
-        engine.settings.debug_command.set(config::AllowedClients::Yes);
+        engine.settings.permissions.debug_command.set(config::AllowedClients::Yes);
         Self {
             engine,
             commands: CommandSet::new(crate::server_registry()),

@@ -199,7 +199,7 @@ impl AppendOnlyFile {
             None => tracing::warn!("AOF write error looks solved. The server can write again."),
         }
         let failed = error.is_some();
-        self.engine.settings.aof_error.store(Arc::new(error.unwrap_or_default()));
+        self.engine.settings.dataset.aof_error.store(Arc::new(error.unwrap_or_default()));
         self.engine.settings.set_node_flag(NodeFlags::AOF_FAILED, failed);
         self.log.wake_readers();
     }

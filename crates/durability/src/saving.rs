@@ -52,7 +52,7 @@ struct SaveCancellation {
 
 impl SaveCancellation {
     fn is_cancelled(&self, durability: &Durability) -> bool {
-        let flushes = durability.engine.settings.flushall_count.load(Ordering::Relaxed);
+        let flushes = durability.engine.settings.dataset.flushall_count.load(Ordering::Relaxed);
         self.is_cancelled.load(Ordering::Relaxed) || self.flush_count.is_some_and(|began| began != flushes)
     }
 }
@@ -261,7 +261,8 @@ fn start_save(durability: &Durability, kind: SaveKind) -> Result<SaveCancellatio
     if !state.saves.start_save(process::time::instant(), background) {
         return Err(SaveError::Running);
     }
-    let flushes = background.then(|| durability.engine.settings.flushall_count.load(Ordering::Relaxed));
+    let flushes =
+        background.then(|| durability.engine.settings.dataset.flushall_count.load(Ordering::Relaxed));
     let cancellation = SaveCancellation { is_cancelled: Arc::default(), flush_count: flushes };
     state.cancellation = Some(cancellation.clone());
     Ok(cancellation)
@@ -425,7 +426,7 @@ pub fn update_write_gate(durability: &Durability) {
 /// Starts a background save whenever one is due. Never returns.
 pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     let mut reported = process::time::instant();
-    let flushes = durability.engine.settings.flushall_count.load(Ordering::Relaxed);
+    let flushes = durability.engine.settings.dataset.flushall_count.load(Ordering::Relaxed);
     durability.rdb_saves.state.lock().saves.ignore_flushes(flushes);
     loop {
         tick.wait_for_tick().await;
@@ -458,7 +459,7 @@ fn check_due(durability: &Durability) -> Option<SaveReason> {
         save_points: &durability.config.get(keys::SAVE),
         is_loading: settings.node_flags().intersects(NodeFlags::LOADING.union(NodeFlags::ASYNC_LOADING)),
         change_count: count_changes(durability),
-        flush_count: settings.flushall_count.load(Ordering::Relaxed),
+        flush_count: settings.dataset.flushall_count.load(Ordering::Relaxed),
     };
     let (now, secs) = (process::time::instant(), process::time::now().secs());
     durability.rdb_saves.state.lock().saves.check_due(now, secs, conditions)

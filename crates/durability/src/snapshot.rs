@@ -181,7 +181,7 @@ fn delay_duration(micros: i64, keys: u64) -> Duration {
 /// Returns which usage information to store for each key. As in Redis, this depends on the eviction policy.
 fn usage_info(durability: &Durability) -> UsageFormat {
     let now = time::now();
-    match durability.engine.settings.lfu() {
+    match durability.engine.settings.eviction.lfu() {
         Some(settings) => UsageFormat::Frequency(now, settings),
         None if durability.config.get(keys::MAXMEMORY_POLICY).evicts_by_age() => UsageFormat::Idle(now),
         None => UsageFormat::None,

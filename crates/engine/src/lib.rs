@@ -85,7 +85,9 @@ pub use sampling::KeySample;
 pub use scripting::{Runnable, ScriptCall, ScriptHooks, parse_sha1};
 pub use session::{BackgroundMode, CommandOrigin, DebugMode, ReplySuppression, Session};
 pub use settings::{
-    ClientPermission, EvictionSettings, LazyFreeReason, Measurements, NodeFlags, SentinelState, Settings,
+    AtomicEvictionSettings, AtomicListpackBounds, ClientPermission, DatasetState, DebugSwitches,
+    EvictionSettings, InputCheckSettings, LazyFreeReason, LazyFreeSettings, Measurements, NodeFlags,
+    PermissionSettings, RoutingSettings, ScriptSettings, SentinelState, Settings, ValueLimits,
 };
 pub use shell_commands::{AclCommand, ClusterCommand, DebugCommand, NodeCommand, ShellCommand};
 pub use slot_costs::SlotCost;

@@ -678,7 +678,7 @@ impl Connection {
     /// Returns the parser limits for this client.
     fn parse_limits(&self) -> ParseLimits {
         ParseLimits {
-            max_bulk_len: self.server.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed),
+            max_bulk_len: self.server.engine.settings.value_limits.proto_max_bulk_len.load(Ordering::Relaxed),
             is_authenticated: self.session.is_authenticated(),
             allows_inline: true,
             max_requests: MAX_PARSED_REQUESTS,

@@ -488,7 +488,7 @@ impl Replication {
             None => (false, true, LinkStatus::Down),
             Some((MasterAddress { host, port }, machine)) => {
                 // The address is stored first, because a command reads it after it has seen the gate.
-                settings.redirect_to.store(Arc::new(format!("{host}:{port}")));
+                settings.routing.redirect_to.store(Arc::new(format!("{host}:{port}")));
                 match machine.link_state() {
                     replica::LinkState::Connected => (true, true, LinkStatus::Streaming),
                     _ if machine.is_psync_refused() => (true, false, LinkStatus::Refused),

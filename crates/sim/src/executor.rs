@@ -35,7 +35,7 @@ impl Executor {
         let catalogue = commands.registry().catalogue();
         let engine = Engine::new(catalogue, Keyspace::with_only_slots(1, databases, slots), topology, log);
         engine.init_slot_ownership();
-        engine.settings.debug_command.set(config::AllowedClients::Yes);
+        engine.settings.permissions.debug_command.set(config::AllowedClients::Yes);
         let worker = engine.new_worker(constant_nanos);
         Self { engine, commands, worker }
     }
@@ -145,7 +145,7 @@ impl Executor {
 
     /// Simulates memory pressure: evicts everything that the policy permits.
     pub(crate) fn evict(&mut self, wall: Millis, policy: EvictionPolicy) {
-        self.engine.settings.set_eviction_settings(policy, 5, 10, true);
+        self.engine.settings.eviction.store(policy, 5, 10, true);
         self.engine.limit_memory(1);
         self.engine.evict_if_over_limit(&mut self.worker, wall);
         self.engine.limit_memory(0);

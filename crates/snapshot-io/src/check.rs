@@ -36,7 +36,8 @@ impl Loader<'_> {
     pub fn check(&self, input: impl Read) -> Result<(), LoadError> {
         let mut loader = self.open(input)?;
         let keyspace = &self.engine.keyspace;
-        let (databases, limits) = (keyspace.database_count(), self.engine.settings.encoding_limits());
+        let (databases, limits) =
+            (keyspace.database_count(), self.engine.settings.value_limits.encoding_limits());
         let (mut libraries, mut slots) = (Vec::new(), SlotSizes::default());
         let mut open = ElementChecker::None;
         loop {

@@ -211,11 +211,15 @@ impl Loader<'_> {
 
     pub(crate) fn open<R: Read>(&self, input: R) -> Result<RdbLoader<R>, LoadError> {
         let settings = &self.engine.settings;
-        let unchecked = settings.skip_checksums.load(Ordering::Relaxed);
+        let unchecked = settings.debug.skip_checksums.load(Ordering::Relaxed);
         let verify_checksum = self.verify_checksum && !unchecked;
-        let limits = ReadLimits { verify_checksum, checks: settings.file_checks(), ..ReadLimits::default() };
+        let limits = ReadLimits {
+            verify_checksum,
+            checks: settings.input_checks.for_files(),
+            ..ReadLimits::default()
+        };
         let mut rdb = RdbLoader::new(input, limits)?;
-        rdb.set_limits(settings.encoding_limits());
+        rdb.set_limits(settings.value_limits.encoding_limits());
         Ok(rdb)
     }
 
@@ -232,7 +236,7 @@ impl Loader<'_> {
         len: u64,
         drop_expired: bool,
     ) -> Result<LoadResult, LoadError> {
-        let limits = self.engine.settings.encoding_limits();
+        let limits = self.engine.settings.value_limits.encoding_limits();
         let (errors, share) = (StoreErrors::default(), MAX_BYTES_IN_FLIGHT / self.store_threads);
         let mut loaded = std::thread::scope(|scope| {
             let store_queues = (0..self.store_threads).map(|_| {
@@ -269,8 +273,8 @@ impl Loader<'_> {
     ) -> Result<LoadResult, LoadError> {
         let settings = &self.engine.settings;
         let databases = self.engine.keyspace.database_count();
-        let (now, by_frequency) = (self.host.now(), settings.lfu().is_some());
-        let deletion = settings.deletion_command(LazyFreeReason::EXPIRE);
+        let (now, by_frequency) = (self.host.now(), settings.eviction.lfu().is_some());
+        let deletion = settings.lazy_free.deletion_command(LazyFreeReason::EXPIRE);
         let (mut loaded, mut store_queue, mut items) = (LoadResult::default(), None, 0);
         loop {
             let offset = loader.offset();

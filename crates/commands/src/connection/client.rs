@@ -275,7 +275,7 @@ mod tests {
     fn redirect_capable_client_is_redirected_to_master() {
         let mut client = Client::new();
         let settings = &client.engine.settings;
-        settings.redirect_to.store(std::sync::Arc::new("10.0.0.1:6379".to_owned()));
+        settings.routing.redirect_to.store(std::sync::Arc::new("10.0.0.1:6379".to_owned()));
         settings.set_node_flag(NodeFlags::REDIRECTS | NodeFlags::READ_ONLY_REPLICA, true);
         client.check_replies(&[
             ("get k", "$-1"),

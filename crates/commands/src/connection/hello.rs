@@ -80,7 +80,7 @@ fn reply_server_info(context: &mut Context<'_>) {
     };
     let (id, reply) = (context.session.id(), &mut context.reply);
     let protocol = if reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
-    let zone = settings.availability_zone.load();
+    let zone = settings.routing.availability_zone.load();
     reply.map(6 + usize::from(role.is_some()) + usize::from(!zone.is_empty()));
     // Client libraries check that the name of this field is `server`.
     reply.bulk(b"server");
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn hello_reports_availability_zone() {
         let mut client = Client::new();
-        client.engine.settings.availability_zone.store(std::sync::Arc::new("eu-1a".to_owned()));
+        client.engine.settings.routing.availability_zone.store(std::sync::Arc::new("eu-1a".to_owned()));
         let in_zone = format!("{}|$17|availability_zone|$5|eu-1a", HELLO_REPLY.replace("*14", "*16"));
         client.check_replies(&[("hello", &in_zone)]);
     }

@@ -70,14 +70,16 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     if ttl < 0 {
         return Err(CommandError::text("ERR Invalid TTL value, must be >= 0"));
     }
-    let longest = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
+    let longest = context.engine.settings.value_limits.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
     let mut buffer = ValueBuffer::new();
-    let limits = context.engine.settings.encoding_limits();
-    let unchecked = context.engine.settings.skip_checksums.load(Ordering::Relaxed);
+    let limits = context.engine.settings.value_limits.encoding_limits();
+    let unchecked = context.engine.settings.debug.skip_checksums.load(Ordering::Relaxed);
     let sealed = if unchecked { persistence::with_corrected_checksum(payload) } else { None };
     let checks = match context.session.origin() {
-        CommandOrigin::Client => context.engine.settings.payload_checks(),
-        CommandOrigin::Master | CommandOrigin::SlotMigrationSource => context.engine.settings.file_checks(),
+        CommandOrigin::Client => context.engine.settings.input_checks.for_payloads(),
+        CommandOrigin::Master | CommandOrigin::SlotMigrationSource => {
+            context.engine.settings.input_checks.for_files()
+        }
     };
     let payload_or_sealed = sealed.as_deref().unwrap_or(payload);
     let value = persistence::restore(payload_or_sealed, longest, limits, checks, &mut buffer)
@@ -92,7 +94,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
             context.delete(&key, place);
             context.notify(EventClass::GENERIC, "del", &key);
             context.log_effect(&[
-                context.engine.settings.deletion_command(LazyFreeReason::SERVER_DEL),
+                context.engine.settings.lazy_free.deletion_command(LazyFreeReason::SERVER_DEL),
                 key.bytes(),
             ]);
         }
@@ -105,7 +107,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     context.publish_new_key(context.session.db(), &key);
     context.notify(EventClass::GENERIC, "restore", &key);
-    let (now, lfu) = (context.now, context.engine.settings.lfu().is_some());
+    let (now, lfu) = (context.now, context.engine.settings.eviction.lfu().is_some());
     let usage = match (lfu, options.idle_seconds, options.frequency) {
         (false, Some(idle), _) => Some(Usage::with_idle_time(now, idle.unsigned_abs())),
         (true, _, Some(counter)) => Some(Usage::with_frequency(now, counter as u8)),

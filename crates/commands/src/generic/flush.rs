@@ -11,7 +11,7 @@ use crate::connection::parse_db_index;
 /// slots are unlocked before the memory is freed.
 pub(crate) fn waits_for_lazy_free(option: Option<&[u8]>, settings: &Settings) -> Result<bool, CommandError> {
     match option {
-        None => Ok(!settings.flush_async.load(Ordering::Relaxed)),
+        None => Ok(!settings.lazy_free.flush_async.load(Ordering::Relaxed)),
         Some(word) if word.eq_ignore_ascii_case(b"async") => Ok(false),
         Some(word) if word.eq_ignore_ascii_case(b"sync") => Ok(true),
         Some(_) => Err(CommandError::Syntax),
@@ -20,7 +20,7 @@ pub(crate) fn waits_for_lazy_free(option: Option<&[u8]>, settings: &Settings) ->
 
 pub(super) fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
     flush(context, None)?;
-    context.engine.settings.flushall_count.fetch_add(1, Ordering::Relaxed);
+    context.engine.settings.dataset.flushall_count.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
@@ -36,7 +36,7 @@ fn flush(context: &mut Context<'_>, db: Option<u16>) -> Result<(), CommandError>
     }
     let wait = waits_for_lazy_free(context.args.get(1), &context.engine.settings)?;
     let removed = context.clear_databases(db, wait);
-    context.engine.settings.cleared_databases.fetch_add(1, Ordering::Relaxed);
+    context.engine.settings.dataset.cleared_databases.fetch_add(1, Ordering::Relaxed);
     context.engine.tracking.invalidate_all(&context.engine.clients);
     context.engine.hot_keys.discard_windows();
     if removed > 0 {
@@ -81,7 +81,7 @@ mod tests {
             ("flushall async", false, true),
             ("flushdb sync", true, false),
         ] {
-            client.engine.settings.flush_async.store(lazy, Ordering::Relaxed);
+            client.engine.settings.lazy_free.flush_async.store(lazy, Ordering::Relaxed);
             for key in 0..20_000 {
                 client.run_to_text(&format!("set {key} v"));
             }

@@ -44,7 +44,7 @@ pub(super) fn object_freq(context: &mut Context<'_>) -> Result<(), CommandError>
     let key = context.key(2)?;
     let (found, now, engine) = (context.peek(&key), context.now, context.engine);
     let (table, reply) = context.table_and_reply(&key);
-    match (found, engine.settings.lfu()) {
+    match (found, engine.settings.eviction.lfu()) {
         (None, _) => reply.null(),
         (Some(place), Some(settings)) => {
             let usage = engine.interpret_usage(key.slot(), table.usage(place));
@@ -64,7 +64,7 @@ pub(super) fn object_idletime(context: &mut Context<'_>) -> Result<(), CommandEr
     let key = context.key(2)?;
     let (found, now, engine) = (context.peek(&key), context.now, context.engine);
     let (table, reply) = context.table_and_reply(&key);
-    match (found, engine.settings.lfu()) {
+    match (found, engine.settings.eviction.lfu()) {
         (None, _) => reply.null(),
         (Some(place), None) => {
             let usage = engine.interpret_usage(key.slot(), table.usage(place));
@@ -142,7 +142,7 @@ mod tests {
             client.engine.set_initial_usage(client.now);
             client.check_replies(&[("flushall", "+OK"), ("mset a 1 {b}b 2", "+OK")]);
             for (policy, object) in [(AllKeysLfu, "freq"), (AllKeysLru, "idletime"), (AllKeysLfu, "freq")] {
-                client.engine.settings.set_eviction_settings(policy, 5, 10, true);
+                client.engine.settings.eviction.store(policy, 5, 10, true);
                 client.engine.reset_usage_after_kind_change(client.now);
                 let fresh = if object == "freq" { ":5" } else { ":0" };
                 client.check_replies(&[
@@ -156,11 +156,11 @@ mod tests {
             }
             let policies = [AllKeysRandom, AllKeysLru];
             client.now.0 += 7_000;
-            client.engine.settings.set_eviction_settings(policies[hour % 2], 5, 10, true);
+            client.engine.settings.eviction.store(policies[hour % 2], 5, 10, true);
             client.engine.reset_usage_after_kind_change(client.now);
             client.now.0 += 2_000;
             client.check_replies(&[("object idletime a", ":2")]);
-            client.engine.settings.set_eviction_settings(AllKeysLru, 5, 10, true);
+            client.engine.settings.eviction.store(AllKeysLru, 5, 10, true);
             client.engine.reset_usage_after_kind_change(client.now);
             client.check_replies(&[("object idletime a", ":2")]);
         }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn reads_do_not_update_last_modification_time() {
         let mut client = Client::new();
-        client.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysLrm, 5, 10, true);
+        client.engine.settings.eviction.store(config::EvictionPolicy::AllKeysLrm, 5, 10, true);
         Usage::with_access_time(client.now).set_for_new_keys();
         client.check_replies(&[("set a 1", "+OK"), ("rpush l a b", ":2")]);
         client.now.0 += 90_000;
@@ -211,7 +211,7 @@ mod tests {
             ("client no-touch off", "+OK"),
         ]);
         Usage::new_lfu(client.now).set_for_new_keys();
-        client.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysLfu, 5, 10, true);
+        client.engine.settings.eviction.store(config::EvictionPolicy::AllKeysLfu, 5, 10, true);
         assert!(
             client
                 .run_to_text("object idletime a")

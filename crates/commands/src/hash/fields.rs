@@ -96,7 +96,7 @@ impl HashAccess for Context<'_> {
         found: Option<EntryRef>,
         field: Field<'_>,
     ) -> (EntryRef, Option<ReplacedField>) {
-        let bounds = self.engine.settings.listpack_bounds_of_hashes.load();
+        let bounds = self.engine.settings.value_limits.listpack_bounds_of_hashes.load();
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
         let (place, replaced) = table.hash_set(place, key, field, bounds);
@@ -112,7 +112,7 @@ impl HashAccess for Context<'_> {
         fields: impl Iterator<Item = Field<'f>>,
     ) -> AddedFields {
         let (bounds, now) =
-            (self.engine.settings.listpack_bounds_of_hashes.load(), self.field_expiry_cutoff());
+            (self.engine.settings.value_limits.listpack_bounds_of_hashes.load(), self.field_expiry_cutoff());
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
         let mut set = AddedFields { missing_count: 0, expired_count: 0 };

@@ -221,7 +221,7 @@ mod tests {
         }
         let hash = keyspace::ListpackBounds { max_entries: 2, max_value_len: 3 };
         let limits = keyspace::EncodingLimits { hash, ..Default::default() };
-        client.engine.settings.set_encoding_limits(&limits);
+        client.engine.settings.value_limits.set_encoding_limits(&limits);
         client.check_replies(&[
             ("hset small a 1 b 2", ":2"),
             ("object encoding small", "$8|listpack"),

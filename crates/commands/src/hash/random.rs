@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn random_reply_with_repeats_is_limited_to_bulk_string_size() {
         let mut client = client_with_hash(7);
-        client.engine.settings.proto_max_bulk_len.store(10_000, Ordering::Relaxed);
+        client.engine.settings.value_limits.proto_max_bulk_len.store(10_000, Ordering::Relaxed);
         assert_eq!(random_fields(&mut client, "-1000").len(), 1000);
         for count in ["-1500", "-100000"] {
             let reply = client.call(&["hrandfield", "h", count]);

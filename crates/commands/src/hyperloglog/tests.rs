@@ -36,7 +36,7 @@ fn pfcount_estimates_cardinality() {
 fn sketch_becomes_dense_above_sparse_limit() {
     let mut client = Client::new();
     client.check_replies(&[("pfadd h 0", ":1"), ("pfdebug encoding h", "+sparse")]);
-    client.engine.settings.hll_sparse_max_bytes.store(40, std::sync::atomic::Ordering::Relaxed);
+    client.engine.settings.value_limits.hll_sparse_max_bytes.store(40, std::sync::atomic::Ordering::Relaxed);
     let add = |client: &mut Client, range: std::ops::Range<u32>| {
         let words: Vec<String> = range.map(|number| number.to_string()).collect();
         let mut request = vec!["pfadd", "h"];

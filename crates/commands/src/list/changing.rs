@@ -13,7 +13,7 @@ pub(super) fn lset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let Some(index) = resolve_index(wanted, context.list_at(&key, place).len()) else {
         return Err(CommandError::OutOfRange);
     };
-    let limit = context.engine.settings.list_limit();
+    let limit = context.engine.settings.value_limits.list_limit();
     context.table(&key).list_set(place, &key, index, element, limit);
     context.report_modified(&key);
     context.notify(EventClass::LIST, "lset", &key);
@@ -44,7 +44,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(-1);
         return Ok(());
     }
-    let limit = context.engine.settings.list_limit();
+    let limit = context.engine.settings.value_limits.list_limit();
     context.table(&key).list_insert(place, &key, at + behind, element, limit);
     context.report_modified(&key);
     context.notify(EventClass::LIST, "linsert", &key);
@@ -69,7 +69,7 @@ pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
         Ok(0) | Err(_) => usize::MAX,
         Ok(most) => most,
     };
-    let limit = context.engine.settings.list_limit();
+    let limit = context.engine.settings.value_limits.list_limit();
     let (place, removed) = context.table(&key).list_remove(place, &key, element, (count < 0, most), limit);
     if removed > 0 {
         report_removal(context, &key, place, "lrem");
@@ -217,7 +217,7 @@ mod tests {
         client
             .check_replies(&[("object encoding l", "$9|quicklist"), ("lpop l", &format!("$100|{element}"))]);
         client.check_replies(&[("object encoding l", "$8|listpack")]);
-        client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits {
+        client.engine.settings.value_limits.set_encoding_limits(&keyspace::EncodingLimits {
             list: keyspace::ListLimit(4),
             ..keyspace::EncodingLimits::default()
         });

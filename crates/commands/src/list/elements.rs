@@ -76,7 +76,7 @@ impl ListAccess for Context<'_> {
     }
 
     fn push(&mut self, key: &Key<'_>, found: Option<EntryRef>, end: ListEnd, elements: Args<'_>) -> usize {
-        let limit = self.engine.settings.list_limit();
+        let limit = self.engine.settings.value_limits.list_limit();
         let table = self.table(key);
         let place = match found {
             None => table.list_create(key, end, elements.iter(), limit),
@@ -130,7 +130,7 @@ impl ListAccess for Context<'_> {
         end: ListEnd,
         count: usize,
     ) -> EntryRef {
-        let limit = self.engine.settings.list_limit();
+        let limit = self.engine.settings.value_limits.list_limit();
         let (place, dropped) = self.table(key).list_remove_ends(place, key, end, count, limit);
         self.discard(dropped);
         place

@@ -42,7 +42,7 @@ pub(super) fn move_element(
         return Ok(true);
     }
     // Reading the target may have deleted it as expired and moved entries, because both keys may share a table.
-    let limit = context.engine.settings.list_limit();
+    let limit = context.engine.settings.value_limits.list_limit();
     let there = context.peek(&target);
     let table = context.table(&target);
     let elements = std::iter::once(&element[..]);
@@ -67,7 +67,7 @@ fn rotate_list(
     (from, to): (ListEnd, ListEnd),
     element: &[u8],
 ) {
-    let limit = context.engine.settings.list_limit();
+    let limit = context.engine.settings.value_limits.list_limit();
     let place = context.remove_end_elements(key, place, from, 1);
     context.table(key).list_push(place, key, to, std::iter::once(element), limit);
     context.report_modified(key);

@@ -170,8 +170,8 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
             ));
         }
     };
-    let longest = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
-    let versions = context.engine.settings.payload_checks().versions;
+    let longest = context.engine.settings.value_limits.proto_max_bulk_len.load(Ordering::Relaxed);
+    let versions = context.engine.settings.input_checks.for_payloads().versions;
     let codes = persistence::restore_functions(context.arg(2), u64::try_from(longest).unwrap_or(0), versions)
         .map_err(|error| CommandError::Text(error.to_string().into()))?;
     let libraries = codes.iter().map(|code| context.load_library(code)).collect::<Result<Vec<_>, _>>()?;

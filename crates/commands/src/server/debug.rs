@@ -277,7 +277,7 @@ fn debug_object(context: &mut Context<'_>) -> Result<(), CommandError> {
         let length = persistence::dump(&value, Dialect::Redis, true).len() - DUMP_OVERHEAD;
         let _ = write!(text, " serializedlength:{length}");
     }
-    if engine.settings.lfu().is_none() {
+    if engine.settings.eviction.lfu().is_none() {
         let idle = engine.interpret_usage(key.slot(), table.usage(place)).idle_seconds(now);
         let clock = (now.secs() - idle as i64) & LRU_CLOCK_MASK;
         let _ = write!(text, " lru:{clock} lru_seconds_idle:{idle}");
@@ -300,7 +300,7 @@ fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
     let count = positive(2)?;
     let prefix = truncate_at_nul(context.args.get(3).unwrap_or(b"key")).to_vec();
     let size = if context.args.len() > 4 { Some(positive(4)? as usize) } else { None };
-    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
+    let most = context.engine.settings.value_limits.proto_max_bulk_len.load(Ordering::Relaxed);
     if context.args.len() > 5 || size.is_some_and(|size| size as u64 > most as u64) {
         return Err(CommandError::Syntax);
     }
@@ -327,7 +327,7 @@ fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn set_active_expire(context: &mut Context<'_>) -> Result<(), CommandError> {
     let on = context.arg(2) == b"1";
-    context.engine.settings.active_expire.store(on, Ordering::Relaxed);
+    context.engine.settings.debug.active_expire.store(on, Ordering::Relaxed);
     context.reply.ok();
     Ok(())
 }
@@ -498,7 +498,7 @@ mod tests {
             ("debug set-active-expire 0", "+OK"),
             ("debug error \"MY error\"", "-MY error"),
         ]);
-        assert!(!client.engine.settings.active_expire.load(std::sync::atomic::Ordering::Relaxed));
+        assert!(!client.engine.settings.debug.active_expire.load(std::sync::atomic::Ordering::Relaxed));
         assert!(client.run_to_text("debug help").contains("+POPULATE <count> [<prefix>] [<size>]\r\n"));
     }
 

@@ -74,9 +74,9 @@ mod tests {
             );
         }
         let settings = &client.engine.settings;
-        settings.module_command.set(config::AllowedClients::Yes);
+        settings.permissions.module_command.set(config::AllowedClients::Yes);
         // The test client counts as connected from another machine, so `local` does not permit the command.
-        settings.debug_command.set(config::AllowedClients::Local);
+        settings.permissions.debug_command.set(config::AllowedClients::Local);
         for line in ["debug populate 1", "debug nosuch", "debug object"] {
             let reply = client.run_to_text(line);
             assert!(reply.starts_with(&format!("-ERR DEBUG {words} enable-debug-command option")), "{reply}");

@@ -15,7 +15,7 @@ pub(super) fn delete_if_empty(context: &mut Context<'_>, key: &Key<'_>, place: E
 /// Adds the members from argument `from` on to the set at `found`, or creates the set. Returns the number of new
 /// members.
 fn add_members(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, from: usize) -> usize {
-    let (bounds, args) = (context.engine.settings.bounds_of_sets(), context.args);
+    let (bounds, args) = (context.engine.settings.value_limits.bounds_of_sets(), context.args);
     let members = (from..args.len()).map(|index| &args[index]);
     let table = context.table(key);
     let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Set), None));
@@ -241,7 +241,11 @@ mod tests {
         client.check_replies(&[("object encoding t", names[2]), ("object encoding i", names[2])]);
         let listpack = keyspace::ListpackBounds { max_entries: 3, max_value_len: 5 };
         let set = keyspace::SetBounds { max_intset_entries: 2, listpack };
-        client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits { set, ..Default::default() });
+        client
+            .engine
+            .settings
+            .value_limits
+            .set_encoding_limits(&keyspace::EncodingLimits { set, ..Default::default() });
         client.check_replies(&[
             ("sadd a 1 2", ":2"),
             ("object encoding a", names[0]),

@@ -44,7 +44,7 @@ pub(super) fn sdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> 
 /// Handles SINTER, SUNION and SDIFF: replies with the result.
 fn reply_result(context: &mut Context<'_>, operation: SetOperation) -> Result<(), CommandError> {
     let sources = SourceSets::find_sources(context, 1..context.args.len())?;
-    let (bounds, db) = (context.engine.settings.bounds_of_sets(), context.session.db());
+    let (bounds, db) = (context.engine.settings.value_limits.bounds_of_sets(), context.session.db());
     if matches!(operation, SetOperation::Union)
         && let Some(found) = pinned_union(context, &sources)
     {
@@ -62,7 +62,7 @@ fn reply_result(context: &mut Context<'_>, operation: SetOperation) -> Result<()
 /// Handles SINTERSTORE, SUNIONSTORE and SDIFFSTORE: stores the result.
 fn store_result(context: &mut Context<'_>, operation: SetOperation, event: &str) -> Result<(), CommandError> {
     let sources = SourceSets::find_sources(context, 2..context.args.len())?;
-    let (bounds, db) = (context.engine.settings.bounds_of_sets(), context.session.db());
+    let (bounds, db) = (context.engine.settings.value_limits.bounds_of_sets(), context.session.db());
     let sets = sources.resolve_sets(&context.slots, db);
     let made = operation.build_result(&context.engine.keyspace, &sets, SetBuilder::new(bounds));
     drop(sets);
@@ -143,8 +143,10 @@ fn pinned_union(context: &mut Context<'_>, sources: &SourceSets<'_>) -> Option<B
     if !context.may_release_slots() {
         return None;
     }
-    let (mut seen, mut found) =
-        (SetBuilder::new(context.engine.settings.bounds_of_sets()), BulkStringCollector::default());
+    let (mut seen, mut found) = (
+        SetBuilder::new(context.engine.settings.value_limits.bounds_of_sets()),
+        BulkStringCollector::default(),
+    );
     let mut add = |name: &[u8]| {
         if seen.add(name) {
             found.push(name);

@@ -80,7 +80,10 @@ fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, len: usize
     context.delete(key, place);
     context.count_changes((len as u64).saturating_sub(1));
     context.notify(EventClass::GENERIC, "del", key);
-    context.log_effect(&[context.engine.settings.deletion_command(LazyFreeReason::SERVER_DEL), key.bytes()]);
+    context.log_effect(&[
+        context.engine.settings.lazy_free.deletion_command(LazyFreeReason::SERVER_DEL),
+        key.bytes(),
+    ]);
 }
 
 fn pop_one_by_one(
@@ -107,7 +110,8 @@ fn rebuild_with_survivors(
     survivors: usize,
 ) -> Vec<Vec<u8>> {
     let mut random = Random::new(context.random_u64());
-    let (mut new, mut popped) = (SetBuilder::new(context.engine.settings.bounds_of_sets()), Vec::new());
+    let (mut new, mut popped) =
+        (SetBuilder::new(context.engine.settings.value_limits.bounds_of_sets()), Vec::new());
     let table = context.table_ref(key);
     let expiry = table.expiry(place);
     if let Some(set) = table.set(place) {

@@ -88,7 +88,7 @@ impl SortedSetAccess for Context<'_> {
         name: &[u8],
         decide: impl FnOnce(Option<f64>) -> Option<f64>,
     ) -> EntryRef {
-        let bounds = self.engine.settings.listpack_bounds_of_sorted_sets.load();
+        let bounds = self.engine.settings.value_limits.listpack_bounds_of_sorted_sets.load();
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::SortedSet), None));
         table.sorted_set_update(place, key, name, bounds, decide)
@@ -122,7 +122,7 @@ impl SortedSetAccess for Context<'_> {
         members: impl ExactSizeIterator<Item = ScoredMember<'m>> + Clone,
     ) -> PackedBuilder {
         let mut builder = PackedBuilder::new(Kind::SortedSet);
-        let limits = self.engine.settings.encoding_limits();
+        let limits = self.engine.settings.value_limits.encoding_limits();
         let longest = members.clone().map(|member| member.name.len()).max().unwrap_or(0);
         let is_small =
             members.len() <= limits.sorted_set.max_entries && longest <= limits.sorted_set.max_value_len;

@@ -30,7 +30,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
     let mut random = Random::new(context.random_u64());
-    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
+    let most = context.engine.settings.value_limits.proto_max_bulk_len.load(Ordering::Relaxed);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let (table, reply) = context.table_and_reply(&key);
     let form = MemberLayout::for_range_reply(reply, scores);

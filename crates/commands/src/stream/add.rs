@@ -127,7 +127,8 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(CommandError::text("ERR Elements are too large to be stored"));
     }
     let settings = &context.engine.settings;
-    let (bounds, idempotence) = (settings.stream_node_bounds(), settings.idempotence_bounds());
+    let (bounds, idempotence) =
+        (settings.value_limits.stream_node_bounds(), settings.value_limits.idempotence_bounds());
     let place = found.unwrap_or_else(|| context.create_stream(&key));
     let (_, trimmed) = context.edit_stream(&key, place, |stream| {
         stream.append(id, &words, bounds);

@@ -148,7 +148,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
     if duration.is_none() && most.is_none() {
         return Err(CommandError::text("ERR At least one parameter must be specified"));
     }
-    let default = context.engine.settings.idempotence_bounds();
+    let default = context.engine.settings.value_limits.idempotence_bounds();
     context.edit_stream(&key, place, |stream| {
         let before = stream.producers().map(keyspace::Producers::bounds);
         let mut bounds = before.unwrap_or(default);
@@ -190,7 +190,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
         }
         Some(_) => {}
         None => {
-            let bounds = context.engine.settings.idempotence_bounds();
+            let bounds = context.engine.settings.value_limits.idempotence_bounds();
             context.edit_stream(&key, place, |stream| stream.add_iid(producer, iid, id, bounds));
             context.report_modified(&key);
         }

@@ -56,7 +56,11 @@ fn entries_are_added_and_deleted() {
 fn approximate_trim_is_replicated_as_exact_trim() {
     let mut client = Client::with_recording_log();
     let stream = keyspace::StreamNodeBounds { max_bytes: 4096, max_entries: 2 };
-    client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits { stream, ..Default::default() });
+    client
+        .engine
+        .settings
+        .value_limits
+        .set_encoding_limits(&keyspace::EncodingLimits { stream, ..Default::default() });
     for number in 1..=5 {
         client.run_to_text(&format!("xadd s {number} a 1"));
     }

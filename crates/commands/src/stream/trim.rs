@@ -106,7 +106,7 @@ impl TrimOptions {
             (false, None) => TrimPrecision::Exact,
             (true, Some(limit)) => TrimPrecision::Nodes(limit),
             (true, None) => {
-                let most = context.engine.settings.stream_node_bounds().max_entries as u64;
+                let most = context.engine.settings.value_limits.stream_node_bounds().max_entries as u64;
                 let most = most.saturating_mul(DEFAULT_LIMIT_NODES).min(MAX_DEFAULT_LIMIT);
                 TrimPrecision::Nodes(if most == 0 { MIN_DEFAULT_LIMIT } else { most })
             }

@@ -287,7 +287,7 @@ impl CounterChange<'_> {
                 context.delete(key, place);
                 context.notify(EventClass::GENERIC, "del", key);
                 context.log_effect(&[
-                    context.engine.settings.deletion_command(LazyFreeReason::EXPIRE),
+                    context.engine.settings.lazy_free.deletion_command(LazyFreeReason::EXPIRE),
                     key.bytes(),
                 ]);
             }

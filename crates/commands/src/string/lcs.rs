@@ -48,7 +48,7 @@ pub(super) fn lcs(context: &mut Context<'_>) -> Result<(), CommandError> {
     let b = read_string(context, 2)?;
     let options = LcsOptions::parse(context)?;
     let cells = (a.len() as u64 + 1).checked_mul(b.len() as u64 + 1);
-    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
+    let most = context.engine.settings.value_limits.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
     if cells.and_then(|cells| cells.checked_mul(4)).is_none_or(|bytes| bytes > most) {
         return Err(CommandError::text(
             "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
@@ -196,7 +196,7 @@ mod tests {
         ]);
         client.session.set_protocol(resp::Protocol::Resp3);
         client.check_replies(&[("lcs a nosuch idx", "%2|$7|matches|*0|$3|len|:0")]);
-        client.engine.settings.proto_max_bulk_len.store(64, Ordering::Relaxed);
+        client.engine.settings.value_limits.proto_max_bulk_len.store(64, Ordering::Relaxed);
         client.check_replies(&[(
             "lcs a b",
             "-ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",

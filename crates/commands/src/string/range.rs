@@ -7,7 +7,7 @@ use keyspace::{EncodingHint, PackedValue, StringRef};
 
 /// Checks that the string stays within `proto-max-bulk-len`.
 fn check_len(context: &Context<'_>, len: usize, added: usize) -> Result<usize, CommandError> {
-    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
+    let most = context.engine.settings.value_limits.proto_max_bulk_len.load(Ordering::Relaxed);
     match len.checked_add(added) {
         Some(total) if total as u64 <= most as u64 || context.session.origin().is_stream() => Ok(total),
         _ => Err(CommandError::StringTooLong),
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn string_length_limit_is_enforced() {
         let mut client = Client::new();
-        client.engine.settings.proto_max_bulk_len.store(8, Ordering::Relaxed);
+        client.engine.settings.value_limits.proto_max_bulk_len.store(8, Ordering::Relaxed);
         let refused = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)";
         client.check_replies(&[
             ("append k 12345678", ":8"),

@@ -159,7 +159,7 @@ fn script_write_is_refused_like_client_write() {
         (NodeFlags::OUT_OF_MEMORY, "OOM command not allowed when used memory > 'maxmemory'."),
     ];
     let mut client = Client::with_recording_log();
-    client.engine.settings.aof_error.store(Arc::new("No space left on device".to_owned()));
+    client.engine.settings.dataset.aof_error.store(Arc::new("No space left on device".to_owned()));
     client.run_to_text("function load \"#!lua name=l\\nredis.register_function('f', function(k) return redis.call('set',k[1],'v') end)\"");
     for (state, text) in states {
         client.engine.settings.set_node_flag(state, true);

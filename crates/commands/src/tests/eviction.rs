@@ -12,7 +12,7 @@ const OOM_ERROR: &str = "-OOM command not allowed when used memory > 'maxmemory'
 /// Creates a client of a server with this eviction policy and `free_bytes` bytes of memory left.
 fn client_with_memory_limit(policy: EvictionPolicy, free_bytes: usize) -> Client {
     let client = Client::with_recording_log();
-    client.engine.settings.set_eviction_settings(policy, 5, 100, true);
+    client.engine.settings.eviction.store(policy, 5, 100, true);
     client.engine.limit_memory(keyspace::pool_used_bytes() + free_bytes);
     client
 }

@@ -28,9 +28,9 @@ fn replica_and_disabled_expiry_keep_expired_keys() {
     let mut client = Client::with_recording_log();
     client.check_replies(&[("set a 1 px 10", "+OK")]);
     client.now.0 += 10;
-    client.engine.settings.active_expire.store(false, Ordering::Relaxed);
+    client.engine.settings.debug.active_expire.store(false, Ordering::Relaxed);
     client.engine.run_expiry_cycle(&mut client.worker, client.now, ONE_SECOND);
-    client.engine.settings.active_expire.store(true, Ordering::Relaxed);
+    client.engine.settings.debug.active_expire.store(true, Ordering::Relaxed);
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     client.engine.run_expiry_cycle(&mut client.worker, client.now, ONE_SECOND);
     client.check_replies(&[("dbsize", ":1")]);

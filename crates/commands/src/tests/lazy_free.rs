@@ -52,7 +52,7 @@ fn lazyfree_setting_depends_on_cause_of_deletion() {
     ] {
         for (reasons, pending) in [(LazyFreeReason::all() - reason, 0), (reason, 1)] {
             let mut client = Client::new();
-            client.engine.settings.set_lazy_reasons(reasons);
+            client.engine.settings.lazy_free.set_reasons(reasons);
             client.call(&["set", "k", &value, "px", "100"]);
             client.call(&["set", "other", "v"]);
             client.now.0 += if reason == LazyFreeReason::EXPIRE { 200 } else { 0 };
@@ -61,7 +61,7 @@ fn lazyfree_setting_depends_on_cause_of_deletion() {
         }
     }
     let mut client = Client::new();
-    client.engine.settings.set_lazy_reasons(LazyFreeReason::empty());
+    client.engine.settings.lazy_free.set_reasons(LazyFreeReason::empty());
     client.call(&["set", "k", &value]);
     client.run_to_text("unlink k");
     assert_eq!(client.engine.lazy_free.pending_count(), 1, "UNLINK says what it wants");

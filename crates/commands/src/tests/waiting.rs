@@ -394,7 +394,7 @@ fn blocked_group_reader_retries_when_stream_expires() {
         server.engine.run_expiry_cycle(&mut server.worker, server.now, Duration::from_secs(1));
     };
     let evict = |server: &mut Server| {
-        server.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysRandom, 5, 10, true);
+        server.engine.settings.eviction.store(config::EvictionPolicy::AllKeysRandom, 5, 10, true);
         server.engine.limit_memory(1);
         server.engine.evict_if_over_limit(&mut server.worker, server.now);
         server.engine.limit_memory(0);

@@ -234,7 +234,7 @@ impl Engine {
         let settings = &self.settings;
         // `cluster-allow-pubsubshard-when-down` applies to shard channels.
         let exempt = flags.contains(Flags::PUBSUB)
-            && settings.cluster_allow_pubsubshard_when_down.load(Ordering::Relaxed);
+            && settings.routing.cluster_allow_pubsubshard_when_down.load(Ordering::Relaxed);
         let moves = flags.contains(Flags::WRITE) || flags.contains(Flags::READONLY) && !session.is_readonly();
         AdmissionInput {
             flags,
@@ -243,7 +243,7 @@ impl Engine {
             is_queued: false,
             has_written: false,
             wants_redirect: session.supports_redirect() && moves,
-            may_read_when_down: settings.cluster_allow_reads_when_down.load(Ordering::Relaxed),
+            may_read_when_down: settings.routing.cluster_allow_reads_when_down.load(Ordering::Relaxed),
             is_slot_writable: false,
             has_paused_slot: false,
         }
@@ -330,7 +330,10 @@ impl Engine {
     pub(super) fn refusal_error(&self, flag: NodeFlags, flags: Flags) -> CommandError {
         let settings = &self.settings;
         let reasons = [
-            (NodeFlags::REDIRECTS, CommandError::RedirectToMaster(settings.redirect_to.load().to_string())),
+            (
+                NodeFlags::REDIRECTS,
+                CommandError::RedirectToMaster(settings.routing.redirect_to.load().to_string()),
+            ),
             (NodeFlags::OUT_OF_MEMORY, CommandError::OutOfMemory),
             (NodeFlags::MISCONF, CommandError::MisConf),
             (NodeFlags::NO_REPLICAS, CommandError::NoReplicas),
@@ -340,10 +343,10 @@ impl Engine {
             (NodeFlags::BUSY, self.busy_error()),
         ];
         if flag == NodeFlags::AOF_FAILED {
-            return CommandError::AofFailed(settings.aof_error.load().to_string());
+            return CommandError::AofFailed(settings.dataset.aof_error.load().to_string());
         }
         if flag == NodeFlags::CLUSTER_DOWN {
-            let reads = settings.cluster_allow_reads_when_down.load(Ordering::Relaxed);
+            let reads = settings.routing.cluster_allow_reads_when_down.load(Ordering::Relaxed);
             let writes = flags.contains(Flags::WRITE);
             return if reads && writes {
                 CommandError::ClusterDownReadsOnly
@@ -404,9 +407,9 @@ impl Engine {
     fn check_protected_command(&self, session: &Session, name: &str) -> Result<(), CommandError> {
         let settings = &self.settings;
         let (permission, command, option) = if name.starts_with("module") {
-            (&settings.module_command, "MODULE", "enable-module-command")
+            (&settings.permissions.module_command, "MODULE", "enable-module-command")
         } else {
-            (&settings.debug_command, "DEBUG", "enable-debug-command")
+            (&settings.permissions.debug_command, "DEBUG", "enable-debug-command")
         };
         if permission.allows(session.client().connection.is_local) {
             return Ok(());

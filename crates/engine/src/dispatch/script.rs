@@ -275,7 +275,7 @@ impl<'a> Context<'a> {
         let ScriptCall { runnable: ref what, declared_key_count: keys, read_only } = *script;
         let (engine, db) = (self.engine, self.session.db());
         let named = (keys > 0).then(|| self.key(3)).transpose()?;
-        let timeout = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
+        let timeout = engine.settings.scripts.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
         let call = scripting::Invocation {
             command: self.args,
             key_count: keys,
@@ -468,7 +468,7 @@ impl ScriptHost<'_, '_> {
         let (context, flags) = (&*self.context, command.flags);
         let engine = context.engine;
         let for_scripts = !flags.contains(Flags::NOSCRIPT)
-            || engine.settings.scripts_may_call_all.load(std::sync::atomic::Ordering::Relaxed);
+            || engine.settings.debug.scripts_may_call_all.load(std::sync::atomic::Ordering::Relaxed);
         if !for_scripts || matches!(command.runner, CommandRunner::Script(_) | CommandRunner::Exec) {
             return Err(NOT_ALLOWED_IN_SCRIPTS_ERROR.into());
         }

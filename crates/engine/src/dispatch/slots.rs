@@ -349,7 +349,7 @@ impl Engine {
         let redirect = |ask: bool, target: Option<&Member>| match target.filter(|node| node.is_reachable()) {
             Some(target) => {
                 let endpoint = &target.endpoint;
-                let host = endpoint.host(self.settings.endpoint_type(), transport).into_owned();
+                let host = endpoint.host(self.settings.routing.endpoint_type(), transport).into_owned();
                 Err(CommandError::Redirect { ask, slot, host, port: endpoint.client_port(transport) })
             }
             None => Err(CommandError::SlotNotServed),

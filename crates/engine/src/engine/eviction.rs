@@ -29,7 +29,7 @@ impl Engine {
     /// forbid it.
     fn may_evict(&self, node_flags: NodeFlags) -> bool {
         let replica = node_flags.contains(NodeFlags::REPLICA)
-            && self.settings.eviction_settings().replica_ignores_maxmemory;
+            && self.settings.eviction.load().replica_ignores_maxmemory;
         !replica && !node_flags.intersects(NodeFlags::PAUSED | NodeFlags::LOADING)
     }
 
@@ -96,7 +96,7 @@ impl Engine {
         if self.excess_bytes() == 0 {
             return MemoryState::BelowLimit;
         }
-        let evicting = self.settings.eviction_settings();
+        let evicting = self.settings.eviction.load();
         if !self.may_evict(self.settings.node_flags()) {
             return MemoryState::BelowLimit;
         }
@@ -158,7 +158,7 @@ impl Engine {
         now: Millis,
     ) -> bool {
         let EvictionSettings { policy, sample_count: samples, .. } = settings;
-        let (mut seen, lfu) = (0, self.settings.lfu());
+        let (mut seen, lfu) = (0, self.settings.eviction.lfu());
         while seen < samples {
             let random = worker.random.next_u64();
             let Some(slot) = evictor.choose_slot(&self.keyspace, policy.volatile_only, random) else {
@@ -213,15 +213,20 @@ impl Engine {
         };
         let (usage, expiry) = (self.interpret_usage(slot, table.usage(place)), table.expiry(place));
         if rule.volatile_only && expiry.is_none()
-            || rule.rank(usage, expiry, self.settings.lfu(), now) < merit
+            || rule.rank(usage, expiry, self.settings.eviction.lfu(), now) < merit
         {
             return false;
         }
         let dropped = guard.table(db).evict(place, &hashed);
-        self.log_removed_key(db, slot, key, self.settings.deletion_command(LazyFreeReason::EVICTION));
+        self.log_removed_key(
+            db,
+            slot,
+            key,
+            self.settings.lazy_free.deletion_command(LazyFreeReason::EVICTION),
+        );
         self.notify(EventClass::EVICTED, "evicted", db, key);
         drop(guard);
-        self.lazy_free.discard(dropped, self.settings.frees_lazily(LazyFreeReason::EVICTION));
+        self.lazy_free.discard(dropped, self.settings.lazy_free.is_enabled(LazyFreeReason::EVICTION));
         add(&worker.stats.evicted_keys, 1);
         self.latency.record_if_slow("eviction-del", now, (worker.clock_nanos)().saturating_sub(begun));
         true

@@ -32,7 +32,7 @@ impl Engine {
     /// loading or while writes are paused, expired keys are only hidden and nothing is deleted. A replica deletes only
     /// keys whose expiry its own clients set ([`super::local_expiry`]).
     pub fn run_expiry_cycle(&self, worker: &mut Worker, now: Millis, budget: Duration) -> bool {
-        let active = self.settings.active_expire.load(Ordering::Relaxed);
+        let active = self.settings.debug.active_expire.load(Ordering::Relaxed);
         let stopped = self.settings.node_flags().intersection(NodeFlags::NO_OWN_CHANGES);
         if !active || !NodeFlags::REPLICA.contains(stopped) {
             return false;
@@ -80,7 +80,7 @@ impl Engine {
         // each slot once.
         let stopped = self.settings.node_flags().intersects(NodeFlags::NO_OWN_CHANGES);
         let wanted = self.log.has_readers();
-        let deletion = self.settings.deletion_command(LazyFreeReason::EXPIRE);
+        let deletion = self.settings.lazy_free.deletion_command(LazyFreeReason::EXPIRE);
         for (db, table) in guard.tables().filter(|_| !stopped) {
             worker.effects.begin(wanted);
             while dropped.len() < KEYS_PER_LOCK {
@@ -121,7 +121,7 @@ impl Engine {
         let full = dropped.len() == KEYS_PER_LOCK;
         add(&worker.stats.expired_keys, (dropped.len() - fields) as u64);
         add(&worker.stats.expired_fields, fields as u64);
-        let lazy = self.settings.frees_lazily(LazyFreeReason::EXPIRE);
+        let lazy = self.settings.lazy_free.is_enabled(LazyFreeReason::EXPIRE);
         dropped.into_iter().for_each(|value| self.lazy_free.discard(value, lazy));
         full
     }

@@ -140,7 +140,7 @@ impl Engine {
         self.notify(EventClass::EXPIRED, "expired", db, name);
         drop(guard);
         add(&worker.stats.expired_keys, 1);
-        self.lazy_free.discard(dropped, self.settings.frees_lazily(LazyFreeReason::EXPIRE));
+        self.lazy_free.discard(dropped, self.settings.lazy_free.is_enabled(LazyFreeReason::EXPIRE));
         Some(())
     }
 }

@@ -21,7 +21,7 @@ impl Engine {
         nanos: fn() -> u64,
     ) -> Box<Interpreter> {
         scripting.drop_released(self.scripts.announced_release_count());
-        let deprecated_api = self.settings.lua_deprecated_api.load(Ordering::Relaxed);
+        let deprecated_api = self.settings.scripts.lua_deprecated_api.load(Ordering::Relaxed);
         let interpreter = scripting.take_interpreter(deprecated_api, || {
             let ScriptHooks { log_line: log, on_busy: busy } = self.script_hooks;
             Box::new(Interpreter::new(

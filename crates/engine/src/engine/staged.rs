@@ -75,10 +75,16 @@ impl Engine {
         engine.script_hooks = self.script_hooks;
         engine.users_version.store(users_version, Ordering::Relaxed);
         let (from, to) = (&self.settings, &engine.settings);
-        to.set_encoding_limits(&from.encoding_limits());
-        to.proto_max_bulk_len.store(from.proto_max_bulk_len.load(Ordering::Relaxed), Ordering::Relaxed);
-        to.lua_deprecated_api.store(from.lua_deprecated_api.load(Ordering::Relaxed), Ordering::Relaxed);
-        to.hll_sparse_max_bytes.store(from.hll_sparse_max_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.value_limits.set_encoding_limits(&from.value_limits.encoding_limits());
+        to.value_limits
+            .proto_max_bulk_len
+            .store(from.value_limits.proto_max_bulk_len.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.scripts
+            .lua_deprecated_api
+            .store(from.scripts.lua_deprecated_api.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.value_limits
+            .hll_sparse_max_bytes
+            .store(from.value_limits.hll_sparse_max_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         engine
             .wall_clock_offset_micros
             .store(self.wall_clock_offset_micros.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -29,15 +29,18 @@ impl Default for UsageKind {
 impl Engine {
     /// Sets the usage data with which new keys start.
     pub fn set_initial_usage(&self, now: Millis) {
-        let usage =
-            if self.settings.lfu().is_some() { Usage::new_lfu(now) } else { Usage::with_access_time(now) };
+        let usage = if self.settings.eviction.lfu().is_some() {
+            Usage::new_lfu(now)
+        } else {
+            Usage::with_access_time(now)
+        };
         usage.set_for_new_keys();
     }
 
     /// Resets the usage data of all keys if `maxmemory-policy` now needs another kind of data. Called after a settings
     /// change, by one thread at a time.
     pub fn reset_usage_after_kind_change(&self, now: Millis) {
-        let counts_uses = self.settings.lfu().is_some();
+        let counts_uses = self.settings.eviction.lfu().is_some();
         if self.usage_kind.is_lfu_counter.swap(counts_uses, Ordering::Relaxed) == counts_uses {
             return;
         }

@@ -53,7 +53,7 @@ pub(crate) async fn set_parameters(
     {
         return Err(CommandError::Loading.to_string());
     }
-    let trusted = server.engine.settings.protected_configs.allows(is_local_client);
+    let trusted = server.engine.settings.permissions.protected_configs.allows(is_local_client);
     let changed = server.config.set(&changes, trusted).map_err(|(name, error)| match error {
         SetError::UnknownParameter => {
             let shown = name.split('\0').next().unwrap_or_default();

@@ -286,7 +286,7 @@ pub(crate) async fn free_deleted_values(engine: Arc<Engine>) {
 
 /// Updates the stored access times of a part of the keys, before the clocks of these times wrap around.
 fn age_keys(engine: &Engine, step: usize) {
-    let (now, lfu) = (time::now(), engine.settings.lfu());
+    let (now, lfu) = (time::now(), engine.settings.eviction.lfu());
     engine.keyspace.age_usage_step(step, &mut |usage| match lfu {
         None => usage.aged_lru(now),
         Some(settings) => usage.aged_lfu(now, settings),

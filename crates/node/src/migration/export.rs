@@ -219,7 +219,8 @@ impl<'a> ExportTask<'a> {
         self.migrations.update_job(&self.job.establish.name, |job| job.progress.remaining_bytes = remaining);
         // If DEBUG prevents the pause of writes, the log never seems nearly read. The next acknowledgement repeats this
         // check.
-        let is_prevented = self.migrations.engine.settings.prevent_migration_pause.load(Ordering::Relaxed);
+        let is_prevented =
+            self.migrations.engine.settings.debug.prevent_migration_pause.load(Ordering::Relaxed);
         Some(ExportDriverEvent::UnreadLogBytes(if is_prevented { u64::MAX } else { remaining }))
     }
 

@@ -106,7 +106,7 @@ impl<'a> ImportTask<'a> {
         migrations.replication.applied_stream.imports.start_import(&migrations.engine, import.clone());
         migrations.replication.replicate_import(&imports::encode_begin(import));
         let mut target = Self {
-            flush_count: migrations.engine.settings.cleared_databases.load(Ordering::Relaxed),
+            flush_count: migrations.engine.settings.dataset.cleared_databases.load(Ordering::Relaxed),
             session: Session::new(NO_CLIENT_ID, CommandOrigin::SlotMigrationSource, true),
             link: Some(MigrationLink::new(Stream::open(connection.socket)?)),
             import: import.clone(),
@@ -186,7 +186,7 @@ impl<'a> ImportTask<'a> {
     }
 
     fn conditions(&self) -> ImportConditions {
-        let clears = self.migrations.engine.settings.cleared_databases.load(Ordering::Relaxed);
+        let clears = self.migrations.engine.settings.dataset.cleared_databases.load(Ordering::Relaxed);
         let is_replica = self.migrations.replication.is_replica();
         match &self.migrations.engine.topology {
             Some(topology) => {
@@ -218,7 +218,7 @@ impl<'a> ImportTask<'a> {
     /// fails.
     async fn wait_while_prevented(&self) {
         let (began, settings) = (time::instant(), &self.migrations.engine.settings);
-        while settings.prevent_migration_failover.load(Ordering::Relaxed)
+        while settings.debug.prevent_migration_failover.load(Ordering::Relaxed)
             && time::instant().since(began) < CLAIM_TIMEOUT
         {
             tokio::time::sleep(PREVENTED_CHECK_INTERVAL).await;

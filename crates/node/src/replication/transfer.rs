@@ -85,7 +85,7 @@ fn try_transfer(
         replication.applied_stream.imports.repeat_running_imports_in_log(log);
         noted
     })?;
-    if replication.engine.settings.stops_at_snapshots.load(Ordering::Relaxed) {
+    if replication.engine.settings.debug.stops_at_snapshots.load(Ordering::Relaxed) {
         process::daemon::suspend_process();
     }
     if is_created {

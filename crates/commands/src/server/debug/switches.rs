@@ -23,8 +23,8 @@ pub(super) fn reply_buffer(context: &mut Context<'_>) -> Result<(), CommandError
 pub(super) fn slot_migration(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (word, settings) = (context.arg(2), &context.engine.settings);
     let switch = match () {
-        () if word.eq_ignore_ascii_case(b"prevent-pause") => &settings.prevent_migration_pause,
-        () if word.eq_ignore_ascii_case(b"prevent-failover") => &settings.prevent_migration_failover,
+        () if word.eq_ignore_ascii_case(b"prevent-pause") => &settings.debug.prevent_migration_pause,
+        () if word.eq_ignore_ascii_case(b"prevent-failover") => &settings.debug.prevent_migration_failover,
         () => return Err(wrong_subcommand_arguments("DEBUG", context.arg(1))),
     };
     let value = context.args.get(3).ok_or_else(|| wrong_subcommand_arguments("DEBUG", context.arg(1)))?;
@@ -50,20 +50,20 @@ pub(super) fn client_enforce_reply_list(context: &mut Context<'_>) -> Result<(),
 
 pub(super) fn set_disable_deny_scripts(context: &mut Context<'_>) -> Result<(), CommandError> {
     let on = context.arg(2) == b"1";
-    context.engine.settings.scripts_may_call_all.store(on, Ordering::Relaxed);
+    context.engine.settings.debug.scripts_may_call_all.store(on, Ordering::Relaxed);
     reply_ok_without_effect(context)
 }
 
 pub(super) fn set_skip_checksum_validation(context: &mut Context<'_>) -> Result<(), CommandError> {
     let on = context.arg(2) == b"1";
-    context.engine.settings.skip_checksums.store(on, Ordering::Relaxed);
+    context.engine.settings.debug.skip_checksums.store(on, Ordering::Relaxed);
     reply_ok_without_effect(context)
 }
 
 /// Handles `DEBUG PAUSE-AFTER-FORK 0|1`.
 pub(super) fn pause_after_fork(context: &mut Context<'_>) -> Result<(), CommandError> {
     let on = context.arg(2) == b"1";
-    context.engine.settings.stops_at_snapshots.store(on, Ordering::Relaxed);
+    context.engine.settings.debug.stops_at_snapshots.store(on, Ordering::Relaxed);
     reply_ok_without_effect(context)
 }
 

@@ -66,10 +66,10 @@ impl<'a> Context<'a> {
     /// Updates the usage data of the key at `entry_ref`; `previous` is the usage before this access.
     #[inline(always)]
     pub fn mark_used(&mut self, db: u16, key: &Key<'_>, entry_ref: EntryRef, previous: Usage) {
-        let usage = match self.engine.settings.usage_meaning() {
+        let usage = match self.engine.settings.eviction.usage_meaning() {
             UsageMeaning::LastAccess => self.access_stamp,
             UsageMeaning::AccessFrequency => {
-                let settings = self.engine.settings.lfu_settings();
+                let settings = self.engine.settings.eviction.lfu_settings();
                 previous.incremented_lfu(self.now, settings, self.worker.random.next_u64() as u32)
             }
             UsageMeaning::LastWrite if self.is_write_command() => self.access_stamp,
@@ -122,7 +122,7 @@ impl<'a> Context<'a> {
         // A writable replica must delete the expired key before it writes the new one.
         if !hides || self.is_write_command() {
             let dropped = self.slots.slot_mut(key.slot()).table(db).remove(entry_ref, key);
-            self.engine.lazy_free.discard(dropped, settings.frees_lazily(LazyFreeReason::EXPIRE));
+            self.engine.lazy_free.discard(dropped, settings.lazy_free.is_enabled(LazyFreeReason::EXPIRE));
         }
         if !hides {
             // First append what earlier commands did to the slot, so that the log preserves the execution order.
@@ -131,7 +131,7 @@ impl<'a> Context<'a> {
                 db,
                 key.slot(),
                 key.bytes(),
-                settings.deletion_command(LazyFreeReason::EXPIRE),
+                settings.lazy_free.deletion_command(LazyFreeReason::EXPIRE),
             );
             self.engine.notify(EventClass::EXPIRED, "expired", db, key.bytes());
             add(&self.worker.stats.expired_keys, 1);
@@ -315,7 +315,10 @@ impl<'a> Context<'a> {
         self.delete(key, entry_ref);
         self.notify(EventClass::EXPIRED, "expired", key);
         add(&self.worker.stats.expired_keys, 1);
-        self.log_effect(&[self.engine.settings.deletion_command(LazyFreeReason::EXPIRE), key.bytes()]);
+        self.log_effect(&[
+            self.engine.settings.lazy_free.deletion_command(LazyFreeReason::EXPIRE),
+            key.bytes(),
+        ]);
     }
 
     /// Removes the expiry of the key at `entry_ref` and logs the change; returns whether the key had an expiry.
@@ -349,8 +352,8 @@ impl<'a> Context<'a> {
     fn discard_large(&self, removed: RemovedValue) {
         let lazy = match self.commands.command_by_number(self.command_index).command.name {
             "unlink" => true,
-            "del" => self.engine.settings.frees_lazily(LazyFreeReason::USER_DEL),
-            _ => self.engine.settings.frees_lazily(LazyFreeReason::SERVER_DEL),
+            "del" => self.engine.settings.lazy_free.is_enabled(LazyFreeReason::USER_DEL),
+            _ => self.engine.settings.lazy_free.is_enabled(LazyFreeReason::SERVER_DEL),
         };
         self.engine.lazy_free.discard(removed, lazy);
     }

@@ -76,7 +76,7 @@ impl<'a> Context<'a> {
         }
         // First append what earlier commands did to the slot, so that the log preserves the execution order.
         self.append_effects(db);
-        let deletion = engine.settings.deletion_command(LazyFreeReason::EXPIRE);
+        let deletion = engine.settings.lazy_free.deletion_command(LazyFreeReason::EXPIRE);
         let dropped: Vec<RemovedValue> = self.with_slot(slot, |data| {
             // Check while the slot is locked: a thread that starts a pause or a demotion sets the flag and then locks
             // each slot once.
@@ -95,7 +95,7 @@ impl<'a> Context<'a> {
             keys.iter().filter_map(expire).collect()
         });
         add(&self.worker.stats.expired_keys, dropped.len() as u64);
-        let lazy = engine.settings.frees_lazily(LazyFreeReason::EXPIRE);
+        let lazy = engine.settings.lazy_free.is_enabled(LazyFreeReason::EXPIRE);
         dropped.into_iter().for_each(|value| engine.lazy_free.discard(value, lazy));
     }
 
