@@ -269,7 +269,7 @@ fn candidate_that_knows_fewer_members_gets_no_vote() {
     net.activate(&[1]);
     net.run(500);
     assert_eq!(net.leaders(), [0; 0]);
-    let told = "Unknown { candidate: PeerId(1), members: {PeerId(3)} }";
+    let told = "VoteRefused { candidate: PeerId(1), unknown_members: {PeerId(3)} }";
     assert!(net.log.iter().any(|line| line.ends_with(told)));
     net.feed(
         peer_id(1),

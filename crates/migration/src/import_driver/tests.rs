@@ -107,7 +107,7 @@ fn messages_are_handled_once_the_commands_before_them_are_executed() {
     process.receive(6, &encode_message(MigrationMessage::FailoverGranted));
     assert_eq!(process.report_applied(7), ["AwaitReplicas"]);
     let conditions = ImportConditions { is_master: true, source_owns_slots: true, was_flushed: false };
-    assert_eq!(process.handle_event(8, ImportDriverEvent::ReplicasCaughtUp(conditions)), ["Claim"]);
+    assert_eq!(process.handle_event(8, ImportDriverEvent::ReplicasCaughtUp(conditions)), ["ClaimSlots"]);
     assert_eq!(process.handle_event(9, ImportDriverEvent::ClaimResult(Ok(()))), ["End(Ok(()))"]);
     assert_eq!((process.driver.state_name(), process.driver.next_deadline()), (None, None));
 }
