@@ -102,7 +102,7 @@ fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Command
     }
     for index in 1..context.args.len() {
         let name = context.arg(index);
-        let count = context.engine.subscribe(context.session, kind, name);
+        let count = context.engine.notifications.subscribe(context.session, kind, name);
         push_confirmation(context, kind.subscribe_message_kind(), Some(name), count);
     }
     Ok(())
@@ -115,7 +115,7 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
         _ => context.args.iter().skip(1).map(<[u8]>::to_vec).collect(),
     };
     for name in &names {
-        let count = context.engine.pubsub.unsubscribe(kind, name, &client);
+        let count = context.engine.notifications.pubsub.unsubscribe(kind, name, &client);
         // Messages published before the unsubscription are delivered before its confirmation, because no message may
         // follow the confirmation.
         let mut waiting = Vec::new();
@@ -132,19 +132,19 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
 fn publish(context: &mut Context<'_>, is_sharded: bool) -> Result<(), CommandError> {
     let (channel, message, engine) = (context.arg(1), context.arg(2), context.engine);
     if context.session.origin() == CommandOrigin::Client
-        && !engine.pubsub.fits_in_bus_packet(channel, message)
+        && !engine.notifications.pubsub.fits_in_bus_packet(channel, message)
     {
         return Err(CommandError::text("ERR message is too long for the cluster bus"));
     }
     engine.settings.sentinel.store_hello(channel, message);
-    let receivers = engine.pubsub.deliver(is_sharded, channel, message);
+    let receivers = engine.notifications.pubsub.deliver(is_sharded, channel, message);
     if is_sharded {
         context.charge_shard_message(channel, message, receivers);
     }
     if engine.topology.is_none() {
         context.replicate();
     } else if context.session.origin() == CommandOrigin::Client {
-        engine.pubsub.forward_to_bus(is_sharded, channel, message);
+        engine.notifications.pubsub.forward_to_bus(is_sharded, channel, message);
     }
     context.reply.integer(receivers as i64);
     Ok(())
@@ -154,7 +154,7 @@ fn channels(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandE
     if context.args.len() > 3 {
         return Err(engine::wrong_subcommand_arguments("PUBSUB", context.arg(1)));
     }
-    let names = context.engine.pubsub.matching_names(kind, context.args.get(2));
+    let names = context.engine.notifications.pubsub.matching_names(kind, context.args.get(2));
     context.reply.array(names.len());
     names.iter().for_each(|name| context.reply.bulk(name));
     Ok(())
@@ -165,13 +165,13 @@ fn numsub(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandErr
     for index in 2..context.args.len() {
         let name = context.arg(index);
         context.reply.bulk(name);
-        context.reply.integer(context.engine.pubsub.subscriber_count(kind, name) as i64);
+        context.reply.integer(context.engine.notifications.pubsub.subscriber_count(kind, name) as i64);
     }
     Ok(())
 }
 
 fn numpat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.reply.integer(context.engine.pubsub.pattern_count() as i64);
+    context.reply.integer(context.engine.notifications.pubsub.pattern_count() as i64);
     Ok(())
 }
 

@@ -182,7 +182,7 @@ impl Client {
 
     /// Sets the server's password, so that this client must authenticate before further commands.
     pub(crate) fn require_password(&mut self, password: &[u8]) {
-        self.engine.change_users(|users| users.set_default_password(password));
+        self.engine.access.change_users(|users| users.set_default_password(password));
         self.session = Session::new(1, CommandOrigin::Client, false);
     }
 

@@ -50,14 +50,14 @@ fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in 1..context.args.len() {
         let key = context.key(index)?;
         let was_expired = matches!(context.table_ref(&key).find(&key, now), KeyLookup::Expired(_));
-        engine.watch_key(context.session, &key, was_expired);
+        engine.notifications.watch_key(context.session, &key, was_expired);
     }
     context.reply.ok();
     Ok(())
 }
 
 fn unwatch(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.engine.unwatch(context.session);
+    context.engine.notifications.unwatch(context.session);
     context.reply.ok();
     Ok(())
 }
@@ -80,9 +80,15 @@ mod tests {
             let start = std::time::Instant::now();
             client.call(&words);
             let taken = start.elapsed();
-            assert_eq!(client.engine.watched_key_count(), keys);
+            assert_eq!(client.engine.notifications.watched_key_count(), keys);
             client.call(&["unwatch"]);
-            assert_eq!((client.engine.watched_key_count(), client.engine.watching_client_count()), (0, 0));
+            assert_eq!(
+                (
+                    client.engine.notifications.watched_key_count(),
+                    client.engine.notifications.watching_client_count()
+                ),
+                (0, 0)
+            );
             taken
         };
         time(5000);

@@ -406,6 +406,7 @@ pub fn remove_temporary_files(durability: &Durability) {
 fn count_changes(durability: &Durability) -> u64 {
     let commands: u64 = durability
         .engine
+        .diagnostics
         .worker_stats()
         .iter()
         .map(|worker| worker.change_count.load(Ordering::Relaxed))

@@ -1,7 +1,7 @@
 //! Access control (ACL): whether a client may run a command.
 //!
 //! A session caches its user's rules and a flag for unrestricted users, so unrestricted clients pay nothing.
-//! Authentication, and the effects of changed users on sessions, are in `engine/users.rs`.
+//! Authentication, and the effects of changed users on sessions, are in `engine/access_control.rs`.
 //!
 //! Each caller that runs commands for a client calls [`Engine::check_permissions`]: the dispatcher for each request and again for
 //! each command of EXEC, a script for each call. Denials are logged ([`Engine::record_denial`]) where Redis logs them,
@@ -9,7 +9,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use acl::{
     AccessedChannel, AccessedDatabases, AccessedKey, AclClient, AclRequest, CommandId, CommandResolver,
@@ -195,7 +194,7 @@ impl Engine {
         if session.origin().is_stream() {
             return Ok(());
         }
-        let found = || self.users.read().find(&session.client().user.lock()).cloned();
+        let found = || self.access.users.read().find(&session.client().user.lock()).cloned();
         let request = acl_request(entry, args, self.database_of_next_request(session));
         let checked = match session.user().cloned().or_else(found) {
             Some(user) => user.check_request(&request),
@@ -223,7 +222,7 @@ impl Engine {
     ) {
         let username = session.client().user.lock().clone();
         let (reason, object) = (denied.reason(), denied.object.clone());
-        self.record_denied_access(session, now, DenialRecord { reason, context, object, username });
+        self.access.record_denied_access(session, now, DenialRecord { reason, context, object, username });
     }
 
     /// Checks a client's own request like [`Engine::check_permissions`], and logs a denial.
@@ -271,11 +270,11 @@ impl Context<'_> {
             database: engine.database_of_next_request(session),
         };
         let effect = {
-            let (mut users, mut log) = (engine.users.write(), engine.acl_log.lock());
+            let (mut users, mut log) = (engine.access.users.write(), engine.access.acl_log.lock());
             let effect = acl::execute_acl(&mut users, &mut log, asker, &requests, *args, reply)
                 .map_err(|text| CommandError::Text(text.into()))?;
             if effect != UserChange::Unchanged {
-                engine.users_version.fetch_add(1, Ordering::Release);
+                engine.access.increment_version();
             }
             effect
         };
@@ -284,7 +283,7 @@ impl Context<'_> {
         } else {
             engine.close_unauthorized_clients(Some(session))
         };
-        if session.users_version() != engine.users_version() && !engine.refresh_user(session) {
+        if session.users_version() != engine.access.users_version() && !engine.access.refresh_user(session) {
             session.close_after_reply();
         }
         Ok(others)

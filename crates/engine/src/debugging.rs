@@ -76,7 +76,7 @@ impl DebuggedScript {
         if !said.load(Ordering::Relaxed) {
             out.splice(0..0, END_OF_SESSION_REPLY.iter().copied());
         }
-        engine.remove_worker(&worker);
+        engine.diagnostics.remove_worker(&worker);
         out
     }
 }

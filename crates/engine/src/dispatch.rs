@@ -206,7 +206,7 @@ impl Dispatcher<'_> {
     #[inline]
     fn end_batch(self, session: &Session) {
         session.end_requests();
-        if self.engine.budget.is_checked_per_command() {
+        if self.engine.memory.budget.is_checked_per_command() {
             // Count memory before the reply is sent: this client may have freed memory for which others would be
             // evicted.
             self.engine.clients.update_memory(session.client());
@@ -446,7 +446,7 @@ impl Engine {
         request: &'r PrefetchedRequest<'r>,
         is_plain: bool,
     ) -> DispatchStatus {
-        if self.budget.is_checked_per_command() && !self.evict_keys_if_needed(pipeline) {
+        if self.memory.budget.is_checked_per_command() && !self.evict_keys_if_needed(pipeline) {
             return DispatchStatus::Close;
         }
         if is_plain
@@ -480,10 +480,10 @@ impl Engine {
         {
             return false;
         }
-        if !self.budget.is_limited() {
+        if !self.memory.budget.is_limited() {
             return true;
         }
-        self.budget.report_allocations(&mut pipeline.context.worker.reported_allocations);
+        self.memory.budget.report_allocations(&mut pipeline.context.worker.reported_allocations);
         let over = self.excess_bytes() > 0;
         let was_over = self.settings.node_flags().contains(NodeFlags::OUT_OF_MEMORY);
         if (over || was_over) && pipeline.context.session.origin() == CommandOrigin::Client {
@@ -807,17 +807,17 @@ impl Engine {
             command.latency.count(executed.nanos);
         }
         let flags = executed.entry.command.flags;
-        if self.latency.reaches_threshold(executed.nanos) {
+        if self.diagnostics.latency.reaches_threshold(executed.nanos) {
             let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
-            self.latency.record_if_slow(event, now, executed.nanos);
+            self.diagnostics.latency.record_if_slow(event, now, executed.nanos);
             if let BackgroundMode::Offloaded(_) = session.background() {
-                self.latency.record_if_slow("background-command", now, executed.nanos);
+                self.diagnostics.latency.record_if_slow("background-command", now, executed.nanos);
             }
         }
         let measures = [
-            (&self.command_logs.slow_commands, executed.nanos / 1000),
-            (&self.command_logs.large_requests, executed.args.span_len() as u64),
-            (&self.command_logs.large_replies, executed.reply_len as u64),
+            (&self.diagnostics.command_logs.slow_commands, executed.nanos / 1000),
+            (&self.diagnostics.command_logs.large_requests, executed.args.span_len() as u64),
+            (&self.diagnostics.command_logs.large_replies, executed.reply_len as u64),
         ];
         for (log, measure) in measures {
             if log.reaches_threshold(measure) && !flags.contains(Flags::SKIP_COMMANDLOG) {

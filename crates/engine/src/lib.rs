@@ -64,7 +64,10 @@ pub use command_log::{CommandLog, CommandLogEntry, CommandLogs};
 pub use debugging::DebuggedScript;
 pub use dispatch::{DispatchStatus, Dispatcher, ExecutedCommand, PipelinedRequests, WaitEnd};
 pub use effects::{AofEffects, EffectLog, NoLog};
-pub use engine::{CommandFailure, Engine, TopologyChange, Worker};
+pub use engine::{
+    AccessControl, ClientNotifications, CommandFailure, CommandScheduling, Diagnostics, Engine,
+    MemoryManagement, SharedScripting, TopologyChange, Worker,
+};
 pub use error::{CommandError, quote, truncate_at_nul, wrong_subcommand_arguments};
 pub use eviction::{EvictionOrder, EvictionRule, MemoryState};
 pub use histogram::Distribution;

@@ -135,17 +135,17 @@ impl Engine {
         add(&worker.stats.change_count, 1);
         let end = self.log_removed_key(db, handle.slot(), key, b"DEL");
         drop(locked);
-        self.lazy_free.discard(dropped, true);
+        self.memory.lazy_free.discard(dropped, true);
         Ok(ReleaseResult::Deleted(end))
     }
 
     /// Pauses clients' writes to `slot` until [`Engine::resume_slot_writes`]. Returns `false` if this is impossible.
     pub fn pause_slot_writes(&self, slot: Slot) -> bool {
         // Set the flag first, so that every thread that locks the slot later checks for the pause.
-        self.pauses.count_paused_slot(&self.settings);
+        self.scheduling.pauses.count_paused_slot(&self.settings);
         let held = self.keyspace.lock(slot).pause_writes();
         if !held {
-            self.pauses.uncount_paused_slot(&self.settings);
+            self.scheduling.pauses.uncount_paused_slot(&self.settings);
         }
         held
     }
@@ -153,7 +153,7 @@ impl Engine {
     /// Ends the pause of [`Engine::pause_slot_writes`].
     pub fn resume_slot_writes(&self, slot: Slot) {
         self.keyspace.lock(slot).resume_writes();
-        self.pauses.uncount_paused_slot(&self.settings);
+        self.scheduling.pauses.uncount_paused_slot(&self.settings);
     }
 
     /// Hides or shows the keys of `slot` ([`keyspace::SlotData::set_hidden`]).
@@ -199,7 +199,7 @@ impl Engine {
             }
         }
         drop(guard);
-        dropped.into_iter().for_each(|value| self.lazy_free.discard(value, true));
+        dropped.into_iter().for_each(|value| self.memory.lazy_free.discard(value, true));
         if keys.is_empty() { RemainingKeys::None } else { RemainingKeys::MaybeMore }
     }
 
@@ -209,7 +209,7 @@ impl Engine {
         let tables: Vec<_> =
             guard.databases().into_iter().filter_map(|db| guard.take_database(db).table).collect();
         drop(guard);
-        drop(self.lazy_free.discard_tables(tables));
+        drop(self.memory.lazy_free.discard_tables(tables));
     }
 
     /// Deletes all data without logging, for a node that leaves its cluster.
@@ -221,7 +221,7 @@ impl Engine {
                 tables.extend(guard.take_database(db).table);
             }
         }
-        drop(self.lazy_free.discard_tables(tables));
+        drop(self.memory.lazy_free.discard_tables(tables));
         self.invalidate_all_watches();
     }
 

@@ -97,7 +97,7 @@ fn admit_client(network: &NetworkContext, mut stream: Stream, peer: Option<IpAdd
         Some("-ERR max number of clients reached\r\n")
     } else if outside
         && network.config.get(keys::PROTECTED_MODE)
-        && network.engine.users.read().default_user().has_no_password()
+        && network.engine.access.users.read().default_user().has_no_password()
     {
         Some(PROTECTED_MODE_REPLY)
     } else {

@@ -21,7 +21,7 @@ impl PauseGate {
     pub fn new(engine: Arc<Engine>) -> Self {
         let ended = Arc::new(Notify::new());
         let notify = ended.clone();
-        engine.pauses.set_end_callback(move || notify.notify_waiters());
+        engine.scheduling.pauses.set_end_callback(move || notify.notify_waiters());
         Self { engine, pause_ended: ended }
     }
 
@@ -30,7 +30,7 @@ impl PauseGate {
     ///
     /// [`Pauses::ended_count`]: engine::Pauses::ended_count
     pub async fn wait_for_pause_end_after(&self, ended_count: u64) {
-        let pauses = &self.engine.pauses;
+        let pauses = &self.engine.scheduling.pauses;
         self.wait_until(|next| {
             pauses.ended_count() != ended_count || next.is_none() && !pauses.has_paused_slots()
         })
@@ -49,7 +49,7 @@ impl PauseGate {
             // Registered before the check, so that no notification is lost.
             let ended = self.pause_ended.notified();
             let now = process::time::now();
-            let next = self.engine.pauses.end_expired(&self.engine.settings, now);
+            let next = self.engine.scheduling.pauses.end_expired(&self.engine.settings, now);
             if is_done(next) {
                 return;
             }
@@ -93,11 +93,11 @@ impl PauseGate {
     }
 
     fn pause_writes(&self, purpose: PausePurpose, expires_at: Millis) {
-        self.engine.pauses.pause(&self.engine.settings, purpose, PauseMode::Writes, expires_at);
+        self.engine.scheduling.pauses.pause(&self.engine.settings, purpose, PauseMode::Writes, expires_at);
     }
 
     fn resume(&self, purpose: PausePurpose) {
-        self.engine.pauses.unpause(&self.engine.settings, purpose);
+        self.engine.scheduling.pauses.unpause(&self.engine.settings, purpose);
     }
 }
 
@@ -124,9 +124,9 @@ mod tests {
         let engine = Arc::new(Engine::for_sentinel(commands::sentinel_registry().catalogue(), 1));
         let gate = PauseGate::new(engine.clone());
         for purpose in [PausePurpose::Client, PausePurpose::Failover] {
-            engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, Millis(i64::MAX));
+            engine.scheduling.pauses.pause(&engine.settings, purpose, PauseMode::Writes, Millis(i64::MAX));
         }
-        let ends = engine.pauses.ended_count();
+        let ends = engine.scheduling.pauses.ended_count();
         let woken = Arc::<WakeCounter>::default();
         let waker = Waker::from(woken.clone());
         let mut context = Context::from_waker(&waker);
@@ -138,7 +138,7 @@ mod tests {
         assert!(over.as_mut().poll(&mut context).is_pending());
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(wakes(), 0, "waiters do not poll");
-        engine.pauses.unpause(&engine.settings, PausePurpose::Client);
+        engine.scheduling.pauses.unpause(&engine.settings, PausePurpose::Client);
         assert_eq!(wakes(), 2);
         assert!(held_back.as_mut().poll(&mut context).is_ready(), "the other pause may not concern it");
         assert!(over.as_mut().poll(&mut context).is_pending());
@@ -148,6 +148,6 @@ mod tests {
 
         // Both calls return at once, because one pause has ended since the count was read and none is active.
         gate.wait_for_pause_end_after(ends).await;
-        gate.wait_for_pause_end_after(engine.pauses.ended_count()).await;
+        gate.wait_for_pause_end_after(engine.scheduling.pauses.ended_count()).await;
     }
 }

@@ -135,7 +135,7 @@ pub(crate) enum WaitOutcome<T> {
 impl Connection {
     pub(crate) fn new(server: Arc<Server>, stream: Stream, owner: usize) -> io::Result<Self> {
         let link = stream.connection_info()?;
-        let authenticated = server.engine.is_default_user_open();
+        let authenticated = server.engine.access.is_default_user_open();
         let waker = Arc::<SharedWaker>::default();
         let wake = waker.clone();
         let wake = move || {
@@ -146,7 +146,7 @@ impl Connection {
         let client = server.engine.clients.connect(link, process::time::now(), Box::new(wake));
         let mut session = Session::for_client(client, CommandOrigin::Client, authenticated);
         let names = stream.peer_names(server.config.get(keys::TLS_AUTH_CLIENTS_USER));
-        server.engine.log_in_by_certificate(&mut session, process::time::now(), &names);
+        server.engine.access.log_in_by_certificate(&mut session, process::time::now(), &names);
         if server.config.get(keys::LONG_COMMAND_THREADS) > 0 {
             session.set_background(BackgroundMode::Offloadable);
         }
@@ -506,7 +506,7 @@ impl Connection {
         client.spare_input_bytes.store(spare, Ordering::Relaxed);
         client.unsent_bytes.store(self.output.len(), Ordering::Relaxed);
         client.output_bytes.store(self.output.memory(), Ordering::Relaxed);
-        if self.server.engine.budget.is_checked_per_command() {
+        if self.server.engine.memory.budget.is_checked_per_command() {
             self.server.engine.clients.update_memory_and_evict(client);
         }
     }
@@ -650,7 +650,7 @@ impl Connection {
     /// Runs a blocked command again after its wait has ended without a reply.
     fn run_blocked_again(&mut self, scratch: &mut Scratch, waiter: &Waiter) -> Option<ConnectionEvent> {
         let now = process::time::now();
-        let ends = self.server.engine.pauses.ended_count();
+        let ends = self.server.engine.scheduling.pauses.ended_count();
         let (mut out, behind) = self.begin_batch_output(scratch);
         let ran = crash::run_guarded(|| {
             let dispatcher = self.server.commands.dispatcher(&self.server.engine);
@@ -658,7 +658,7 @@ impl Connection {
         });
         let Some(status) = ran else {
             let args = Some(waiter.request().args());
-            crash::abort_in_command(self.session.client(), &self.server.engine.catalogue, args)
+            crash::abort_in_command(self.session.client(), &self.server.engine.access.catalogue, args)
         };
         self.has_unexecuted_input = true;
         self.end_batch_output(out, behind, scratch);
@@ -704,7 +704,7 @@ impl Connection {
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
         let now = process::time::now();
         // The count is read before any command is checked, so that a pause that ends meanwhile is not missed.
-        let ends = self.server.engine.pauses.ended_count();
+        let ends = self.server.engine.scheduling.pauses.ended_count();
         let (mut out, behind) = self.begin_batch_output(scratch);
         let ran = crash::run_guarded(|| {
             let (worker, batch) = (&mut scratch.worker, &scratch.batch);
@@ -719,7 +719,7 @@ impl Connection {
         let Some((ran, status)) = ran else {
             let running = scratch.worker.request_index;
             let args = (running < scratch.batch.len()).then(|| scratch.batch.args(running, buffer));
-            crash::abort_in_command(self.session.client(), &self.server.engine.catalogue, args)
+            crash::abort_in_command(self.session.client(), &self.server.engine.access.catalogue, args)
         };
         let stopped = next_step(status, ends, || Request::from(scratch.batch.args(ran, buffer)));
         self.has_unexecuted_input = scratch.batch.len() == MAX_PARSED_REQUESTS;
@@ -762,7 +762,7 @@ impl Connection {
         }
         // Messages that are too long to be copied between replies are queued.
         self.session.move_messages_to(self.output.queue());
-        if self.server.engine.budget.is_checked_per_command() {
+        if self.server.engine.memory.budget.is_checked_per_command() {
             self.publish_memory();
         }
     }

@@ -98,7 +98,7 @@ impl Server {
         );
         let scripts_released = Arc::<Notify>::default();
         let ring = scripts_released.clone();
-        engine.scripts.call_when_released(move || ring.notify_waiters());
+        engine.scripting.scripts.call_when_released(move || ring.notify_waiters());
         let server = Arc::new(Self {
             housekeeping: Arc::new(housekeeping),
             durability,

@@ -168,7 +168,7 @@ fn start_node(start_config: StartConfig) -> Result<()> {
     );
     let engine = engine
         .with_script_hooks(ScriptHooks { log_line: log_from_script, on_busy: workers::offload_this_worker });
-    engine.change_users(|all| *all = users);
+    engine.access.change_users(|all| *all = users);
     access::load_acl_file_at_startup(&engine, &config)?;
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
     let identity = ServerIdentity { run_id: random::random_hex()?, executable, config_file, config_argument };
@@ -180,7 +180,7 @@ fn start_node(start_config: StartConfig) -> Result<()> {
     settings::apply_settings(&server);
     title::update_process_title(&server.config, server.identity.config_file.as_deref());
     if let Some(cluster) = &server.cluster {
-        server.engine.pubsub.set_bus(Box::new(cluster.publication_queue()));
+        server.engine.notifications.pubsub.set_bus(Box::new(cluster.publication_queue()));
         server.engine.init_slot_ownership();
     }
     // The thread runs until the process exits and owns nothing that needs cleanup.

@@ -266,7 +266,7 @@ async fn run_mailbox(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Wo
     let mut look_at = None;
     loop {
         let scripts_released = server.scripts_released.notified();
-        with_scratch(|scratch| server.engine.drop_released_scripts(&mut scratch.worker));
+        with_scratch(|scratch| server.engine.scripting.drop_released(&mut scratch.worker));
         tokio::select! {
             message = next() => match message {
                 Some(message) => handle_message(&server, message),

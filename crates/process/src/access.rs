@@ -49,14 +49,14 @@ pub fn load_acl_file_at_startup(engine: &Engine, config: &Config) -> Result<()> 
 pub fn load_acl_file(engine: &Engine, path: &str) -> Result<(), String> {
     let text =
         std::fs::read(path).map_err(|error| format!("Error loading ACLs, opening file '{path}': {error}"))?;
-    let parsed = engine.users.read().parse_file(&text);
+    let parsed = engine.access.users.read().parse_file(&text);
     let users = parsed.map_err(|faults| {
         let faults: String = faults.iter().map(|fault| fault.error_text(path)).collect();
         format!(
             "{faults}WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
         )
     })?;
-    engine.change_users(|all| *all = users);
+    engine.access.change_users(|all| *all = users);
     Ok(())
 }
 
@@ -65,6 +65,6 @@ pub fn load_acl_file(engine: &Engine, path: &str) -> Result<(), String> {
 /// # Errors
 /// As [`config::replace_content`].
 pub fn save_acl_file(engine: &Engine, path: &str) -> io::Result<()> {
-    let bytes = engine.users.read().format_file();
+    let bytes = engine.access.users.read().format_file();
     config::replace_content(Path::new(path), &bytes).map(drop)
 }

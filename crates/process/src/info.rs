@@ -94,7 +94,7 @@ impl ProcessInfo<'_> {
 
 /// Writes whether clients are paused, the reason and the remaining time.
 pub fn write_pause_state(engine: &Engine, text: &mut InfoText) {
-    let (pauses, now) = (&engine.pauses, time::now());
+    let (pauses, now) = (&engine.scheduling.pauses, time::now());
     pauses.end_expired(&engine.settings, now);
     let (actions, left) = match pauses.strictest_pause() {
         Some((PauseMode::All, until)) => ("all", until.0 - now.0),

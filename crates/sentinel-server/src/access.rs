@@ -19,7 +19,7 @@ pub(super) fn on_changed_users(center: &mut Center, own: &mut Client) {
 
 /// Returns whether a client is subscribed to a channel that its user may no longer access.
 fn has_forbidden_subscription(center: &Center, client: &Client) -> bool {
-    let users = center.engine.users.read();
+    let users = center.engine.access.users.read();
     let Some(user) = users.find(&client.session.client().user.lock()) else { return true };
     let hears = |names: &std::collections::BTreeSet<Vec<u8>>, is_pattern| {
         names.iter().any(|name| !user.may_subscribe(AccessedChannel { name, is_pattern }))
@@ -29,7 +29,7 @@ fn has_forbidden_subscription(center: &Center, client: &Client) -> bool {
 
 /// Returns the `user` lines for the configuration file. Each line consists of the words after `user`.
 pub(super) fn lines(engine: &engine::Engine, required: &str, had_default: bool) -> Vec<Vec<Vec<u8>>> {
-    engine.users.read().to_config_lines(required.as_bytes(), had_default)
+    engine.access.users.read().to_config_lines(required.as_bytes(), had_default)
 }
 
 /// Creates the users that the configuration file describes. An error consists of the line and the reason.
@@ -38,7 +38,7 @@ pub(super) fn load(
     required: &str,
     lines: &[Vec<Vec<u8>>],
 ) -> Result<(), (usize, String)> {
-    engine.change_users(|users| {
+    engine.access.change_users(|users| {
         users.set_default_password(required.as_bytes());
         users.load_config_lines(lines)
     })

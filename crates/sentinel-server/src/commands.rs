@@ -95,7 +95,7 @@ fn find_permitted_command(
     if !entry.command.accepts_word_count(args.len()) {
         return Err(CommandError::WrongArity(entry.full_name.clone()));
     }
-    if !center.engine.refresh_user(&mut client.session) {
+    if !center.engine.access.refresh_user(&mut client.session) {
         // Deleting a user closes its connections, so the current reply is the last one.
         client.session.close_after_reply();
     }
@@ -109,7 +109,7 @@ fn find_permitted_command(
 /// Returns whether CLIENT PAUSE currently blocks this command.
 fn is_paused(center: &Center, entry: &RegisteredCommand) -> bool {
     let settings = &center.engine.settings;
-    center.engine.pauses.end_expired(settings, process::time::now());
+    center.engine.scheduling.pauses.end_expired(settings, process::time::now());
     let gate = settings.node_flags();
     gate.contains(NodeFlags::ALL_PAUSED)
         || gate.contains(NodeFlags::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)
@@ -127,14 +127,14 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     }
     // The engine handles CLIENT REPLY itself, so the state before this request is restored.
     client.unmute();
-    let users = center.engine.users_version();
+    let users = center.engine.access.users_version();
     let mut out = Vec::new();
     let (now, requests) =
         (process::time::now(), PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: 0 });
     let dispatcher = center.engine_commands.dispatcher(&center.engine);
     dispatcher.run(&mut center.worker, &mut client.session, now, requests, &mut out);
     client.mark_authenticated();
-    if center.engine.users_version() != users {
+    if center.engine.access.users_version() != users {
         access::on_changed_users(center, client);
     }
     CommandReply::Engine(out)

@@ -70,13 +70,15 @@ pub(super) struct AcceptConfig {
 
 impl AcceptConfig {
     fn rejects(&self, ip: IpAddr) -> bool {
-        self.protected && !ip.is_loopback() && self.engine.users.read().default_user().has_no_password()
+        self.protected
+            && !ip.is_loopback()
+            && self.engine.access.users.read().default_user().has_no_password()
     }
 
     /// Returns the current limits for a client's requests.
     fn parse_limits(&self, known: &AtomicBool) -> ParseLimits {
         let known = known.load(Ordering::Relaxed);
-        let authenticated = known || self.engine.users.read().default_user().can_skip_authentication();
+        let authenticated = known || self.engine.access.users.read().default_user().can_skip_authentication();
         ParseLimits { is_authenticated: authenticated, ..ParseLimits::default() }
     }
 }
@@ -113,7 +115,7 @@ pub(super) async fn accept(
         let (output, replies) = ClientOutput::channel(accept_config.traffic.clone());
         let waiting = output.queued_bytes.clone();
         let known = Arc::new(AtomicBool::new(
-            accept_config.engine.users.read().default_user().can_skip_authentication(),
+            accept_config.engine.access.users.read().default_user().can_skip_authentication(),
         ));
         let accepted = AcceptedClient { client, link, output, known: known.clone() };
         let (events, open, accept_config) = (events.clone(), open.clone(), accept_config.clone());
@@ -269,9 +271,9 @@ mod tests {
             (accept_config.rejects(near), accept_config.rejects(far), limits)
         };
         assert_eq!(look(), (false, true, [true, true]));
-        engine.users.write().set_default_password(b"secret");
+        engine.access.users.write().set_default_password(b"secret");
         assert_eq!(look(), (false, false, [false, true]));
-        engine.users.write().set_default_password(b"");
+        engine.access.users.write().set_default_password(b"");
         assert_eq!(look(), (false, true, [true, true]));
     }
 }

@@ -58,7 +58,7 @@ fn write_clients_section(center: &Center, text: &mut InfoText) {
     text.write_line("client_recent_max_input_buffer", largest_buffer(&known, |client| &client.input_bytes));
     text.write_line("client_recent_max_output_buffer", largest_buffer(&known, |client| &client.unsent_bytes));
     text.write_line("blocked_clients", 0);
-    text.write_line("tracking_clients", center.engine.tracking.client_count());
+    text.write_line("tracking_clients", center.engine.notifications.tracking.client_count());
     let subscribed = center.clients.values().filter(|client| client.subscriptions() > 0);
     text.write_line("pubsub_clients", subscribed.count());
     for name in ["watching_clients", "clients_in_timeout_table", "total_watched_keys", "total_blocking_keys"]
@@ -101,7 +101,7 @@ fn write_stats(center: &Center, text: &mut InfoText) {
     text.write_line("client_output_buffer_limit_disconnections", count(&traffic.output_limit_disconnections));
     text.write_line("total_reads_processed", count(&traffic.reads));
     text.write_line("total_writes_processed", count(&traffic.writes));
-    for (what, refused) in center.engine.acl_log.lock().denials_by_reason() {
+    for (what, refused) in center.engine.access.acl_log.lock().denials_by_reason() {
         text.write_line(&format!("acl_access_denied_{what}"), refused);
     }
 }

@@ -313,13 +313,13 @@ impl Center {
 
     /// Returns the time until the current pause ends; `None` if there is no pause.
     fn until_resumed(&self) -> Option<Duration> {
-        let (_, until) = self.engine.pauses.strictest_pause()?;
+        let (_, until) = self.engine.scheduling.pauses.strictest_pause()?;
         Some(Duration::from_millis(u64::try_from(until.0 - process::time::now().0).unwrap_or(0)))
     }
 
     /// Executes the deferred requests after the end of a pause.
     fn resume(&mut self, out: &mut Vec<SentinelAction>) {
-        self.engine.pauses.end_expired(&self.engine.settings, process::time::now());
+        self.engine.scheduling.pauses.end_expired(&self.engine.settings, process::time::now());
         let all = self.engine.settings.node_flags().contains(NodeFlags::ALL_PAUSED);
         let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
         let waiting: Vec<u64> = self.clients.iter().filter_map(waiting).filter(|_| !all).collect();

@@ -330,13 +330,13 @@ impl<E: Debug> Simulation<E> {
         let engine = self.data.stores[host].engine();
         let until =
             until.map_or(Millis(i64::MAX), |until| Millis(WALL_CLOCK_ORIGIN + until.as_millis() as i64));
-        engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, until);
+        engine.scheduling.pauses.pause(&engine.settings, purpose, PauseMode::Writes, until);
     }
 
     /// Ends a pause of client writes.
     pub(crate) fn resume_writes(&self, host: usize, purpose: PausePurpose) {
         let engine = self.data.stores[host].engine();
-        engine.pauses.unpause(&engine.settings, purpose);
+        engine.scheduling.pauses.unpause(&engine.settings, purpose);
     }
 
     /// Schedules an event at a random time within the next `micros` microseconds.

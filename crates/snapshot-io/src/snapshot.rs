@@ -65,7 +65,7 @@ pub fn take_snapshot<R>(
     let ready = engine.keyspace.prepare_snapshot();
     let began = nanos();
     // A change of the function libraries locks every slot, so they cannot change while all slots are locked here.
-    let functions = &engine.scripts.functions;
+    let functions = &engine.scripting.scripts.functions;
     let cut = ready.take(&turn, || (while_locked(), functions.libraries()));
     let took = nanos() - began;
     let state = cut.map(|(snapshot, (noted, libraries))| {

@@ -150,10 +150,10 @@ fn accesses_undeclared_key(client: &mut InProcessClient, mode: ExecutionMode, co
     let commands = last.take();
     last.set(commands.clone());
     let witness = PrintOnPanic(&last);
-    let before = client.engine.undeclared_keys.count();
+    let before = client.engine.diagnostics.undeclared_keys.count();
     client.run(&commands);
     drop(witness);
-    client.engine.undeclared_keys.count() > before
+    client.engine.diagnostics.undeclared_keys.count() > before
 }
 
 fn assert_scrambled_requests_access_declared_keys(

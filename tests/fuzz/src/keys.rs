@@ -38,7 +38,7 @@ pub fn fuzz_keys(bytes: &[u8]) {
                 client.call_command(&words);
                 client.call_command(&[b"exec"]);
             }
-            assert_eq!(client.engine.undeclared_keys.count(), 0, "{}", line.escape_ascii());
+            assert_eq!(client.engine.diagnostics.undeclared_keys.count(), 0, "{}", line.escape_ascii());
         }
     });
 }

@@ -138,7 +138,8 @@ fn collect_rows(context: &mut Context<'_>, is_selected: impl Fn(Slot) -> bool) -
     let shard = topology.my_member().shard;
     let is_here = |slot: &Slot| topology.owner(*slot).is_some_and(|owner| owner.shard == shard);
     let slots: Vec<Slot> = Slot::all().filter(|slot| is_selected(*slot)).filter(is_here).collect();
-    let (costs, databases) = (context.engine.slot_costs(&slots), context.engine.keyspace.database_count());
+    let (costs, databases) =
+        (context.engine.diagnostics.slot_costs(&slots), context.engine.keyspace.database_count());
     let row = |(slot, cost)| SlotStatsRow {
         slot,
         key_count: (0..databases).map(|db| context.slot_key_count_in(db, slot)).sum(),
@@ -163,7 +164,7 @@ mod tests {
     }
 
     fn slot_cost(client: &Client, slot: u16) -> SlotCost {
-        client.engine.slot_costs(&[Slot::new(slot).expect("a slot")])[0]
+        client.engine.diagnostics.slot_costs(&[Slot::new(slot).expect("a slot")])[0]
     }
 
     /// Returns the network bytes in and out that were counted for slot 5 while the commands in `lines` ran.

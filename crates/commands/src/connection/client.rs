@@ -80,7 +80,7 @@ pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn reply_client_info(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.publish_last_command();
-    let mut line = context.session.client().format_line(context.now, &context.engine.catalogue);
+    let mut line = context.session.client().format_line(context.now, &context.engine.access.catalogue);
     line.push(b'\n');
     context.reply.verbatim(b"txt", &line);
     Ok(())

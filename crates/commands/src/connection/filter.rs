@@ -164,7 +164,7 @@ fn parse_property<'a>(
         b"laddr" => ClientProperty::LocalAddress(truncate_at_nul(value)),
         b"ip" => ClientProperty::Ip(truncate_at_nul(value)),
         b"user" => {
-            if context.engine.users.read().find(value).is_none() {
+            if context.engine.access.users.read().find(value).is_none() {
                 let text = format!("ERR No such user '{}'", quote(value, value.len()));
                 return Err(CommandError::Text(text.into()));
             }

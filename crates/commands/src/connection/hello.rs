@@ -8,7 +8,7 @@ use super::client::check_name;
 /// Handles `AUTH [username] password`.
 pub(super) fn auth(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (name, password) = match context.args.len() {
-        2 if context.engine.users.read().default_user().has_no_password() => {
+        2 if context.engine.access.users.read().default_user().has_no_password() => {
             return Err(CommandError::text(
                 "ERR AUTH <password> called without any password configured for the default user. Are you \
                  sure your configuration is correct?",
@@ -19,7 +19,7 @@ pub(super) fn auth(context: &mut Context<'_>) -> Result<(), CommandError> {
         _ => return Err(CommandError::Syntax),
     };
     context.publish_last_command();
-    context.engine.log_in(context.session, context.now, context.arg(0), name, password)?;
+    context.engine.access.log_in(context.session, context.now, context.arg(0), name, password)?;
     context.reply.ok();
     Ok(())
 }
@@ -53,7 +53,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
     // If AUTH or SETNAME is repeated, the last one wins.
     if let Some((user, password)) = login {
         context.publish_last_command();
-        context.engine.log_in(context.session, context.now, context.arg(0), user, password)?;
+        context.engine.access.log_in(context.session, context.now, context.arg(0), user, password)?;
     }
     if !context.session.is_authenticated() {
         return Err(CommandError::text(

@@ -14,7 +14,7 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.engine.log.update_unsent_output();
     let mut text = Vec::new();
     for client in context.engine.clients.list().into_iter().filter(|client| filter.matches(client, me, now)) {
-        text.extend_from_slice(&client.format_line(now, &context.engine.catalogue));
+        text.extend_from_slice(&client.format_line(now, &context.engine.access.catalogue));
         text.push(b'\n');
     }
     context.reply.verbatim(b"txt", &text);
@@ -85,14 +85,14 @@ pub(super) fn pause(context: &mut Context<'_>) -> Result<(), CommandError> {
     let until = context.now.0.checked_add(millis);
     let until = until.ok_or(CommandError::text("ERR timeout is out of range"))?;
     let engine = context.engine;
-    engine.pauses.pause(&engine.settings, PausePurpose::Client, mode, Millis(until));
+    engine.scheduling.pauses.pause(&engine.settings, PausePurpose::Client, mode, Millis(until));
     context.reply.ok();
     Ok(())
 }
 
 pub(super) fn unpause(context: &mut Context<'_>) -> Result<(), CommandError> {
     let engine = context.engine;
-    engine.pauses.unpause(&engine.settings, PausePurpose::Client);
+    engine.scheduling.pauses.unpause(&engine.settings, PausePurpose::Client);
     context.reply.ok();
     Ok(())
 }
@@ -174,7 +174,7 @@ mod tests {
             ("db 3", "db 0"),
             ("maxage 5", "maxage 6"),
         ] {
-            client.engine.change_users(|users| users.set_rules(b"u", &[])).unwrap();
+            client.engine.access.change_users(|users| users.set_rules(b"u", &[])).unwrap();
             assert!(chosen(&mut client, &format!("client list {fits} skipme no")), "{fits}");
             assert!(!chosen(&mut client, &format!("client list {fails} skipme no")), "{fails}");
             if !fits.starts_with("maxage") && !fails.starts_with("not") {

@@ -137,10 +137,10 @@ pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
                 prefixes,
                 caching_exception: caching,
             };
-            context.engine.start_tracking(context.session, tracking);
+            context.engine.notifications.start_tracking(context.session, tracking);
         }
         word if eq_ignore_case_until_nul(word, b"off") => {
-            context.engine.stop_tracking(context.session);
+            context.engine.notifications.stop_tracking(context.session);
         }
         _ => return Err(CommandError::Syntax),
     }
@@ -244,7 +244,7 @@ mod tests {
             (&["get", "other"], 3),
         ] {
             client.call(words);
-            assert_eq!(client.engine.tracking.key_count(), tracked, "{words:?}");
+            assert_eq!(client.engine.notifications.tracking.key_count(), tracked, "{words:?}");
         }
     }
 }

@@ -125,7 +125,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn restore_error(context: &Context<'_>, error: RestoreError) -> CommandError {
     if let RestoreError::BadData(reason) = error {
         let warning = 3;
-        (context.engine.script_hooks.log_line)(
+        (context.engine.scripting.hooks.log_line)(
             warning,
             &format!("A payload of RESTORE was refused: {reason}"),
         );

@@ -37,8 +37,8 @@ fn flush(context: &mut Context<'_>, db: Option<u16>) -> Result<(), CommandError>
     let wait = waits_for_lazy_free(context.args.get(1), &context.engine.settings)?;
     let removed = context.clear_databases(db, wait);
     context.engine.settings.dataset.cleared_databases.fetch_add(1, Ordering::Relaxed);
-    context.engine.tracking.invalidate_all(&context.engine.clients);
-    context.engine.hot_keys.discard_windows();
+    context.engine.notifications.tracking.invalidate_all(&context.engine.clients);
+    context.engine.diagnostics.hot_keys.discard_windows();
     if removed > 0 {
         context.count_changes(removed as u64);
     } else {
@@ -58,7 +58,7 @@ pub(super) fn swapdb(context: &mut Context<'_>) -> Result<(), CommandError> {
     let second = number(2, "ERR invalid second DB index")?;
     let (first, second) = (parse_db_index(context, first)?, parse_db_index(context, second)?);
     context.swap_databases(first, second);
-    context.engine.tracking.invalidate_all(&context.engine.clients);
+    context.engine.notifications.tracking.invalidate_all(&context.engine.clients);
     context.count_changes(1);
     context.reply.ok();
     Ok(())
@@ -86,8 +86,8 @@ mod tests {
                 client.run_to_text(&format!("set {key} v"));
             }
             client.check_replies(&[(flush, "+OK"), ("dbsize", ":0")]);
-            assert_eq!(client.engine.lazy_free.pending_count() > 0, elsewhere, "{flush}, {lazy}");
-            client.engine.lazy_free.free_all();
+            assert_eq!(client.engine.memory.lazy_free.pending_count() > 0, elsewhere, "{flush}, {lazy}");
+            client.engine.memory.lazy_free.free_all();
         }
     }
 

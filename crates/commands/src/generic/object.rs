@@ -47,7 +47,7 @@ pub(super) fn object_freq(context: &mut Context<'_>) -> Result<(), CommandError>
     match (found, engine.settings.eviction.lfu()) {
         (None, _) => reply.null(),
         (Some(place), Some(settings)) => {
-            let usage = engine.interpret_usage(key.slot(), table.usage(place));
+            let usage = engine.memory.interpret_usage(key.slot(), table.usage(place));
             reply.integer(i64::from(usage.frequency(now, settings)));
         }
         (Some(_), None) => {
@@ -67,7 +67,7 @@ pub(super) fn object_idletime(context: &mut Context<'_>) -> Result<(), CommandEr
     match (found, engine.settings.eviction.lfu()) {
         (None, _) => reply.null(),
         (Some(place), None) => {
-            let usage = engine.interpret_usage(key.slot(), table.usage(place));
+            let usage = engine.memory.interpret_usage(key.slot(), table.usage(place));
             reply.integer(usage.idle_seconds(now) as i64);
         }
         (Some(_), Some(_)) => {

@@ -70,7 +70,7 @@ fn published_message_reaches_channels_and_patterns() {
     client.engine.disconnect(&mut listener);
     client.engine.disconnect(&mut fan);
     client.check_replies(&[("publish news hi", ":0"), ("pubsub channels", "*0"), ("pubsub numpat", ":0")]);
-    assert_eq!(client.engine.pubsub.client_count(), 0);
+    assert_eq!(client.engine.notifications.pubsub.client_count(), 0);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn resp3_messages_follow_replies() {
 #[test]
 fn client_that_does_not_read_is_disconnected() {
     let mut client = Client::new();
-    client.engine.pubsub.output_limit.store(100, Ordering::Relaxed);
+    client.engine.notifications.pubsub.output_limit.store(100, Ordering::Relaxed);
     let (mut slow, _) = connect_second_client(&client);
     run_as_other(&mut client, &mut slow, "subscribe a");
     let message = "x".repeat(50);
@@ -146,7 +146,7 @@ fn shard_subscriptions_end_when_slot_migrates() {
     ]);
     assert_eq!(take_messages(&listener), "*3|$8|smessage|$4|{a}1|$2|hi|");
     let gone = slot_routing::Slot::of_key(b"a");
-    client.engine.pubsub.unsubscribe_moved_slots(|slot| slot == gone);
+    client.engine.notifications.pubsub.unsubscribe_moved_slots(|slot| slot == gone);
     assert_eq!(take_messages(&listener), "*3|$12|sunsubscribe|$4|{a}1|:2|*3|$12|sunsubscribe|$4|{a}2|:1|");
     client.check_replies(&[("pubsub shardchannels", "*1|$1|b")]);
 }

@@ -61,7 +61,8 @@ fn eval_cached(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall,
     let what = match context.take_cached_script() {
         Some(found) => found,
         None => {
-            let script = parse_sha1(context.arg(1)).and_then(|sha| context.engine.scripts.find(&sha));
+            let script =
+                parse_sha1(context.arg(1)).and_then(|sha| context.engine.scripting.scripts.find(&sha));
             Runnable::Script(script.ok_or(NO_SUCH_SCRIPT)?)
         }
     };
@@ -70,7 +71,7 @@ fn eval_cached(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall,
 
 fn call_function(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
     let found = context.take_cached_script().or_else(|| {
-        let (library, place) = context.engine.scripts.functions.find(context.arg(1))?;
+        let (library, place) = context.engine.scripting.scripts.functions.find(context.arg(1))?;
         Some(Runnable::Function(library, place))
     });
     let what = found.ok_or(CommandError::text("ERR Function not found"))?;
@@ -99,12 +100,12 @@ pub(super) fn cache_script(
     is_permanent: bool,
 ) -> Result<Arc<Script>, CommandError> {
     let script = Script::new(text).map_err(|error| CommandError::Text(error.to_string().into()))?;
-    let script = match context.engine.scripts.find(&script.sha) {
+    let script = match context.engine.scripting.scripts.find(&script.sha) {
         Some(known) => known,
         None => Arc::new(script),
     };
     context.compile_script(&script)?;
-    let script = context.engine.scripts.add(script, is_permanent);
+    let script = context.engine.scripting.scripts.add(script, is_permanent);
     context.cache_text(text, &script);
     Ok(script)
 }

@@ -22,7 +22,13 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let library = context.load_library(context.arg(code))?;
     let name = library.name.clone();
-    context.engine.scripts.functions.add(library, replace).map_err(|error| to_command_error(&error))?;
+    context
+        .engine
+        .scripting
+        .scripts
+        .functions
+        .add(library, replace)
+        .map_err(|error| to_command_error(&error))?;
     context.count_changes(1);
     context.reply.bulk(name.as_bytes());
     Ok(())
@@ -33,7 +39,7 @@ fn to_command_error(error: &scripting::FunctionError) -> CommandError {
 }
 
 pub(super) fn delete(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if !context.engine.scripts.functions.remove(context.arg(2)) {
+    if !context.engine.scripting.scripts.functions.remove(context.arg(2)) {
         return Err(CommandError::text("ERR Library not found"));
     }
     context.count_changes(1);
@@ -48,7 +54,7 @@ pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.get(2).is_some_and(|word| !is_flush_option(word)) {
         return Err(CommandError::text("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
     }
-    context.engine.scripts.functions.flush();
+    context.engine.scripting.scripts.functions.flush();
     context.count_changes(1);
     context.reply.ok();
     Ok(())
@@ -73,7 +79,7 @@ fn parse_list_options(args: Args<'_>) -> Result<(Option<&[u8]>, bool), CommandEr
 
 pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (pattern, code) = parse_list_options(context.args)?;
-    let all = context.engine.scripts.functions.libraries();
+    let all = context.engine.scripting.scripts.functions.libraries();
     let fits = |name: &str| pattern.is_none_or(|pattern| glob::matches(pattern, name.as_bytes()));
     let libraries: Vec<_> = all.into_iter().filter(|library| fits(&library.name)).collect();
     context.reply.array(libraries.len());
@@ -114,7 +120,7 @@ fn reply_library(context: &mut Context<'_>, library: &Library, with_code: bool) 
 
 pub(super) fn stats(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (engine, nanos) = (context.engine, context.monotonic_nanos());
-    let busy = engine.scripts.interpreter_states().into_iter().find(|running| running.is_busy());
+    let busy = engine.scripting.scripts.interpreter_states().into_iter().find(|running| running.is_busy());
     let reply = &mut context.reply;
     reply.map(2);
     reply.bulk(b"running_script");
@@ -132,7 +138,7 @@ pub(super) fn stats(context: &mut Context<'_>) -> Result<(), CommandError> {
             reply.integer((running.elapsed_nanos(nanos) / 1_000_000) as i64);
         }
     }
-    let functions = &engine.scripts.functions;
+    let functions = &engine.scripting.scripts.functions;
     reply.bulk(b"engines");
     reply.map(1);
     reply.bulk(b"LUA");
@@ -149,7 +155,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let libraries = context.engine.scripts.functions.libraries();
+    let libraries = context.engine.scripting.scripts.functions.libraries();
     let payload = persistence::dump_functions(libraries.iter().map(|library| &*library.code));
     context.reply.bulk(&payload);
     Ok(())
@@ -175,7 +181,13 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let codes = persistence::restore_functions(context.arg(2), u64::try_from(longest).unwrap_or(0), versions)
         .map_err(|error| CommandError::Text(error.to_string().into()))?;
     let libraries = codes.iter().map(|code| context.load_library(code)).collect::<Result<Vec<_>, _>>()?;
-    context.engine.scripts.functions.add_all(libraries, how).map_err(|error| to_command_error(&error))?;
+    context
+        .engine
+        .scripting
+        .scripts
+        .functions
+        .add_all(libraries, how)
+        .map_err(|error| to_command_error(&error))?;
     context.count_changes(1);
     context.reply.ok();
     Ok(())

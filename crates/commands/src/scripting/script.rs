@@ -15,15 +15,15 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(context.args.len() - 2);
     for index in 2..context.args.len() {
-        let known =
-            parse_sha1(context.arg(index)).is_some_and(|sha| context.engine.scripts.find(&sha).is_some());
+        let known = parse_sha1(context.arg(index))
+            .is_some_and(|sha| context.engine.scripting.scripts.find(&sha).is_some());
         context.reply.integer(i64::from(known));
     }
     Ok(())
 }
 
 pub(super) fn show_script(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let script = parse_sha1(context.arg(2)).and_then(|sha| context.engine.scripts.find(&sha));
+    let script = parse_sha1(context.arg(2)).and_then(|sha| context.engine.scripting.scripts.find(&sha));
     let script = script.ok_or(CommandError::text("NOSCRIPT No matching script."))?;
     context.reply.bulk(&script.text);
     Ok(())
@@ -37,7 +37,7 @@ pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
     if !fits {
         return Err(CommandError::text("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
     }
-    context.engine.scripts.flush();
+    context.engine.scripting.scripts.flush();
     context.reply.ok();
     Ok(())
 }
@@ -52,7 +52,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Kills the running function if `is_function` is set, and otherwise the running script.
 pub(super) fn kill_running(context: &mut Context<'_>, is_function: bool) -> Result<(), CommandError> {
-    match context.engine.scripts.kill(is_function) {
+    match context.engine.scripting.scripts.kill(is_function) {
         KillResult::Stopped => {
             context.reply.ok();
             Ok(())

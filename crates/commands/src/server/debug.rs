@@ -278,7 +278,7 @@ fn debug_object(context: &mut Context<'_>) -> Result<(), CommandError> {
         let _ = write!(text, " serializedlength:{length}");
     }
     if engine.settings.eviction.lfu().is_none() {
-        let idle = engine.interpret_usage(key.slot(), table.usage(place)).idle_seconds(now);
+        let idle = engine.memory.interpret_usage(key.slot(), table.usage(place)).idle_seconds(now);
         let clock = (now.secs() - idle as i64) & LRU_CLOCK_MASK;
         let _ = write!(text, " lru:{clock} lru_seconds_idle:{idle}");
     }

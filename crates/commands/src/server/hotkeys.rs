@@ -100,7 +100,7 @@ fn parse_slots(context: &Context<'_>, index: usize) -> Result<(Vec<Slot>, usize)
 fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
     const ALREADY_ACTIVE_ERROR: CommandError =
         CommandError::text("ERR hotkey tracking session already in progress");
-    let hot_keys = &context.engine.hot_keys;
+    let hot_keys = &context.engine.diagnostics.hot_keys;
     if hot_keys.is_active(context.now) {
         return Err(ALREADY_ACTIVE_ERROR);
     }
@@ -146,7 +146,7 @@ fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn stop(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if context.engine.hot_keys.stop(&context.engine.settings, context.now) {
+    if context.engine.diagnostics.hot_keys.stop(&context.engine.settings, context.now) {
         context.reply.ok();
     } else {
         context.reply.null();
@@ -157,13 +157,13 @@ fn stop(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     const STILL_ACTIVE_ERROR: CommandError =
         CommandError::text("ERR hotkey tracking session in progress, stop tracking first");
-    context.engine.hot_keys.reset(context.now).map_err(|_| STILL_ACTIVE_ERROR)?;
+    context.engine.diagnostics.hot_keys.reset(context.now).map_err(|_| STILL_ACTIVE_ERROR)?;
     context.reply.ok();
     Ok(())
 }
 
 fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let hot_keys = &context.engine.hot_keys;
+    let hot_keys = &context.engine.diagnostics.hot_keys;
     match (hot_keys.report(context.now), hot_keys.last_window(context.now)) {
         (Some(report), _) => reply_report(&mut context.reply, &report),
         (None, Some(window)) => reply_window(&mut context.reply, &window),
@@ -377,7 +377,7 @@ mod tests {
     fn hotkey_windows_count_accesses() {
         let mut client = Client::new();
         let windows = HotKeyWindowSettings { top_k: 2, sampling_percent: 100, window_secs: 1 };
-        client.engine.hot_keys.configure(&client.engine.settings, windows);
+        client.engine.diagnostics.hot_keys.configure(&client.engine.settings, windows);
         client.check_replies(&[("hotkeys get", "*0")]);
         for _ in 0..5 {
             client.check_replies(&[("get missing", "$-1"), ("exists missing", ":0")]);

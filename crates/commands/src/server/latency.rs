@@ -38,7 +38,7 @@ const LATENCY_SUBCOMMANDS: &[Command] = &[
 ];
 
 fn reply_latest(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let events = context.engine.latency.events();
+    let events = context.engine.diagnostics.latency.events();
     let reply = &mut context.reply;
     reply.array(events.len());
     for (name, event) in events {
@@ -53,7 +53,7 @@ fn reply_latest(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn reply_history(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let event = context.engine.latency.event(context.arg(2)).unwrap_or_default();
+    let event = context.engine.diagnostics.latency.event(context.arg(2)).unwrap_or_default();
     context.reply.array(event.samples.len());
     for (at, millis) in event.samples {
         context.reply.array(2);
@@ -66,7 +66,7 @@ fn reply_history(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Handles `LATENCY RESET [event ...]`.
 fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let names: Vec<&[u8]> = context.args.skip(2).iter().collect();
-    let count = context.engine.latency.reset(&names);
+    let count = context.engine.diagnostics.latency.reset(&names);
     context.reply.integer(count as i64);
     Ok(())
 }
@@ -83,7 +83,7 @@ fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let mut called: Vec<(&str, Distribution)> = Vec::new();
     for entry in chosen {
-        let times = context.engine.command_latency(entry.index);
+        let times = context.engine.diagnostics.command_latency(entry.index);
         if times.calls() > 0 {
             called.push((&entry.full_name, times));
         }
@@ -109,7 +109,7 @@ fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Handles `LATENCY GRAPH event`.
 fn graph(context: &mut Context<'_>) -> Result<(), CommandError> {
     let name = context.arg(2);
-    let event = context.engine.latency.event(name).filter(|event| !event.samples.is_empty());
+    let event = context.engine.diagnostics.latency.event(name).filter(|event| !event.samples.is_empty());
     let Some(event) = event else {
         let text = format!("ERR No samples available for event '{}'", quote(name, name.len()));
         return Err(CommandError::Text(text.into()));
@@ -159,7 +159,7 @@ fn format_age(seconds: i64) -> String {
 }
 
 fn doctor(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let monitor = &context.engine.latency;
+    let monitor = &context.engine.diagnostics.latency;
     let events = monitor.events();
     let mut text = String::new();
     if !monitor.is_enabled() && events.is_empty() {
@@ -240,9 +240,9 @@ mod tests {
             ("latency graph command", "-ERR No samples available for event 'command'"),
             ("latency reset", ":0"),
         ]);
-        client.engine.latency.configure(5);
+        client.engine.diagnostics.latency.configure(5);
         for (at, millis) in [(1_699_999_990_000, 7), (1_699_999_995_000, 20), (1_699_999_999_000, 10)] {
-            client.engine.latency.record_if_slow("command", Millis(at), millis * 1_000_000);
+            client.engine.diagnostics.latency.record_if_slow("command", Millis(at), millis * 1_000_000);
         }
         client.check_replies(&[
             ("latency latest", "*1|*6|$7|command|:1699999999|:10|:20|:37|:3"),

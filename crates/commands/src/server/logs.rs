@@ -76,24 +76,24 @@ fn slowlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
         4 if context.arg(3).eq_ignore_ascii_case(b"withthread") => (parse_count(context.arg(2))?, true),
         _ => return Err(wrong_subcommand_arguments("SLOWLOG", context.arg(1))),
     };
-    reply_entries(context, &context.engine.command_logs.slow_commands, count, with_thread);
+    reply_entries(context, &context.engine.diagnostics.command_logs.slow_commands, count, with_thread);
     Ok(())
 }
 
 fn slowlog_len(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.reply.integer(context.engine.command_logs.slow_commands.count() as i64);
+    context.reply.integer(context.engine.diagnostics.command_logs.slow_commands.count() as i64);
     Ok(())
 }
 
 fn slowlog_reset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.engine.command_logs.slow_commands.reset();
+    context.engine.diagnostics.command_logs.slow_commands.reset();
     context.reply.ok();
     Ok(())
 }
 
 /// Finds the log whose type argument `index` names.
 fn find_log<'a>(context: &Context<'a>, index: usize) -> Result<&'a CommandLog, CommandError> {
-    let log = context.engine.command_logs.log_by_name(context.arg(index));
+    let log = context.engine.diagnostics.command_logs.log_by_name(context.arg(index));
     log.ok_or(CommandError::text("ERR type should be one of the following: slow, large-request, large-reply"))
 }
 
@@ -171,7 +171,7 @@ mod tests {
                 "-ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.",
             ),
         ]);
-        client.engine.command_logs.slow_commands.configure(0, 2);
+        client.engine.diagnostics.command_logs.slow_commands.configure(0, 2);
         client.check_replies(&[
             ("set k v", "+OK"),
             ("get k", "$1|v"),
@@ -184,9 +184,9 @@ mod tests {
             ("slowlog len", ":2"),
             ("commandlog len slow", ":2"),
         ]);
-        client.engine.command_logs.slow_commands.configure(-1, 2);
-        client.engine.command_logs.large_requests.configure(100, 10);
-        client.engine.command_logs.large_replies.configure(100, 10);
+        client.engine.diagnostics.command_logs.slow_commands.configure(-1, 2);
+        client.engine.diagnostics.command_logs.large_requests.configure(100, 10);
+        client.engine.diagnostics.command_logs.large_replies.configure(100, 10);
         let long = "x".repeat(120);
         let shown = format!("*1|*6|:0|:1700000000|:129|*3|$3|set|$1|k|$120|{long}|$0||$0|",);
         client.check_replies(&[

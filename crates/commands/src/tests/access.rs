@@ -22,7 +22,7 @@ fn client_of_user_with_rules(rules: &str) -> Client {
 /// Changes the rules of a user, as if another client did.
 fn set_user_rules(client: &Client, name: &str, rules: &str) {
     let rules: Vec<&[u8]> = rules.split(' ').map(str::as_bytes).collect();
-    client.engine.change_users(|users| users.set_rules(name.as_bytes(), &rules)).unwrap();
+    client.engine.access.change_users(|users| users.set_rules(name.as_bytes(), &rules)).unwrap();
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn acl_restricts_databases() {
         ("flushall", DATABASE_DENIED),
     ]);
     let refused: Vec<_> =
-        client.engine.acl_log.lock().denials_by_reason().filter(|(_, count)| *count > 0).collect();
+        client.engine.access.acl_log.lock().denials_by_reason().filter(|(_, count)| *count > 0).collect();
     assert_eq!(refused, [("db", 8)]);
 }
 
@@ -252,7 +252,7 @@ fn subscriber_without_channel_permission_is_disconnected() {
         || client.engine.clients.connect(engine::ConnectionInfo::default(), client.now, Box::new(|| {}));
     let (_, other) = (connect(), connect());
     *other.user.lock() = b"u".to_vec();
-    client.engine.subscribe(
+    client.engine.notifications.subscribe(
         &mut Session::for_client(other.clone(), CommandOrigin::Client, true),
         ChannelKind::Channel,
         b"a",

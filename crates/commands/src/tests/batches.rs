@@ -175,10 +175,10 @@ fn paused_writes_prevent_expiry_deletions() {
     client.run_to_text("set k v px 10");
     client.now.0 += 11;
     let (engine, until) = (&client.engine, Millis(client.now.0 + 1000));
-    engine.pauses.pause(&engine.settings, PausePurpose::Failover, PauseMode::Writes, until);
+    engine.scheduling.pauses.pause(&engine.settings, PausePurpose::Failover, PauseMode::Writes, until);
     client.check_replies(&[("get k", "$-1")]);
     assert_eq!(client.logged_commands().len(), 1);
-    client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Failover);
+    client.engine.scheduling.pauses.unpause(&client.engine.settings, PausePurpose::Failover);
     client.check_replies(&[("get k", "$-1")]);
     assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 UNLINK k"));
 }
@@ -238,7 +238,7 @@ fn concurrent_batches_on_shared_slots_do_not_deadlock() {
     });
     for (command, made) in [("get key", "incr"), ("hget hash", "hincrby")] {
         let entry = crate::server_registry().find(made.as_bytes()).unwrap();
-        let stats = client.engine.worker_stats();
+        let stats = client.engine.diagnostics.worker_stats();
         let calls: u64 =
             stats.iter().map(|worker| worker.commands[entry.index].calls.load(Ordering::Relaxed)).sum();
         let field = if made == "incr" { "" } else { " f" };
@@ -396,7 +396,7 @@ fn replica_refuses_admin_commands_from_master() {
         ("script load \"return 1\"", "$40|e0e1f9fabfc9d4800c877a703b823ac0578ff8db"),
         ("publish c m", ":0"),
     ]);
-    assert_eq!(client.engine.users.read().iter().count(), 1);
+    assert_eq!(client.engine.access.users.read().iter().count(), 1);
 }
 
 /// As in Valkey, an unauthenticated client cannot learn which commands exist.

@@ -198,7 +198,7 @@ fn script_flags_act_like_command_flags() {
     let sha = String::from_utf8(sha.as_bytes().expect("a name").to_vec()).expect("text");
     let until = clock::Millis(client.now.0 + 1000);
     let engine = &client.engine;
-    engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::Writes, until);
+    engine.scheduling.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::Writes, until);
     assert_eq!(client.call(&["eval", script, "1", "k"]), Value::Null);
     // At this call, the script is not in the cache yet.
     assert_eq!(client.call(&["eval", "#!lua flags=no-writes\nreturn 5", "0"]), Value::Integer(5));
@@ -212,7 +212,7 @@ fn script_flags_act_like_command_flags() {
     client.run_to_text("multi\nfcall writes 1 k");
     assert_eq!(client.run_status("exec"), DispatchStatus::Paused);
     client.run_to_text("discard");
-    client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Client);
+    client.engine.scheduling.pauses.unpause(&client.engine.settings, PausePurpose::Client);
     // The script flags `allow-oom` and `allow-stale` act like command flags as well.
     client.engine.settings.set_node_flag(NodeFlags::OUT_OF_MEMORY, true);
     assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);

@@ -59,7 +59,7 @@ fn writable_replica_deletes_own_expired_keys() {
         ("append master x", ":2"),
         ("set later 1 px 10", "+OK"),
     ]);
-    assert_eq!(client.engine.local_expiry_count(), 6);
+    assert_eq!(client.engine.memory.local_expiry_count(), 6);
     // The master changes the expiry of `later`, which a client wrote on this replica.
     let own =
         std::mem::replace(&mut client.session, engine::Session::new(2, engine::CommandOrigin::Master, true));
@@ -73,7 +73,7 @@ fn writable_replica_deletes_own_expired_keys() {
     client.check_replies(&[("dbsize", ":4"), ("exists master again stays later", ":2")]);
     assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), 5);
     assert_eq!(
-        (client.engine.local_expiry_count(), client.logged_commands().len()),
+        (client.engine.memory.local_expiry_count(), client.logged_commands().len()),
         (0, logged),
         "no log is told"
     );
@@ -88,7 +88,7 @@ fn promoted_replica_deletes_and_replicates_expired_keys() {
     client.now.0 += 10;
     assert!(!client.engine.run_expiry_cycle(&mut client.worker, client.now, ONE_SECOND));
     assert_eq!(
-        (client.logged_commands(), client.engine.local_expiry_count()),
+        (client.logged_commands(), client.engine.memory.local_expiry_count()),
         (vec!["0 UNLINK a".to_owned()], 0)
     );
 }

@@ -15,13 +15,19 @@ fn only_large_values_are_freed_lazily() {
         client.call(&["hset", "h", &format!("f{field}"), &value]);
     }
     client.check_replies(&[("hset small f v", ":1"), ("del small", ":1")]);
-    assert_eq!(client.engine.lazy_free.pending_count(), 0);
+    assert_eq!(client.engine.memory.lazy_free.pending_count(), 0);
     client.check_replies(&[("rename h other", "+OK"), ("del h", ":0")]);
-    assert_eq!(client.engine.lazy_free.pending_count(), 0, "a rename drops nothing");
+    assert_eq!(client.engine.memory.lazy_free.pending_count(), 0, "a rename drops nothing");
     client.check_replies(&[("set other v", "+OK")]);
-    assert_eq!((client.engine.lazy_free.pending_count(), client.engine.lazy_free.freed_count()), (1, 0));
-    client.engine.lazy_free.free_all();
-    assert_eq!((client.engine.lazy_free.pending_count(), client.engine.lazy_free.freed_count()), (0, 1));
+    assert_eq!(
+        (client.engine.memory.lazy_free.pending_count(), client.engine.memory.lazy_free.freed_count()),
+        (1, 0)
+    );
+    client.engine.memory.lazy_free.free_all();
+    assert_eq!(
+        (client.engine.memory.lazy_free.pending_count(), client.engine.memory.lazy_free.freed_count()),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -29,14 +35,14 @@ fn lazy_free_queue_is_drained_promptly() {
     let mut client = Client::new();
     let rung = Arc::new(AtomicUsize::new(0));
     let counter = rung.clone();
-    client.engine.lazy_free.call_when_non_empty(move || {
+    client.engine.memory.lazy_free.call_when_non_empty(move || {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     let value = "v".repeat(1 << 20);
     for rings in 1..4 {
         (0..4).for_each(|_| drop(client.call(&["set", "k", &value])));
         assert_eq!(rung.load(Ordering::Relaxed), rings);
-        client.engine.lazy_free.free_all();
+        client.engine.memory.lazy_free.free_all();
     }
 }
 
@@ -57,17 +63,17 @@ fn lazyfree_setting_depends_on_cause_of_deletion() {
             client.call(&["set", "other", "v"]);
             client.now.0 += if reason == LazyFreeReason::EXPIRE { 200 } else { 0 };
             client.run_to_text(commands);
-            assert_eq!(client.engine.lazy_free.pending_count(), pending, "{commands}, {reasons:?}");
+            assert_eq!(client.engine.memory.lazy_free.pending_count(), pending, "{commands}, {reasons:?}");
         }
     }
     let mut client = Client::new();
     client.engine.settings.lazy_free.set_reasons(LazyFreeReason::empty());
     client.call(&["set", "k", &value]);
     client.run_to_text("unlink k");
-    assert_eq!(client.engine.lazy_free.pending_count(), 1, "UNLINK says what it wants");
-    assert!(client.engine.lazy_free.pending_bytes() >= value.len());
-    client.engine.lazy_free.free_all();
-    assert_eq!(client.engine.lazy_free.pending_bytes(), 0);
+    assert_eq!(client.engine.memory.lazy_free.pending_count(), 1, "UNLINK says what it wants");
+    assert!(client.engine.memory.lazy_free.pending_bytes() >= value.len());
+    client.engine.memory.lazy_free.free_all();
+    assert_eq!(client.engine.memory.lazy_free.pending_bytes(), 0);
 }
 
 #[test]
@@ -77,10 +83,13 @@ fn async_flush_frees_memory_in_background() {
     for (flush, waiting) in [("flushall", 2000), ("flushdb async", 2000), ("flushall sync", 0)] {
         (0..2000).for_each(|key| drop(client.call(&["set", &format!("k{key}"), &value])));
         client.check_replies(&[("dbsize", ":2000"), (flush, "+OK"), ("dbsize", ":0"), ("get k1", "$-1")]);
-        assert_eq!(client.engine.lazy_free.pending_count(), waiting, "{flush}");
-        client.engine.lazy_free.free_all();
+        assert_eq!(client.engine.memory.lazy_free.pending_count(), waiting, "{flush}");
+        client.engine.memory.lazy_free.free_all();
     }
-    assert_eq!((client.engine.lazy_free.pending_count(), client.engine.lazy_free.freed_count()), (0, 4000));
+    assert_eq!(
+        (client.engine.memory.lazy_free.pending_count(), client.engine.memory.lazy_free.freed_count()),
+        (0, 4000)
+    );
     client.check_replies(&[("set k v", "+OK"), ("flushall", "+OK")]);
-    assert_eq!(client.engine.lazy_free.pending_count(), 0, "what is little is dropped at once");
+    assert_eq!(client.engine.memory.lazy_free.pending_count(), 0, "what is little is dropped at once");
 }

@@ -70,7 +70,7 @@ fn monitoring_stops_with_last_monitor() {
     let mut client = Tester::new();
     let mut first = start_monitor(&client);
     assert!(client.run_to_text("monitor").starts_with("+OK\r\n"));
-    assert_eq!(client.engine.monitors.client_count(), 2);
+    assert_eq!(client.engine.notifications.monitors.client_count(), 2);
     assert!(client.run_to_text("reset").ends_with("+RESET\r\n"));
     assert!(client.engine.settings.node_flags().contains(NodeFlags::MONITORED));
     client.engine.disconnect(&mut first);
@@ -81,7 +81,7 @@ fn monitoring_stops_with_last_monitor() {
 #[test]
 fn client_that_does_not_read_is_disconnected() {
     let mut client = Tester::new();
-    client.engine.monitors.output_limit.store(200, Ordering::Relaxed);
+    client.engine.notifications.monitors.output_limit.store(200, Ordering::Relaxed);
     let monitor = start_monitor(&client);
     for _ in 0..20 {
         client.run_to_text("get some-key");

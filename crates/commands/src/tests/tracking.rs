@@ -32,7 +32,9 @@ fn tracked_keys_are_freed_with_last_tracking_client() {
     for reader in [&mut first, &mut second] {
         run_as_other(&mut client, reader, "hello 3\nclient tracking on\nget a\nget b\nget c");
     }
-    let noted = |client: &Tester| (client.engine.tracking.key_count(), client.engine.tracking.item_count());
+    let noted = |client: &Tester| {
+        (client.engine.notifications.tracking.key_count(), client.engine.notifications.tracking.item_count())
+    };
     assert_eq!(noted(&client), (3, 6));
     client.engine.disconnect(&mut first);
     assert_eq!(noted(&client), (3, 6), "they are forgotten as they change");

@@ -208,8 +208,8 @@ impl Drop for Server {
             self.engine.disconnect(session);
         }
         if !std::thread::panicking() {
-            assert_eq!(self.engine.awaited_key_count(), 0);
-            assert!(self.engine.waiter_counts_match());
+            assert_eq!(self.engine.scheduling.awaited_key_count(), 0);
+            assert!(self.engine.scheduling.waiter_counts_match());
         }
     }
 }
@@ -427,7 +427,7 @@ fn rerun_command_keeps_its_original_deadline() {
     assert_eq!(server.retry(0).0, DispatchStatus::Blocked);
     assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_003_000)));
     server.end_block(0, UnblockReason::Retry);
-    let (pauses, settings) = (&server.engine.pauses, &server.engine.settings);
+    let (pauses, settings) = (&server.engine.scheduling.pauses, &server.engine.settings);
     pauses.pause(settings, PausePurpose::Client, PauseMode::All, Millis(server.now.0 + 1));
     assert_eq!(server.retry(0).0, DispatchStatus::Paused, "it still waits to run");
     server.now.0 += 1;

@@ -170,7 +170,7 @@ impl<'a> Context<'a> {
     #[cold]
     fn undeclared_key_error(&self) -> CommandError {
         let name = &self.commands.command_by_number(self.command_index).full_name;
-        self.engine.undeclared_keys.record_access(name);
+        self.engine.diagnostics.undeclared_keys.record_access(name);
         CommandError::UndeclaredKey(name.clone())
     }
 
@@ -224,7 +224,7 @@ impl<'a> Context<'a> {
     /// Reports a changed key whose change was already counted together with that of another key.
     pub fn report_modified_uncounted(&mut self, db: u16, key: &Key<'_>) {
         self.engine.report_changed(db, key.slot(), key.bytes(), Some(self.session.id()));
-        if self.engine.wait_queues.may_have_waiters(key.slot()) {
+        if self.engine.scheduling.wait_queues.may_have_waiters(key.slot()) {
             self.queue_ready_key(db, key.slot(), key.bytes());
         }
     }
@@ -251,7 +251,7 @@ impl<'a> Context<'a> {
         let ready = &mut self.worker.ready_keys;
         // Duplicates are harmless; only repeats of the last key are skipped.
         let noted = ready.last().is_some_and(|last| last.db == db && last.key == key);
-        if !noted && self.engine.wait_queues.has_waiters(db, slot, key) {
+        if !noted && self.engine.scheduling.wait_queues.has_waiters(db, slot, key) {
             ready.push(ReadyKey::new(db, key));
         }
     }
@@ -316,7 +316,7 @@ impl<'a> Context<'a> {
                 return;
             }
             let key = &args[index];
-            engine.tracking.record_read(&engine.clients, Slot::of_key(key), key, client.id);
+            engine.notifications.tracking.record_read(&engine.clients, Slot::of_key(key), key, client.id);
         });
     }
 

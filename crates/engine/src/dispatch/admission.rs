@@ -169,7 +169,7 @@ impl Engine {
         self.check_access(session, entry, request.args, context.now)?;
         let mut gate = self.settings.node_flags();
         if gate.intersects(NodeFlags::PAUSED) {
-            self.pauses.end_expired(&self.settings, context.now);
+            self.scheduling.pauses.end_expired(&self.settings, context.now);
             gate = self.settings.node_flags();
         }
         let mut paused = false;
@@ -376,7 +376,7 @@ impl Engine {
     pub(super) fn busy_error(&self) -> CommandError {
         let is_function =
             |running: &Arc<scripting::InterpreterState>| running.is_busy() && running.is_function();
-        self.replace_server_name(match self.scripts.interpreter_states().iter().any(is_function) {
+        self.replace_server_name(match self.scripting.scripts.interpreter_states().iter().any(is_function) {
             true => CommandError::BusyFunction,
             false => CommandError::Busy,
         })

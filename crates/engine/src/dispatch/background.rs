@@ -54,7 +54,7 @@ impl Engine {
 
     #[inline(never)]
     fn is_long(&self, context: &Context<'_>, entry: &RegisteredCommand, args: Args<'_>) -> bool {
-        let threshold = self.long_commands.threshold();
+        let threshold = self.scheduling.long_commands.threshold();
         let estimate = match entry.command.runner {
             CommandRunner::Script(_) => {
                 context.worker.scripting.next_script.as_ref().map_or(0, Runnable::mean_nanos)
@@ -99,7 +99,7 @@ impl Engine {
             _ => self.estimate_nanos(context, slots, entry, request.args()),
         };
         let sum = queued_commands(context.commands, queue).map(of_one).fold(0, u64::saturating_add);
-        sum >= self.long_commands.threshold()
+        sum >= self.scheduling.long_commands.threshold()
     }
 
     /// Registers a request that runs on a background worker, so that other requests for the same slots move to the
@@ -113,7 +113,7 @@ impl Engine {
         let Some(entry) =
             request.command.filter(|entry| entry.command.accepts_word_count(request.args.len()))
         else {
-            return self.long_commands.register(Vec::new());
+            return self.scheduling.long_commands.register(Vec::new());
         };
         let mut slots = Vec::new();
         match (entry.command.runner, context.session.transaction()) {
@@ -134,7 +134,7 @@ impl Engine {
         {
             found.decay_mean();
         }
-        self.long_commands.register(slots)
+        self.scheduling.long_commands.register(slots)
     }
 
     /// Records the duration of a slow script run that finished at `end`; `nanos` includes the time spent waiting for
@@ -242,7 +242,7 @@ impl SlotWait<'_> {
         }
         let reason = match reason {
             OffloadReason::AllSlotsLocked => reason,
-            _ if self.engine.long_commands.uses_any_slot(self.slots) => {
+            _ if self.engine.scheduling.long_commands.uses_any_slot(self.slots) => {
                 return Some(CommandOutcome::Offload(OffloadReason::SlowCommand));
             }
             _ => reason,
@@ -259,7 +259,7 @@ impl SlotWait<'_> {
     /// point, the thread's other clients are moved to another worker.
     pub(crate) fn wait_or_offload(&self, waited: Duration) -> bool {
         if !self.should_keep_waiting(waited) && !self.has_offloaded_clients.replace(true) {
-            (self.engine.script_hooks.on_busy)();
+            (self.engine.scripting.hooks.on_busy)();
         }
         true
     }
@@ -269,8 +269,8 @@ impl Drop for SlotWait<'_> {
     fn drop(&mut self) {
         if let Some(began) = self.began.get() {
             let nanos = (self.clock)().saturating_sub(began);
-            self.engine.slot_waits.record_wait(nanos);
-            self.engine.latency.record_if_slow("slot-wait", self.now, nanos);
+            self.engine.diagnostics.slot_waits.record_wait(nanos);
+            self.engine.diagnostics.latency.record_if_slow("slot-wait", self.now, nanos);
         }
     }
 }

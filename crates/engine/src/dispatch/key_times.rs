@@ -48,7 +48,7 @@ impl Context<'_> {
         for (db, name, time) in previous {
             let now = self.expiry_of(db, &name);
             if now != time {
-                self.engine.record_local_expiry(db, name, now);
+                self.engine.memory.record_local_expiry(db, name, now);
             }
         }
     }

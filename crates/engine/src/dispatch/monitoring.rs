@@ -25,7 +25,7 @@ impl Context<'_> {
         if entry.command.flags.contains(Flags::ADMIN) || imported {
             return;
         }
-        let monitors = &self.engine.monitors;
+        let monitors = &self.engine.notifications.monitors;
         if monitors.key_sampler.is_sampling() {
             entry.command.visit_keys(args, &mut |index, _| {
                 let key = self.engine.keyspace.key(&args[index]);

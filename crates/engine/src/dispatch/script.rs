@@ -358,7 +358,7 @@ impl<'a> Context<'a> {
         runnable: &Runnable,
     ) -> Result<CommandOutcome, CommandError> {
         let engine = self.engine;
-        if engine.settings.node_flags().contains(NodeFlags::BUSY) && !engine.scripts.any_busy() {
+        if engine.settings.node_flags().contains(NodeFlags::BUSY) && !engine.scripting.scripts.any_busy() {
             engine.settings.set_node_flag(NodeFlags::BUSY, false);
         }
         match result {
@@ -451,7 +451,7 @@ impl ScriptHost<'_, '_> {
         let entry = self.context.commands.registry().resolve(args).map_err(unknown_command_error)?;
         self.admit(entry, args)?;
         let (slots, key) = self.lock_slots_of_call(entry, args)?;
-        if let Some(staged) = &engine.copy_on_access {
+        if let Some(staged) = &engine.scripting.copy_on_access {
             self.copy_key(staged, entry, args)?;
         }
         self.check_cluster_slots(entry, args, &slots)?;

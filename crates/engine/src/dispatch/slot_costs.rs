@@ -92,7 +92,7 @@ impl Engine {
             .visit_keys(executed.args, &mut |index, _| keys.extend(executed.args.get(index)));
         let bytes = wire_len(executed.args).saturating_add(executed.reply_len as u64);
         let is_access = !executed.entry.full_name.starts_with("object|");
-        self.hot_keys.count(db, &keys, is_access, KeyCost { nanos: executed.nanos, bytes }, now);
+        self.diagnostics.hot_keys.count(db, &keys, is_access, KeyCost { nanos: executed.nanos, bytes }, now);
     }
 
     /// Returns the slot to which the client's EXEC is charged; `None` if slot statistics are off.

@@ -317,7 +317,10 @@ fn undeclared_key_access_is_error_for_that_client_only() {
         assert_eq!(client.run_lines(line), UNDECLARED_KEY_ERROR, "{line}");
     }
     assert_eq!(
-        (client.engine.undeclared_keys.count(), &*client.engine.undeclared_keys.last_command()),
+        (
+            client.engine.diagnostics.undeclared_keys.count(),
+            &*client.engine.diagnostics.undeclared_keys.last_command()
+        ),
         (3, "faulty")
     );
     assert_eq!(client.run_lines("get other"), "$1\r\nv\r\n", "the server lives, and nothing was written");

@@ -113,7 +113,7 @@ impl Engine {
         let transaction = context.session.take_transaction().ok_or(none)?;
         if transaction.has_failed {
             context.session.leave_transaction();
-            self.unwatch(context.session);
+            self.notifications.unwatch(context.session);
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
         let mut held = self.lock_transaction_slots(context, &transaction, asking);
@@ -145,7 +145,7 @@ impl Engine {
                 session.watch_state().is_dirty() || self.has_expired_watch(session, &mut held.slots, *now);
             (!changed).then_some(held)
         });
-        self.unwatch(session);
+        self.notifications.unwatch(session);
         let Some(held) = held? else {
             reply.null_array();
             return Ok(DispatchStatus::Done);
@@ -425,7 +425,8 @@ impl Engine {
         session.watch_state().keys.iter().any(|watched| {
             let key = self.keyspace.key(&watched.key);
             let found = slots.slot_mut(key.slot()).table(watched.db).find(&key, now);
-            matches!(found, KeyLookup::Expired(_)) && !self.watch_table.was_expired(watched, session.id())
+            matches!(found, KeyLookup::Expired(_))
+                && !self.notifications.watch_table.was_expired(watched, session.id())
         })
     }
 

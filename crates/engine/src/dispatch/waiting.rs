@@ -56,7 +56,7 @@ impl Engine {
             reads_from_replicas: session.is_readonly() && call.entry.command.flags.contains(Flags::READONLY),
             users_version: session.users_version(),
         };
-        session.block_on(self.wait_queues.add(session.client(), waiting, wait));
+        session.block_on(self.scheduling.wait_queues.add(session.client(), waiting, wait));
         // A thread that sets the flag makes all blocked clients run their commands again, but it may have missed this
         // client, which is only now being blocked.
         if self.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN) {
@@ -81,7 +81,7 @@ impl Engine {
             let (mut candidates, mut more) = (Vec::new(), Vec::new());
             for (number, key) in ready.iter_mut().enumerate() {
                 let slot = Slot::of_key(&key.key);
-                let waiters = self.wait_queues.next_waiters(
+                let waiters = self.scheduling.wait_queues.next_waiters(
                     key.db,
                     slot,
                     &key.key,
@@ -128,7 +128,7 @@ impl Dispatcher<'_> {
     ) -> WaitEnd {
         let Some(waiter) = session.take_waiter() else { return WaitEnd::Replied };
         let engine = self.engine;
-        let served = engine.remove_waiter(&waiter);
+        let served = engine.scheduling.remove_waiter(&waiter);
         session.client().set_blocked(false);
         if session.receives_messages() {
             session.client().release_postponed_messages();
@@ -253,7 +253,7 @@ impl<'a> ServingRound<'a> {
                 return false;
             }
         }
-        waiter.command.users_version == engine.users_version()
+        waiter.command.users_version == engine.access.users_version()
             || engine.check_permissions(&session, entry, waiter.command.request.args()).is_ok()
     }
 
@@ -304,7 +304,7 @@ impl<'a> ServingRound<'a> {
         }
         let reply = std::mem::take(context.reply.buffer());
         *served = Some(ServedReply { reply, progress: context.session.progress() });
-        engine.wait_queues.remove(waiter);
+        engine.scheduling.wait_queues.remove(waiter);
         drop(served);
         waiter.finish_wait();
         true

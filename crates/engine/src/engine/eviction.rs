@@ -35,7 +35,7 @@ impl Engine {
 
     /// Sets the memory limit in bytes; 0 means unlimited. It takes effect before the next command.
     pub fn limit_memory(&self, bytes: usize) {
-        self.budget.set_limit(bytes);
+        self.memory.budget.set_limit(bytes);
         self.settings.set_node_flag(NodeFlags::OUT_OF_MEMORY, false);
     }
 
@@ -45,27 +45,23 @@ impl Engine {
         const MIN_CLIENT_MEMORY_LIMIT: usize = 128 * 1024;
         let bytes = if bytes == 0 { 0 } else { bytes.max(MIN_CLIENT_MEMORY_LIMIT) };
         self.clients.limit_memory(bytes);
-        self.budget.set_clients_limited(bytes > 0);
+        self.memory.budget.set_clients_limited(bytes > 0);
     }
 
     /// Returns the bytes by which memory use exceeds the limit.
     pub(crate) fn excess_bytes(&self) -> usize {
-        self.budget.excess_bytes(|| {
+        self.memory.budget.excess_bytes(|| {
             let log = self.log.retained_bytes();
             let clients = self.clients.closing_bytes();
             // Together the Lua states may use more than `maxmemory` although each is within its own limit, so only a
             // bounded part of their memory counts.
-            let scripts = self.scripts.lua_bytes().min(scripting::lua_memory_limit(self.budget.limit()));
-            keyspace::snapshot_only_bytes() + self.lazy_free.pending_bytes() + log + clients + scripts
+            let scripts = self
+                .scripting
+                .scripts
+                .lua_bytes()
+                .min(scripting::lua_memory_limit(self.memory.budget.limit()));
+            keyspace::snapshot_only_bytes() + self.memory.lazy_free.pending_bytes() + log + clients + scripts
         })
-    }
-
-    /// Updates the memory account with the calling thread's allocations, for threads that run no commands but free much
-    /// memory allocated by others.
-    pub fn report_allocations(&self, worker: &mut Worker) {
-        if self.budget.is_limited() {
-            self.budget.report_allocations(&mut worker.reported_allocations);
-        }
     }
 
     /// Evicts clients if together they exceed `maxmemory-clients`.
@@ -76,12 +72,12 @@ impl Engine {
 
     /// Evicts keys if memory use exceeds the limit. The caller must not hold a slot lock.
     pub fn evict_if_over_limit(&self, worker: &mut Worker, now: Millis) -> MemoryState {
-        self.budget.report_allocations(&mut worker.reported_allocations);
+        self.memory.budget.report_allocations(&mut worker.reported_allocations);
         let room = match self.excess_bytes() {
             0 => MemoryState::BelowLimit,
             _ => self.evict_until_deadline(worker, now),
         };
-        self.budget.record_over_limit(room != MemoryState::BelowLimit, worker.clock_nanos);
+        self.memory.budget.record_over_limit(room != MemoryState::BelowLimit, worker.clock_nanos);
         self.settings.set_node_flags(
             NodeFlags::OUT_OF_MEMORY,
             if room == MemoryState::Exhausted { NodeFlags::OUT_OF_MEMORY } else { NodeFlags::empty() },
@@ -112,14 +108,18 @@ impl Engine {
                 room = MemoryState::Exhausted;
                 break;
             }
-            self.budget.report_allocations(&mut worker.reported_allocations);
+            self.memory.budget.report_allocations(&mut worker.reported_allocations);
             if (worker.clock_nanos)().saturating_sub(begun) > evicting.time_limit_nanos {
                 room = MemoryState::Evicting;
                 break;
             }
         }
         worker.evictor = evictor;
-        self.latency.record_if_slow("eviction-cycle", now, (worker.clock_nanos)().saturating_sub(begun));
+        self.diagnostics.latency.record_if_slow(
+            "eviction-cycle",
+            now,
+            (worker.clock_nanos)().saturating_sub(begun),
+        );
         room
     }
 
@@ -169,7 +169,7 @@ impl Engine {
             let databases = guard.databases().into_iter().filter_map(|db| Some((db, guard.table_if(db)?)));
             for (db, table) in databases {
                 let merit = |item: &ScanItem<'_>| {
-                    policy.rank(self.interpret_usage(slot, item.usage), item.expiry, lfu, now)
+                    policy.rank(self.memory.interpret_usage(slot, item.usage), item.expiry, lfu, now)
                 };
                 sample_keys(
                     table,
@@ -211,7 +211,7 @@ impl Engine {
         let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = table.find(&hashed, now) else {
             return false;
         };
-        let (usage, expiry) = (self.interpret_usage(slot, table.usage(place)), table.expiry(place));
+        let (usage, expiry) = (self.memory.interpret_usage(slot, table.usage(place)), table.expiry(place));
         if rule.volatile_only && expiry.is_none()
             || rule.rank(usage, expiry, self.settings.eviction.lfu(), now) < merit
         {
@@ -226,9 +226,13 @@ impl Engine {
         );
         self.notify(EventClass::EVICTED, "evicted", db, key);
         drop(guard);
-        self.lazy_free.discard(dropped, self.settings.lazy_free.is_enabled(LazyFreeReason::EVICTION));
+        self.memory.lazy_free.discard(dropped, self.settings.lazy_free.is_enabled(LazyFreeReason::EVICTION));
         add(&worker.stats.evicted_keys, 1);
-        self.latency.record_if_slow("eviction-del", now, (worker.clock_nanos)().saturating_sub(begun));
+        self.diagnostics.latency.record_if_slow(
+            "eviction-del",
+            now,
+            (worker.clock_nanos)().saturating_sub(begun),
+        );
         true
     }
 }

@@ -44,7 +44,7 @@ impl Engine {
             return more;
         }
         let mut due = self.keyspace.slots_with_expiries_due(now);
-        let start = self.expiry_cursor.0.load(Ordering::Relaxed);
+        let start = self.memory.expiry_cursor.0.load(Ordering::Relaxed);
         let first = due.partition_point(|slot| slot.index() < start);
         due.rotate_left(first);
         for slot in due {
@@ -53,7 +53,7 @@ impl Engine {
                 // Check the time after every slot, since there may be many slots with few due keys each.
                 if (worker.clock_nanos)() >= end {
                     self.send_invalidations();
-                    self.expiry_cursor.0.store(slot.index() + usize::from(!more), Ordering::Relaxed);
+                    self.memory.expiry_cursor.0.store(slot.index() + usize::from(!more), Ordering::Relaxed);
                     return true;
                 }
                 if !more {
@@ -122,7 +122,7 @@ impl Engine {
         add(&worker.stats.expired_keys, (dropped.len() - fields) as u64);
         add(&worker.stats.expired_fields, fields as u64);
         let lazy = self.settings.lazy_free.is_enabled(LazyFreeReason::EXPIRE);
-        dropped.into_iter().for_each(|value| self.lazy_free.discard(value, lazy));
+        dropped.into_iter().for_each(|value| self.memory.lazy_free.discard(value, lazy));
         full
     }
 }

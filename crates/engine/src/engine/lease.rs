@@ -27,21 +27,26 @@ impl Engine {
     /// Extends the lease to `expires_at`, in nanoseconds of the workers' clock. Other reasons not to serve stay in
     /// force.
     pub fn renew_lease(&self, expires_at: u64) {
-        self.lease.0.store(expires_at, Ordering::Release);
-        self.pauses.unpause(&self.settings, PausePurpose::ProcessSuspended);
+        self.scheduling.lease.0.store(expires_at, Ordering::Release);
+        self.scheduling.pauses.unpause(&self.settings, PausePurpose::ProcessSuspended);
     }
 
     /// Pauses all commands if the lease has expired, until it is renewed. A worker calls this before it runs commands.
     #[inline(always)]
     pub fn check_lease(&self, now: u64) {
-        if now > self.lease.0.load(Ordering::Acquire) {
+        if now > self.scheduling.lease.0.load(Ordering::Acquire) {
             self.pause_until_renewed();
         }
     }
 
     #[cold]
     fn pause_until_renewed(&self) {
-        self.pauses.pause(&self.settings, PausePurpose::ProcessSuspended, PauseMode::All, Millis(i64::MAX));
+        self.scheduling.pauses.pause(
+            &self.settings,
+            PausePurpose::ProcessSuspended,
+            PauseMode::All,
+            Millis(i64::MAX),
+        );
     }
 }
 
@@ -60,10 +65,10 @@ mod tests {
         assert!(is_open_at(u64::MAX), "without others there is no lease");
         engine.renew_lease(100);
         assert!(is_open_at(100));
-        let ends = engine.pauses.ended_count();
+        let ends = engine.scheduling.pauses.ended_count();
         assert!(!is_open_at(101));
         engine.renew_lease(200);
         assert!(is_open_at(101));
-        assert_eq!(engine.pauses.ended_count(), ends + 1, "they are woken");
+        assert_eq!(engine.scheduling.pauses.ended_count(), ends + 1, "they are woken");
     }
 }

@@ -19,7 +19,7 @@ use clock::Millis;
 use keyspace::KeyLookup;
 use parking_lot::Mutex;
 
-use super::{Engine, Worker};
+use super::{Engine, MemoryManagement, Worker};
 use crate::notifications::EventClass;
 use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
@@ -79,7 +79,7 @@ impl LocalExpiries {
     }
 }
 
-impl Engine {
+impl MemoryManagement {
     /// Records that a client of this replica set or removed a key's expiry.
     pub(crate) fn record_local_expiry(&self, db: u16, name: Vec<u8>, time: Option<Millis>) {
         self.local_expiry.update(|times| times.set((db, name.into()), time));
@@ -90,7 +90,9 @@ impl Engine {
     pub fn local_expiry_count(&self) -> usize {
         self.local_expiry.len()
     }
+}
 
+impl Engine {
     /// Deletes recorded keys that have expired, until `is_time_over` returns true; returns whether more are due.
     pub(crate) fn delete_locally_expired(
         &self,
@@ -98,16 +100,16 @@ impl Engine {
         now: Millis,
         is_time_over: impl Fn(&Worker) -> bool,
     ) -> bool {
-        if self.local_expiry.len() == 0 {
+        if self.memory.local_expiry.len() == 0 {
             return false;
         }
         if !self.settings.is_replica() {
-            self.local_expiry.update(|times| *times = RecordedExpiries::default());
+            self.memory.local_expiry.update(|times| *times = RecordedExpiries::default());
             return false;
         }
-        while let Some((time, (db, name))) = self.local_expiry.update(|times| times.pop_due(now)) {
+        while let Some((time, (db, name))) = self.memory.local_expiry.update(|times| times.pop_due(now)) {
             if self.expire_if_local(worker, db, &name, time).is_none() {
-                self.local_expiry.update(|times| times.set((db, name), Some(time)));
+                self.memory.local_expiry.update(|times| times.set((db, name), Some(time)));
                 return false;
             }
             if is_time_over(worker) {
@@ -140,7 +142,7 @@ impl Engine {
         self.notify(EventClass::EXPIRED, "expired", db, name);
         drop(guard);
         add(&worker.stats.expired_keys, 1);
-        self.lazy_free.discard(dropped, self.settings.lazy_free.is_enabled(LazyFreeReason::EXPIRE));
+        self.memory.lazy_free.discard(dropped, self.settings.lazy_free.is_enabled(LazyFreeReason::EXPIRE));
         Some(())
     }
 }

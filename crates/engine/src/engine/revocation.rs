@@ -48,7 +48,7 @@ impl Engine {
     #[inline]
     pub(crate) fn check_session(&self, session: &mut Session) -> bool {
         let gone = session.client().is_killed()
-            || session.users_version() != self.users_version() && !self.refresh_user(session);
+            || session.users_version() != self.access.users_version() && !self.access.refresh_user(session);
         if gone {
             session.close_after_reply();
         }
@@ -75,7 +75,7 @@ impl Engine {
 
     #[cold]
     fn wait_for_request_end(&self, clients: &[Arc<Client>]) {
-        self.revocations.update_revoker_count(&self.settings, |revokers| *revokers += 1);
+        self.access.revocations.update_revoker_count(&self.settings, |revokers| *revokers += 1);
         fence(Ordering::SeqCst);
         for turns in clients.iter().map(|client| &client.running_requests) {
             let (count, mut spins) = (turns.generation(), 0);
@@ -86,11 +86,11 @@ impl Engine {
                 } else if self.settings.node_flags().contains(NodeFlags::BUSY) {
                     break;
                 } else {
-                    let mut revokers = self.revocations.revoker_count.lock();
-                    let _ = self.revocations.sleep_condvar.wait_for(&mut revokers, SLEEP_INTERVAL);
+                    let mut revokers = self.access.revocations.revoker_count.lock();
+                    let _ = self.access.revocations.sleep_condvar.wait_for(&mut revokers, SLEEP_INTERVAL);
                 }
             }
         }
-        self.revocations.update_revoker_count(&self.settings, |revokers| *revokers -= 1);
+        self.access.revocations.update_revoker_count(&self.settings, |revokers| *revokers -= 1);
     }
 }

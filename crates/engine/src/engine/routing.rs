@@ -49,8 +49,8 @@ impl Engine {
         self.update_ownership(&topology, others);
         let (served, serves) = (before.slots_of_my_shard(), topology.slots_of_my_shard());
         let left = |slot: Slot| served.contains(slot) && !serves.contains(slot);
-        self.pubsub.unsubscribe_moved_slots(left);
-        self.reset_slot_costs(self.keyspace.slots().filter(|slot| left(*slot)));
+        self.notifications.pubsub.unsubscribe_moved_slots(left);
+        self.diagnostics.reset_slot_costs(self.keyspace.slots().filter(|slot| left(*slot)));
         self.settings.set_node_flag(NodeFlags::CLUSTER_DOWN, !topology.is_serving);
         if !topology.is_serving {
             self.retry_waiters();

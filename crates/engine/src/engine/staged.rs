@@ -71,9 +71,9 @@ impl Engine {
     /// Creates an engine with a copy-on-access view of this one, for a session at `users_version`.
     pub(crate) fn copy_on_access_view(self: &Arc<Self>, users_version: u64) -> Self {
         let keyspace = Keyspace::new(0, self.keyspace.database_count());
-        let mut engine = Self::new(self.catalogue.clone(), keyspace, None, Box::new(NoLog));
-        engine.script_hooks = self.script_hooks;
-        engine.users_version.store(users_version, Ordering::Relaxed);
+        let mut engine = Self::new(self.access.catalogue.clone(), keyspace, None, Box::new(NoLog));
+        engine.scripting.hooks = self.scripting.hooks;
+        engine.access.set_users_version(users_version);
         let (from, to) = (&self.settings, &engine.settings);
         to.value_limits.set_encoding_limits(&from.value_limits.encoding_limits());
         to.value_limits
@@ -89,7 +89,7 @@ impl Engine {
             .wall_clock_offset_micros
             .store(self.wall_clock_offset_micros.load(Ordering::Relaxed), Ordering::Relaxed);
         let source = self.clone();
-        engine.copy_on_access =
+        engine.scripting.copy_on_access =
             Some(CopyOnAccess { source, copied_keys: Mutex::default(), is_complete: AtomicBool::new(false) });
         engine
     }

@@ -10,7 +10,7 @@ use clock::Millis;
 use keyspace::Usage;
 use slot_routing::{SLOT_COUNT, Slot};
 
-use super::Engine;
+use super::{Engine, MemoryManagement};
 
 /// The kind of usage data that the two bytes of each key contain at present.
 #[derive(Debug)]
@@ -23,6 +23,18 @@ pub(crate) struct UsageKind {
 impl Default for UsageKind {
     fn default() -> Self {
         Self { is_lfu_counter: AtomicBool::new(false), first_unreset_slot: AtomicUsize::new(SLOT_COUNT) }
+    }
+}
+
+impl MemoryManagement {
+    /// Returns the usage data of a key in `slot`, or that of a new key while the slot still contains the previous kind.
+    #[must_use]
+    pub fn interpret_usage(&self, slot: Slot, stored: Usage) -> Usage {
+        if slot.index() < self.usage_kind.first_unreset_slot.load(Ordering::Relaxed) {
+            stored
+        } else {
+            Usage::for_new_keys()
+        }
     }
 }
 
@@ -41,25 +53,15 @@ impl Engine {
     /// change, by one thread at a time.
     pub fn reset_usage_after_kind_change(&self, now: Millis) {
         let counts_uses = self.settings.eviction.lfu().is_some();
-        if self.usage_kind.is_lfu_counter.swap(counts_uses, Ordering::Relaxed) == counts_uses {
+        if self.memory.usage_kind.is_lfu_counter.swap(counts_uses, Ordering::Relaxed) == counts_uses {
             return;
         }
         self.set_initial_usage(now);
-        self.usage_kind.first_unreset_slot.store(0, Ordering::Relaxed);
+        self.memory.usage_kind.first_unreset_slot.store(0, Ordering::Relaxed);
         for slot in self.keyspace.slots() {
             self.keyspace.reset_usage(slot, Usage::for_new_keys());
-            self.usage_kind.first_unreset_slot.store(slot.index() + 1, Ordering::Relaxed);
+            self.memory.usage_kind.first_unreset_slot.store(slot.index() + 1, Ordering::Relaxed);
         }
-        self.usage_kind.first_unreset_slot.store(SLOT_COUNT, Ordering::Relaxed);
-    }
-
-    /// Returns the usage data of a key in `slot`, or that of a new key while the slot still contains the previous kind.
-    #[must_use]
-    pub fn interpret_usage(&self, slot: Slot, stored: Usage) -> Usage {
-        if slot.index() < self.usage_kind.first_unreset_slot.load(Ordering::Relaxed) {
-            stored
-        } else {
-            Usage::for_new_keys()
-        }
+        self.memory.usage_kind.first_unreset_slot.store(SLOT_COUNT, Ordering::Relaxed);
     }
 }

@@ -4,32 +4,9 @@ use slot_routing::{Ownership, Slot};
 
 use super::Engine;
 use crate::clients::UnblockReason;
-use crate::session::Session;
 use crate::settings::NodeFlags;
-use crate::waiting::{ServedReply, Waiter};
 
 impl Engine {
-    /// Removes the wait of a disconnected client.
-    pub(super) fn cancel_wait(&self, session: &mut Session) {
-        if let Some(waiter) = session.take_waiter() {
-            self.remove_waiter(&waiter);
-        }
-    }
-
-    /// Removes a waiter from its queues, so that it is not served any more.
-    pub(crate) fn remove_waiter(&self, waiter: &Waiter) -> Option<ServedReply> {
-        let mut served = waiter.served_reply.lock();
-        match served.take() {
-            Some(served) => Some(served),
-            None => {
-                // A thread that still holds a reference then treats the waiter as served.
-                *served = Some(ServedReply::default());
-                self.wait_queues.remove(waiter);
-                None
-            }
-        }
-    }
-
     /// Sets whether and in which role this node serves a slot. If the slot is no longer served here, its waiters are
     /// redirected.
     pub fn set_ownership(&self, slot: Slot, ownership: Ownership) {
@@ -47,8 +24,8 @@ impl Engine {
     }
 
     fn retry_slot_waiters(&self, slot: Slot) {
-        if self.wait_queues.may_have_waiters(slot) {
-            for client in self.wait_queues.clients_waiting_in_slot(slot) {
+        if self.scheduling.wait_queues.may_have_waiters(slot) {
+            for client in self.scheduling.wait_queues.clients_waiting_in_slot(slot) {
                 client.unblock(UnblockReason::Retry);
             }
         }
@@ -59,7 +36,7 @@ impl Engine {
     /// with the REDIRECT capability are redirected to the master.
     pub fn unblock_all_waiters(&self) {
         let redirects = self.settings.node_flags().contains(NodeFlags::REDIRECTS);
-        let waiting = self.wait_queues.served_by_replicas();
+        let waiting = self.scheduling.wait_queues.served_by_replicas();
         for client in self.clients.list() {
             let how = match waiting.get(&client.id) {
                 Some(true) => continue,
@@ -69,24 +46,5 @@ impl Engine {
             };
             client.unblock(how);
         }
-    }
-
-    /// Returns the number of keys that clients wait for.
-    #[must_use]
-    pub fn awaited_key_count(&self) -> usize {
-        self.wait_queues.key_count()
-    }
-
-    /// Returns the number of awaited keys whose removal also ends a wait.
-    #[must_use]
-    pub fn removal_awaited_key_count(&self) -> usize {
-        self.wait_queues.removal_awaited_key_count()
-    }
-
-    /// Returns whether the waiter counts are consistent: each waiter that was counted on entry was also counted on
-    /// exit. For tests.
-    #[must_use]
-    pub fn waiter_counts_match(&self) -> bool {
-        self.wait_queues.has_consistent_counts()
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Rights {
     login: LoginState,
     /// The user with its rules; unset until the first command.
     user: Option<Arc<User>>,
-    /// Version of the users from which the rules were loaded ([`crate::Engine::users_version`]).
+    /// Version of the users from which the rules were loaded ([`crate::AccessControl::users_version`]).
     users_version: u64,
 }
 
@@ -59,7 +59,7 @@ impl Session {
         self.rights.user.as_ref()
     }
 
-    /// Returns the version of the users that the cached rules belong to ([`crate::Engine::users_version`]).
+    /// Returns the version of the users that the cached rules belong to ([`crate::AccessControl::users_version`]).
     #[inline]
     pub(crate) fn users_version(&self) -> u64 {
         self.rights.users_version

@@ -453,7 +453,7 @@ impl ClusterTask {
             ClusterAction::DeleteDataset => self.background.delete_all_keys(),
             ClusterAction::DeliverPublication(publication) => {
                 let Publication { is_sharded: sharded, channel, message } = &publication;
-                self.node.engine.pubsub.deliver(*sharded, channel, message);
+                self.node.engine.notifications.pubsub.deliver(*sharded, channel, message);
             }
             ClusterAction::Reply { token, result } => self.send_result(token, result),
             ClusterAction::Log(event) => log_cluster_event(&event),

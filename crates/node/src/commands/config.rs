@@ -93,7 +93,7 @@ fn format_users(server: &Server) -> Vec<Vec<String>> {
     }
     let names_default = config.user_lines().iter().any(|line| line.arguments()[0] == acl::DEFAULT_USER_NAME);
     let password = config.get(keys::REQUIREPASS).unwrap_or_default();
-    let lines = server.engine.users.read().to_config_lines(password.as_bytes(), names_default);
+    let lines = server.engine.access.users.read().to_config_lines(password.as_bytes(), names_default);
     let text =
         |words: &Vec<Vec<u8>>| words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     lines.iter().map(text).collect()

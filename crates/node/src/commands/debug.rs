@@ -88,7 +88,7 @@ async fn debug_sleep(server: &Server, args: Args<'_>) -> ShellResult {
     if duration.is_zero() {
         return Ok(());
     }
-    let (pauses, settings) = (&server.engine.pauses, &server.engine.settings);
+    let (pauses, settings) = (&server.engine.scheduling.pauses, &server.engine.settings);
     let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     let until = Millis(time::now().0.saturating_add(millis));
     pauses.pause(settings, PausePurpose::Sleep, PauseMode::All, until);

@@ -85,7 +85,7 @@ fn collect_memory_stats(
     for name in ["cluster.slot_import", "cluster.slot_export", "aof.buffer"] {
         add(name, MemoryStatValue::Integer(0));
     }
-    let scripts = &housekeeping.engine.scripts;
+    let scripts = &housekeeping.engine.scripting.scripts;
     add("lua.caches", scripts.bytes().into());
     add("functions.caches", scripts.functions.bytes().into());
     let index: usize = databases.iter().map(|(_, bytes)| bytes).sum();

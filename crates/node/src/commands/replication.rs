@@ -162,6 +162,6 @@ pub(super) fn run_replicaof(server: &Server, client: &Client, args: Args<'_>, re
 
 /// Describes a client for the log, as CLIENT LIST does.
 fn describe_client(server: &Server, client: &Client) -> String {
-    let line = client.format_line(process::time::now(), &server.engine.catalogue);
+    let line = client.format_line(process::time::now(), &server.engine.access.catalogue);
     String::from_utf8_lossy(&line).into_owned()
 }

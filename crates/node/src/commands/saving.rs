@@ -64,7 +64,9 @@ pub(super) async fn run_shutdown(connection: &mut Connection, args: Args<'_>) {
             true => Ok(true),
             false => Err("ERR No shutdown in progress."),
         },
-        Some(ShutdownCommand::Stop(plan)) if server.engine.scripts.any_busy() && !plan.skips_save() => {
+        Some(ShutdownCommand::Stop(plan))
+            if server.engine.scripting.scripts.any_busy() && !plan.skips_save() =>
+        {
             match server.engine.settings.extended_redis_compatibility.load(Ordering::Relaxed) {
                 true => Err(
                     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",

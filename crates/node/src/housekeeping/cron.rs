@@ -70,7 +70,7 @@ pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, migration_targets:
             faults.log_faults(&housekeeping.engine, seconds);
             migration_targets.close_expired(now);
         }
-        housekeeping.engine.pauses.end_expired(&housekeeping.engine.settings, time::now());
+        housekeeping.engine.scheduling.pauses.end_expired(&housekeeping.engine.settings, time::now());
         let before = std::mem::replace(&mut counts, ActivityCounters::collect(&housekeeping));
         quiet = if counts == before { quiet + 1 } else { 0 };
         housekeeping.is_quiet.store(quiet > 0, Ordering::Relaxed);
@@ -111,7 +111,8 @@ struct FaultLog {
 
 impl FaultLog {
     fn log_faults(&mut self, engine: &Engine, second: usize) {
-        let (faults, count) = (&engine.undeclared_keys, engine.undeclared_keys.count());
+        let (faults, count) =
+            (&engine.diagnostics.undeclared_keys, engine.diagnostics.undeclared_keys.count());
         if count == self.logged_faults || second < self.next_second {
             return;
         }
@@ -127,7 +128,8 @@ impl FaultLog {
 
 /// Returns whether the next tick can be skipped because no deadline must be checked.
 fn can_skip_tick(housekeeping: &Housekeeping) -> bool {
-    let pauses = housekeeping.engine.pauses.end_expired(&housekeeping.engine.settings, time::now());
+    let pauses =
+        housekeeping.engine.scheduling.pauses.end_expired(&housekeeping.engine.settings, time::now());
     let busy = housekeeping.engine.settings.node_flags().contains(NodeFlags::BUSY)
         || housekeeping.network.worker_pool.has_stalled_worker();
     pauses.is_none() && !busy && housekeeping.is_memory_purged.load(Ordering::Relaxed)
@@ -143,7 +145,7 @@ struct ActivityCounters {
 
 impl ActivityCounters {
     fn collect(housekeeping: &Housekeeping) -> Self {
-        let workers = housekeeping.engine.worker_stats();
+        let workers = housekeeping.engine.diagnostics.worker_stats();
         let traffic = StatisticsTotals::sum_traffic(&housekeeping.network);
         let replicated = &housekeeping.replication.stats;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -170,7 +172,7 @@ fn count_changes(housekeeping: &Housekeeping) -> u64 {
             [&worker.change_count, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
         counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum::<u64>()
     };
-    housekeeping.engine.worker_stats().iter().map(|worker| of_worker(worker)).sum()
+    housekeeping.engine.diagnostics.worker_stats().iter().map(|worker| of_worker(worker)).sum()
 }
 
 /// Suspends this thread whenever DEBUG SLEEP requests it. Never returns.
@@ -261,7 +263,7 @@ fn run_expiry_slice(housekeeping: &Housekeeping) -> bool {
         with_scratch(|scratch| housekeeping.engine.run_expiry_cycle(&mut scratch.worker, now, EXPIRE_SLICE));
     let nanos = time::nanos().saturating_sub(begun);
     housekeeping.expiry_stats.spent_nanos.fetch_add(nanos, Ordering::Relaxed);
-    housekeeping.engine.latency.record_if_slow("expire-cycle", now, nanos);
+    housekeeping.engine.diagnostics.latency.record_if_slow("expire-cycle", now, nanos);
     more
 }
 
@@ -274,10 +276,10 @@ fn expire_period(hz: u32) -> Duration {
 pub(crate) async fn free_deleted_values(engine: Arc<Engine>) {
     let filled = Arc::new(Notify::new());
     let ring = filled.clone();
-    engine.lazy_free.call_when_non_empty(move || ring.notify_one());
+    engine.memory.lazy_free.call_when_non_empty(move || ring.notify_one());
     loop {
         let engine = engine.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || engine.lazy_free.free_all()).await {
+        if let Err(error) = tokio::task::spawn_blocking(move || engine.memory.lazy_free.free_all()).await {
             tracing::warn!("Deleted values were not dropped: {error}");
         }
         filled.notified().await;
@@ -326,12 +328,12 @@ fn close_slow_clients(limits: &ClientLimits, clients: &[Arc<Client>], now: Milli
 pub(crate) async fn monitor_memory(housekeeping: Arc<Housekeeping>) {
     loop {
         // An idle server's memory changes little, and querying the allocator takes time.
-        if housekeeping.engine.budget.is_limited() || !housekeeping.is_quiet.load(Ordering::Relaxed) {
+        if housekeeping.engine.memory.budget.is_limited() || !housekeeping.is_quiet.load(Ordering::Relaxed) {
             check_memory(&housekeeping);
         }
         housekeeping.engine.evict_clients();
-        let evicts = housekeeping.engine.budget.is_limited() && evict_keys(&housekeeping);
-        let limited = housekeeping.engine.budget.is_checked_per_command();
+        let evicts = housekeeping.engine.memory.budget.is_limited() && evict_keys(&housekeeping);
+        let limited = housekeeping.engine.memory.budget.is_checked_per_command();
         match (evicts, limited && !housekeeping.network.tick.is_idle()) {
             (true, _) => tokio::time::sleep(EVICTION_YIELD).await,
             (false, true) => tokio::time::sleep(MEMORY_CHECK_PERIOD).await,
@@ -342,7 +344,7 @@ pub(crate) async fn monitor_memory(housekeeping: Arc<Housekeeping>) {
 
 /// Reads the allocator's statistics, which include memory that workers do not count.
 pub(crate) fn check_memory(housekeeping: &Housekeeping) {
-    let heap = housekeeping.engine.budget.measure(memory::ALLOCATOR_STATS.total_bytes);
+    let heap = housekeeping.engine.memory.budget.measure(memory::ALLOCATOR_STATS.total_bytes);
     housekeeping.memory.record_peak(heap + pool_used_bytes());
 }
 

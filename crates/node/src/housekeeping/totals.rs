@@ -70,7 +70,7 @@ impl StatisticsTotals {
         let mut add = |count: Counter, value: &AtomicU64| {
             totals.counters[count as usize] += value.load(Ordering::Relaxed);
         };
-        let workers = engine.worker_stats();
+        let workers = engine.diagnostics.worker_stats();
         for worker in &workers {
             add(Counter::KeyspaceHits, &worker.keyspace_hits);
             add(Counter::KeyspaceMisses, &worker.keyspace_misses);
@@ -149,11 +149,11 @@ impl Housekeeping {
         now.errors.clear();
         *self.baseline.0.lock() = now;
         self.event_loops.reset();
-        self.engine.reset_slot_costs(slot_routing::Slot::all());
-        self.engine.worker_stats().iter().for_each(|worker| worker.reset());
-        self.engine.slot_waits.reset();
-        self.engine.scripts.evicted.store(0, Ordering::Relaxed);
-        self.engine.budget.reset_over_limit(process::time::nanos());
+        self.engine.diagnostics.reset_slot_costs(slot_routing::Slot::all());
+        self.engine.diagnostics.worker_stats().iter().for_each(|worker| worker.reset());
+        self.engine.diagnostics.slot_waits.reset();
+        self.engine.scripting.scripts.evicted.store(0, Ordering::Relaxed);
+        self.engine.memory.budget.reset_over_limit(process::time::nanos());
         self.rates.reset();
         self.expiry_stats.spent_nanos.store(0, Ordering::Relaxed);
         self.expiry_stats.timed_out_cycles.store(0, Ordering::Relaxed);

@@ -256,7 +256,7 @@ impl<'a> ImportTask<'a> {
         let SourceCommands { bytes, batch } = commands;
         let (mut next, mut replies) = (0, Vec::new());
         while next < batch.len() {
-            let ends = self.migrations.engine.pauses.ended_count();
+            let ends = self.migrations.engine.scheduling.pauses.ended_count();
             let ((after, flow), failures) = with_scratch(|scratch| {
                 let requests = PipelinedRequests { buffer: bytes, batch, first_pending: next };
                 let dispatcher = self.migrations.commands.dispatcher(&self.migrations.engine);

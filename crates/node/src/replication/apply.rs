@@ -254,7 +254,7 @@ mod tests {
         let bytes = b"SET k 1\r\nACL SETUSER me on nopass +@all\r\nSHUTDOWN NOSAVE\r\nINCR k\r\nREPLCONF GETACK *\r\n";
         let applied = applier.apply(bytes.to_vec()).unwrap();
         assert_eq!((applied.byte_count, applied.is_ack_requested), (bytes.len() as u64, true));
-        assert_eq!((engine.users.read().iter().count(), replication.unapplied_commands()), (1, 0));
+        assert_eq!((engine.access.users.read().iter().count(), replication.unapplied_commands()), (1, 0));
         applier.apply(b"RPUSH k x\r\n".to_vec()).unwrap();
         assert_eq!(replication.unapplied_commands(), 1, "it is a string");
         applier.apply(b"MULTI\r\nRPUSH k x\r\nINCR k\r\nEXEC\r\n".to_vec()).unwrap();

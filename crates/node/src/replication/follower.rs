@@ -498,7 +498,7 @@ impl Follower {
     fn is_paused(&self) -> bool {
         let engine = &self.replication.engine;
         engine.settings.node_flags().intersects(NodeFlags::PAUSED)
-            && engine.pauses.is_active(PausePurpose::Client, process::time::now())
+            && engine.scheduling.pauses.is_active(PausePurpose::Client, process::time::now())
     }
 
     /// Applies the next batch that was received during a pause, once the pause is over.

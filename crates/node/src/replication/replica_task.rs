@@ -188,7 +188,7 @@ impl PeerSender<'_> {
                 })
                 .await;
             // This thread frees log memory that other threads allocated, so its memory counters are reported.
-            with_scratch(|scratch| self.replication.engine.report_allocations(&mut scratch.worker));
+            with_scratch(|scratch| self.replication.engine.memory.report_allocations(&mut scratch.worker));
             // The cursor still belongs to this history, so the read failed because the replica was too slow.
             if read.is_err() && log.lock().cursor_offset(cursor).is_some() {
                 self.client.close_for_output_limit();

@@ -80,7 +80,7 @@ pub(crate) async fn apply_changes(
     }
     if changes.contains(keys::REQUIREPASS) {
         let password = server.config.get(keys::REQUIREPASS).unwrap_or_default();
-        server.engine.change_users(|users| users.set_default_password(password.as_bytes()));
+        server.engine.access.change_users(|users| users.set_default_password(password.as_bytes()));
     }
     apply_settings(server);
     title::update_process_title(&server.config, server.identity.config_file.as_deref());

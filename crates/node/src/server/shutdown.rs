@@ -100,7 +100,7 @@ impl<'a> WritePause<'a> {
     /// Pauses writes. When this returns, all earlier writes have finished.
     fn start(server: &'a Server, plan: ShutdownPlan) -> Self {
         *server.shutdown.running_count.lock() += 1;
-        server.engine.scripts.begin_shutdown(!plan.skips_save());
+        server.engine.scripting.scripts.begin_shutdown(!plan.skips_save());
         server.pause_gate.pause_for_shutdown();
         server.engine.wait_for_admitted_commands();
         Self(server)
@@ -121,7 +121,7 @@ impl Drop for WritePause<'_> {
             self.0.replication.log.lock().unseal();
             self.0.replication.log.wake_readers();
             self.0.pause_gate.resume_after_shutdown();
-            self.0.engine.scripts.cancel_shutdown();
+            self.0.engine.scripting.scripts.cancel_shutdown();
         }
     }
 }

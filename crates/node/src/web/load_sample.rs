@@ -45,7 +45,7 @@ struct SamplingGuard<'a>(&'a Server);
 
 impl Drop for SamplingGuard<'_> {
     fn drop(&mut self) {
-        self.0.engine.monitors.end_key_sample(&self.0.engine.settings);
+        self.0.engine.notifications.monitors.end_key_sample(&self.0.engine.settings);
     }
 }
 
@@ -57,10 +57,10 @@ impl LoadSampler {
             return json.clone();
         }
         let begun = std::time::Instant::now();
-        server.engine.monitors.begin_key_sample(&server.engine.settings);
+        server.engine.notifications.monitors.begin_key_sample(&server.engine.settings);
         let counting = SamplingGuard(server);
         tokio::time::sleep(SAMPLE_DURATION).await;
-        let sample = server.engine.monitors.end_key_sample(&server.engine.settings);
+        let sample = server.engine.notifications.monitors.end_key_sample(&server.engine.settings);
         drop(counting);
         let json = super::to_json(&summarize_sample(sample, begun.elapsed()));
         *last = Some((begun, json.clone()));

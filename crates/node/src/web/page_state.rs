@@ -149,7 +149,8 @@ fn list_commands(server: &Server) -> Vec<CommandRow> {
 }
 
 fn list_slow_commands(server: &Server) -> Vec<SlowCommandRow> {
-    let entries = server.engine.command_logs.slow_commands.newest_entries(MAX_SLOW_COMMANDS).into_iter();
+    let entries =
+        server.engine.diagnostics.command_logs.slow_commands.newest_entries(MAX_SLOW_COMMANDS).into_iter();
     let shown = |word: &Vec<u8>| super::format_bytes(word, MAX_ARGUMENT_BYTES);
     entries
         .map(|entry| SlowCommandRow {

@@ -79,7 +79,7 @@ pub(super) fn collect_command_latencies(server: &Server) -> Vec<CommandLatency> 
     let called = all.filter(|(_, total)| total.calls > 0);
     called
         .map(|(entry, total)| {
-            let times = server.engine.command_latency(entry.index);
+            let times = server.engine.diagnostics.command_latency(entry.index);
             let quantile = |percent: &f64| (percent / 100.0, times.percentile(*percent) as f64 / 1000.0);
             let quantiles =
                 if times.calls() == 0 { Vec::new() } else { percents.iter().map(quantile).collect() };
@@ -95,13 +95,13 @@ pub(super) fn collect_command_latencies(server: &Server) -> Vec<CommandLatency> 
 }
 
 fn collect_slow_log(server: &Server) -> SlowLog {
-    let log = &server.engine.command_logs.slow_commands;
+    let log = &server.engine.diagnostics.command_logs.slow_commands;
     let last = log.newest_entries(1).pop().map(|entry| (entry.id, entry.value as f64 / 1e6));
     SlowLog { length: log.count(), newest_entry: last }
 }
 
 fn collect_latency_events(server: &Server) -> Vec<LatencyEvent> {
-    let events = server.engine.latency.events();
+    let events = server.engine.diagnostics.latency.events();
     let last = events.into_iter().filter_map(|(name, event)| Some((name, *event.samples.back()?)));
     last.map(|(name, (at, millis))| LatencyEvent { name, unix_secs: at, seconds: millis as f64 / 1000.0 })
         .collect()

@@ -117,7 +117,7 @@ fn users_are_saved_before_acl_setuser_is_answered() {
     assert!(!text.contains("user default"), "{text}");
     let again = Engine::for_sentinel(::commands::sentinel_registry().catalogue(), 2);
     access::load(&again, "", &sentinel::SentinelConfig::parse(&text).unwrap().users).unwrap();
-    assert!(again.users.read().can_authenticate(b"alice", b"p"));
+    assert!(again.access.users.read().can_authenticate(b"alice", b"p"));
     assert_eq!(talk(&mut center, &mut replies, "AUTH alice p"), "+OK");
     let refused = talk(&mut center, &mut replies, "SENTINEL SET mymaster quorum 1");
     assert_eq!(refused, "-NOPERM User alice has no permissions to run the 'sentinel|set' command");
@@ -141,9 +141,9 @@ fn users_with_non_utf8_names_survive_a_restart() {
     let again = Engine::for_sentinel(::commands::sentinel_registry().catalogue(), 2);
     access::load(&again, "", &sentinel::SentinelConfig::parse(&text).unwrap().users).unwrap();
     for name in [&b"\xff\xfe"[..], b"\xff"] {
-        assert!(again.users.read().can_authenticate(name, b"p"));
-        let user = center.engine.users.read().find(name).unwrap().format_rules();
-        assert_eq!(again.users.read().find(name).unwrap().format_rules(), user);
+        assert!(again.access.users.read().can_authenticate(name, b"p"));
+        let user = center.engine.access.users.read().find(name).unwrap().format_rules();
+        assert_eq!(again.access.users.read().find(name).unwrap().format_rules(), user);
     }
 }
 
@@ -172,7 +172,7 @@ fn pause_defers_requests() {
     assert_eq!(talk(&mut center, &mut replies, "CLIENT PAUSE 3600000"), "+OK");
     assert_eq!(talk(&mut center, &mut replies, "PING"), "");
     assert_eq!(talk(&mut center, &mut replies, "SENTINEL MYID"), "");
-    let (settings, pauses) = (&center.engine.settings, &center.engine.pauses);
+    let (settings, pauses) = (&center.engine.settings, &center.engine.scheduling.pauses);
     pauses.unpause(settings, engine::PausePurpose::Client);
     let mut out = Vec::new();
     center.resume(&mut out);

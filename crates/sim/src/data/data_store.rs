@@ -109,7 +109,7 @@ impl DataStore {
     /// Returns whether a client's write to this slot would be accepted now.
     pub(super) fn accepts_writes(&self, key: KeyGroup, wall: Millis) -> bool {
         let engine = self.engine();
-        engine.pauses.end_expired(&engine.settings, wall);
+        engine.scheduling.pauses.end_expired(&engine.settings, wall);
         let slot = engine.keyspace.lock(slot_of(key));
         let is_ours = matches!(slot.ownership(), Ownership::Local | Ownership::Migrating);
         is_ours && !slot.has_paused_writes() && !engine.settings.node_flags().intersects(WRITE_BLOCKING_FLAGS)
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(data_store.execute_import(&mut session, Millis(1), request.clone()).0, Ok(()));
         assert_eq!(data_store.last_write(1), Some(7));
         let engine = data_store.engine();
-        engine.pauses.pause(
+        engine.scheduling.pauses.pause(
             &engine.settings,
             PausePurpose::ProcessSuspended,
             PauseMode::All,

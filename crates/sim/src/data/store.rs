@@ -301,7 +301,7 @@ impl ProcessState {
 
     pub(crate) fn is_paused(&self, wall: Millis) -> bool {
         let engine = self.engine();
-        engine.pauses.end_expired(&engine.settings, wall).is_some()
+        engine.scheduling.pauses.end_expired(&engine.settings, wall).is_some()
     }
 
     /// Executes requests that another node sends as a client. Returns the replies and the effects.

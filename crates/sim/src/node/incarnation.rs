@@ -146,7 +146,7 @@ impl RunningNode {
     ) -> Self {
         if background == BackgroundMode::Offloadable {
             // With threshold zero, every command counts as slow.
-            data.engine.long_commands.set_threshold(0);
+            data.engine.scheduling.long_commands.set_threshold(0);
             data.engine.settings.set_node_flag(NodeFlags::BACKGROUND, true);
         }
         let StartedFile { executor, settings, manifest, position } = file;

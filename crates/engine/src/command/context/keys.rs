@@ -122,7 +122,10 @@ impl<'a> Context<'a> {
         // A writable replica must delete the expired key before it writes the new one.
         if !hides || self.is_write_command() {
             let dropped = self.slots.slot_mut(key.slot()).table(db).remove(entry_ref, key);
-            self.engine.lazy_free.discard(dropped, settings.lazy_free.is_enabled(LazyFreeReason::EXPIRE));
+            self.engine
+                .memory
+                .lazy_free
+                .discard(dropped, settings.lazy_free.is_enabled(LazyFreeReason::EXPIRE));
         }
         if !hides {
             // First append what earlier commands did to the slot, so that the log preserves the execution order.
@@ -355,6 +358,6 @@ impl<'a> Context<'a> {
             "del" => self.engine.settings.lazy_free.is_enabled(LazyFreeReason::USER_DEL),
             _ => self.engine.settings.lazy_free.is_enabled(LazyFreeReason::SERVER_DEL),
         };
-        self.engine.lazy_free.discard(removed, lazy);
+        self.engine.memory.lazy_free.discard(removed, lazy);
     }
 }

@@ -96,7 +96,7 @@ impl<'a> Context<'a> {
         });
         add(&self.worker.stats.expired_keys, dropped.len() as u64);
         let lazy = engine.settings.lazy_free.is_enabled(LazyFreeReason::EXPIRE);
-        dropped.into_iter().for_each(|value| engine.lazy_free.discard(value, lazy));
+        dropped.into_iter().for_each(|value| engine.memory.lazy_free.discard(value, lazy));
     }
 
     /// Returns the non-empty slots in ascending order from `first`. If the command has locked all slots, returns all of
@@ -218,7 +218,7 @@ impl<'a> Context<'a> {
         if wait {
             self.worker.removed_tables.append(&mut tables);
         } else {
-            self.worker.removed_tables.append(&mut self.engine.lazy_free.discard_tables(tables));
+            self.worker.removed_tables.append(&mut self.engine.memory.lazy_free.discard_tables(tables));
         }
     }
 
@@ -226,7 +226,7 @@ impl<'a> Context<'a> {
     /// `replaced_by`, receives the content of that database.
     fn mark_watched_changed(&mut self, db: u16, replaced_by: Option<u16>) {
         let (engine, slots, now) = (self.engine, &self.slots, self.now);
-        engine.watch_table.mark_replaced(db, |bytes| {
+        engine.notifications.watch_table.mark_replaced(db, |bytes| {
             let key = engine.keyspace.key(bytes);
             let presence = |db: u16| match slots.slot(key.slot()).table_ref(db).find(&key, now) {
                 KeyLookup::Missing => KeyPresence::Missing,
@@ -251,7 +251,7 @@ impl<'a> Context<'a> {
 
     /// Marks all awaited keys of a database as ready, since their existence may have changed.
     fn queue_all_ready_keys(&mut self, db: u16) {
-        for key in self.engine.wait_queues.awaited_keys(db) {
+        for key in self.engine.scheduling.wait_queues.awaited_keys(db) {
             self.queue_ready_key(db, Slot::of_key(&key), &key);
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn write_memory_section(server: &Server, text: &mut InfoText) {
         text.write_line(&format!("{name}_human"), format_human(bytes));
     };
     both("total_system_memory", total_system_memory());
-    let scripts = &server.engine.scripts;
+    let scripts = &server.engine.scripting.scripts;
     both("used_memory_lua", scripts.lua_bytes() as u64);
     let functions = scripts.functions.bytes();
     // Each thread runs scripts and functions in the same Lua state, so both totals are equal.
@@ -61,7 +61,7 @@ pub(super) fn write_memory_section(server: &Server, text: &mut InfoText) {
 
 /// Writes the fields about memory used in addition to the data.
 fn write_overhead_fields(server: &Server, overhead: &MemoryOverhead, functions: usize, text: &mut InfoText) {
-    let scripts = &server.engine.scripts;
+    let scripts = &server.engine.scripting.scripts;
     text.write_line("mem_not_counted_for_evict", overhead.bytes_beyond_backlog + scripts.lua_bytes());
     text.write_line("mem_replication_backlog", overhead.backlog_bytes);
     // Replicas read directly from the log, so only the stream buffered while a snapshot is received counts here.
@@ -87,6 +87,6 @@ fn write_overhead_fields(server: &Server, overhead: &MemoryOverhead, functions: 
     // Hash tables grow in place, so there are no tables to rehash. Defragmentation works per slot.
     text.write_line("mem_overhead_db_hashtable_rehashing", 0);
     text.write_line("active_defrag_running", 0);
-    text.write_line("lazyfree_pending_objects", server.engine.lazy_free.pending_count());
-    text.write_line("lazyfreed_objects", server.engine.lazy_free.freed_count());
+    text.write_line("lazyfree_pending_objects", server.engine.memory.lazy_free.pending_count());
+    text.write_line("lazyfreed_objects", server.engine.memory.lazy_free.freed_count());
 }

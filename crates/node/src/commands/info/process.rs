@@ -56,13 +56,13 @@ pub(super) fn write_clients_section(server: &Server, text: &mut InfoText) {
     text.write_line("busiest_client_worker_percent", percent);
     let blocked = clients.iter().filter(|client| client.flags().contains(ClientFlags::BLOCKED)).count();
     text.write_line("blocked_clients", blocked);
-    text.write_line("tracking_clients", server.engine.tracking.client_count());
-    text.write_line("pubsub_clients", server.engine.pubsub.client_count());
-    text.write_line("watching_clients", server.engine.watching_client_count());
+    text.write_line("tracking_clients", server.engine.notifications.tracking.client_count());
+    text.write_line("pubsub_clients", server.engine.notifications.pubsub.client_count());
+    text.write_line("watching_clients", server.engine.notifications.watching_client_count());
     text.write_line("clients_in_timeout_table", 0);
-    text.write_line("total_watched_keys", server.engine.watched_key_count());
-    text.write_line("total_blocking_keys", server.engine.awaited_key_count());
-    text.write_line("total_blocking_keys_on_nokey", server.engine.removal_awaited_key_count());
+    text.write_line("total_watched_keys", server.engine.notifications.watched_key_count());
+    text.write_line("total_blocking_keys", server.engine.scheduling.awaited_key_count());
+    text.write_line("total_blocking_keys_on_nokey", server.engine.scheduling.removal_awaited_key_count());
     write_pause_state(&server.engine, text);
 }
 
@@ -76,7 +76,7 @@ pub(super) fn write_cluster_section(server: &Server, text: &mut InfoText) {
 
 /// Writes the section Scripting Engines. The only engine is the built-in Lua.
 pub(super) fn write_scripting_engines_section(server: &Server, text: &mut InfoText) {
-    let used = server.engine.scripts.lua_bytes();
+    let used = server.engine.scripting.scripts.lua_bytes();
     text.write_line("engines_count", 1);
     text.write_line("engines_total_used_memory", used);
     text.write_line("engines_total_memory_overhead", 0);

@@ -57,19 +57,19 @@ fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut Inf
     );
     text.write_line("evicted_keys", totals[Counter::EvictedKeys]);
     text.write_line("evicted_clients", totals[Counter::EvictedClients]);
-    text.write_line("evicted_scripts", server.engine.scripts.evicted.load(Ordering::Relaxed));
-    let (total, current) = server.engine.budget.millis_over_limit(process::time::nanos());
+    text.write_line("evicted_scripts", server.engine.scripting.scripts.evicted.load(Ordering::Relaxed));
+    let (total, current) = server.engine.memory.budget.millis_over_limit(process::time::nanos());
     text.write_line("total_eviction_exceeded_time", total);
     text.write_line("current_eviction_exceeded_time", current);
     text.write_line("keyspace_hits", totals[Counter::KeyspaceHits]);
     text.write_line("keyspace_misses", totals[Counter::KeyspaceMisses]);
-    text.write_line("slot_waits", server.engine.slot_waits.count());
-    text.write_line("slot_longest_wait_usec", server.engine.slot_waits.longest_micros());
+    text.write_line("slot_waits", server.engine.diagnostics.slot_waits.count());
+    text.write_line("slot_longest_wait_usec", server.engine.diagnostics.slot_waits.longest_micros());
     let (cuts, micros) = server.durability.rdb_saves.snapshots();
     text.write_line("latest_fork_usec", micros);
     text.write_line("total_forks", cuts);
     text.write_line("migrate_cached_sockets", server.migration_targets.idle_count());
-    text.write_line("slave_expires_tracked_keys", server.engine.local_expiry_count());
+    text.write_line("slave_expires_tracked_keys", server.engine.memory.local_expiry_count());
     // Slots are defragmented as they change, so these counts of passes over the data do not exist.
     for name in ["hits", "misses", "key_hits", "key_misses"] {
         text.write_line(&format!("active_defrag_{name}"), 0);
@@ -79,16 +79,16 @@ fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut Inf
 }
 
 fn write_client_counters(server: &Server, totals: &StatisticsTotals, text: &mut InfoText) {
-    let tracking = &server.engine.tracking;
+    let tracking = &server.engine.notifications.tracking;
     text.write_line("tracking_total_keys", tracking.key_count());
     text.write_line("tracking_total_items", tracking.item_count());
     text.write_line("tracking_total_prefixes", tracking.prefix_count());
     let unexpected = server.replication.stats.unexpected_errors.load(Ordering::Relaxed);
     text.write_line("unexpected_error_replies", unexpected);
-    text.write_line("undeclared_key_errors", server.engine.undeclared_keys.count());
-    text.write_line("pubsub_channels", server.engine.pubsub.channel_count());
-    text.write_line("pubsub_patterns", server.engine.pubsub.pattern_count());
-    text.write_line("pubsubshard_channels", server.engine.pubsub.shard_channel_count());
+    text.write_line("undeclared_key_errors", server.engine.diagnostics.undeclared_keys.count());
+    text.write_line("pubsub_channels", server.engine.notifications.pubsub.channel_count());
+    text.write_line("pubsub_patterns", server.engine.notifications.pubsub.pattern_count());
+    text.write_line("pubsubshard_channels", server.engine.notifications.pubsub.shard_channel_count());
     text.write_line("total_error_replies", totals[Counter::ErrorReplies]);
     text.write_line("dump_payload_sanitizations", 0);
     let (reads, writes) = (totals[Counter::Reads], totals[Counter::Writes]);
@@ -115,7 +115,7 @@ fn write_client_counters(server: &Server, totals: &StatisticsTotals, text: &mut 
     // Reply buffers are freed after sending and never resized.
     text.write_line("reply_buffer_shrinks", 0);
     text.write_line("reply_buffer_expands", 0);
-    for (what, count) in server.engine.acl_log.lock().denials_by_reason() {
+    for (what, count) in server.engine.access.acl_log.lock().denials_by_reason() {
         text.write_line(&format!("acl_access_denied_{what}"), count);
     }
 }
@@ -159,7 +159,7 @@ pub(super) fn write_latencystats_section(server: &Server, text: &mut InfoText) {
         return;
     }
     for entry in ::commands::server_registry().commands() {
-        let times = server.engine.command_latency(entry.index);
+        let times = server.engine.diagnostics.command_latency(entry.index);
         if times.calls() == 0 {
             continue;
         }

@@ -16,7 +16,7 @@ impl<E: Debug> Simulation<E> {
         let wall = self.wall_clock_of(master);
         let is_held = {
             let engine = self.data.stores[master].engine();
-            engine.pauses.end_expired(&engine.settings, wall);
+            engine.scheduling.pauses.end_expired(&engine.settings, wall);
             engine.settings.node_flags().intersects(NodeFlags::PAUSED)
         };
         if !self.processes[master].is_up || !is_held {

@@ -1,15 +1,18 @@
 //! Authentication of sessions, and the effects of ACL changes on connected clients.
 //!
-//! A session caches its user's rules ([`crate::session`]). Every change of users increments [`Engine::users_version`];
-//! a session that sees a new version at the start of a batch reloads its rules, or closes if its user was deleted.
+//! A session caches its user's rules ([`crate::session`]). Every change of users increments
+//! [`AccessControl::users_version`]; a session that sees a new version at the start of a batch reloads its rules, or
+//! closes if its user was deleted.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use acl::{AccessedChannel, AclDenial, DenialReason, User, Users};
+use acl::{AccessedChannel, AclDenial, AclLog, CommandCatalogue, DenialReason, User, Users};
 use clock::Millis;
+use parking_lot::{Mutex, RwLock};
 
 use super::Engine;
+use super::revocation::Revocations;
 use crate::clients::{ChannelKind, Client};
 use crate::error::CommandError;
 use crate::session::Session;
@@ -29,7 +32,42 @@ pub(crate) struct DenialRecord {
     pub(crate) username: Vec<u8>,
 }
 
-impl Engine {
+/// The ACL users, and what sessions need to follow changes of users.
+#[derive(Debug)]
+pub struct AccessControl {
+    /// Numbers and names of the commands, for access control and statistics.
+    pub catalogue: Arc<CommandCatalogue>,
+    /// The ACL users with their passwords and permissions.
+    pub users: RwLock<Users>,
+    /// Recent denials (ACL LOG).
+    pub acl_log: Mutex<AclLog>,
+    /// Incremented on every change of users, so that sessions reload their cached rules.
+    version: AtomicU64,
+    pub(super) revocations: Revocations,
+}
+
+impl AccessControl {
+    pub(super) fn new(catalogue: Arc<CommandCatalogue>) -> Self {
+        Self {
+            users: RwLock::new(Users::new(catalogue.clone())),
+            catalogue,
+            acl_log: Mutex::default(),
+            // A session starts with version 0, so it loads its user's rules before its first command.
+            version: AtomicU64::new(1),
+            revocations: Revocations::default(),
+        }
+    }
+
+    /// Makes all sessions reload their rules. The caller has locked the users for the change.
+    pub(crate) fn increment_version(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Starts at the version of another engine, for a session that is valid at that version.
+    pub(super) fn set_users_version(&self, version: u64) {
+        self.version.store(version, Ordering::Relaxed);
+    }
+
     /// Records a denial to the session's client in ACL LOG.
     pub(crate) fn record_denied_access(&self, session: &Session, now: Millis, denial: DenialRecord) {
         let client =
@@ -121,23 +159,25 @@ impl Engine {
     #[inline]
     #[must_use]
     pub fn users_version(&self) -> u64 {
-        self.users_version.load(Ordering::Acquire)
+        self.version.load(Ordering::Acquire)
     }
 
     /// Changes users and makes all sessions reload their rules.
     pub fn change_users<T>(&self, change: impl FnOnce(&mut Users) -> T) -> T {
         let mut users = self.users.write();
         let changed = change(&mut users);
-        self.users_version.fetch_add(1, Ordering::Release);
+        self.increment_version();
         changed
     }
+}
 
+impl Engine {
     /// Closes the connections of deleted users and of subscribers that lost access to their channels. The client of
     /// `own_session` is closed only after its reply. Returns the other clients, which may still be running commands
     /// ([`Engine::await_revoked`]).
     #[must_use]
     pub fn close_unauthorized_clients(&self, own_session: Option<&mut Session>) -> Vec<Arc<Client>> {
-        let users = self.users.read();
+        let users = self.access.users.read();
         let is_to_go = |client: &Client| match users.find(&client.user.lock()) {
             None => true,
             Some(user) => has_forbidden_subscription(client, user),
