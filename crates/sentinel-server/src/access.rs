@@ -32,7 +32,7 @@ pub(super) fn lines(engine: &engine::Engine, required: &str, had_default: bool) 
     engine.access.users.read().to_config_lines(required.as_bytes(), had_default)
 }
 
-/// Creates the users that the configuration file describes. An error consists of the line and the reason.
+/// Creates the users that the configuration file describes. An error contains the rejected line and the reason.
 pub(super) fn load(
     engine: &engine::Engine,
     required: &str,

@@ -17,7 +17,7 @@ use super::figures::Traffic;
 
 /// Maximum size of a request. Sentinel commands contain only names and addresses.
 const MAX_REQUEST_BYTES: usize = 1024 * 1024;
-/// Maximum number of unsent bytes per client, as Redis's hard limit for subscribers.
+/// Maximum number of bytes queued for a client: Redis's hard limit for subscribers.
 const MAX_OUTPUT_BYTES: usize = 32 * 1024 * 1024;
 
 /// An accepted connection, before the event loop knows it as a client.
@@ -56,7 +56,7 @@ impl ClientOutput {
     }
 }
 
-/// What decides whether a connection is accepted, and how large its requests may be.
+/// The settings that decide whether a connection is accepted and how large its requests may be.
 #[derive(Debug, Clone)]
 pub(super) struct AcceptConfig {
     /// Whether protected mode is on: accept only local clients while the user `default` has no password.
@@ -209,7 +209,7 @@ struct RequestReader {
     batch: Batch,
 }
 
-/// Why the task stops reading from a connection.
+/// The reason why the task stops reading from a connection.
 enum ReadError {
     Protocol(ProtocolError),
     /// The sentinel is shutting down.

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-/// Traffic of client connections, and the numbers of rejected and closed connections.
+/// Counters of the traffic of client connections, and of rejected and closed connections.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     pub(super) input: AtomicU64,

@@ -52,7 +52,7 @@ impl Files {
         ))
     }
 
-    /// Performs a write and syncs it.
+    /// Writes to the journal or the configuration file, and syncs the file.
     pub(super) fn write(&mut self, write: &FileWrite) -> io::Result<()> {
         match write {
             FileWrite::AppendJournal(records) => self.append(&journal::encode_frame(records)),
@@ -64,7 +64,7 @@ impl Files {
         }
     }
 
-    /// The size of the journal in bytes.
+    /// The current size of the journal in bytes.
     pub(super) fn journal_bytes(&self) -> u64 {
         self.journal_len
     }

@@ -1,8 +1,8 @@
 //! The sentinel process: sockets, files and scripts around the state machine of the `sentinel` crate.
 //!
 //! One thread runs the state machine, because the load is small and order matters. Tasks read from sockets and send
-//! what they receive as [`ServerEvent`]s; [`running`] passes the events to the machine and executes its actions. The
-//! machine orders them: a vote is an action only after its record is synced.
+//! what they receive as [`ServerEvent`]s. The event loop in [`running`] passes the events to the machine and executes
+//! its actions in their order. The machine returns a vote only after its record is synced.
 //!
 //! | module | purpose |
 //! | --- | --- |
@@ -44,7 +44,7 @@ use self::connection::AcceptedClient;
 use self::files::Files;
 use config::{Config, ConfigError, ConfigSource, SetError, arguments_to_lines, keys};
 
-/// What tasks report to the event loop.
+/// An event that a task reports to the event loop.
 enum ServerEvent {
     LinkUp {
         link: LinkId,
@@ -113,8 +113,7 @@ fn start_from_arguments(arguments: &[String]) -> Result<()> {
     check_script_files(&own, &place)?;
     let engine = engine::Engine::for_sentinel(::commands::sentinel_registry().catalogue(), random_u64()?);
     set_users(&engine, &mut own, &config, &place)?;
-    // The values from the command line are not written to the file, because the next start has a command line of its
-    // own.
+    // Values from the command line are not written to the file, because the next start may have another command line.
     own.forget_lines_from(place.lines);
     if daemon::daemonize(&config, &started_in, None)? {
         return Ok(());

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::ServerEvent;
 
-/// Maximum size of a reply: the INFO of a large server, with a margin.
+/// Maximum size of a reply. The INFO reply of a large server is much smaller.
 const MAX_REPLY_BYTES: usize = 4 * 1024 * 1024;
 /// Upper limit for a connection attempt. The state machine gives up on slow attempts much earlier.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ impl LinkHandle {
     pub(super) fn send(&self, request: &[Vec<u8>]) {
         let mut bytes = Vec::new();
         encode_request(&mut bytes, request.iter().map(Vec::as_slice));
-        // An error means that the task has ended, in which case its final event is already queued.
+        // Sending fails only if the task has ended. Its final event is in the queue of the event loop.
         let _ = self.requests.send(bytes);
     }
 }

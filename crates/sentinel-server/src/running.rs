@@ -108,7 +108,7 @@ async fn listen(
 }
 
 impl Center {
-    /// Performs the first write. A new run id must not be used unless it has been saved.
+    /// Performs the first write. Fails if a new run id could not be saved, because such an id must not be used.
     fn keep_identity(&mut self, out: &mut Vec<SentinelAction>) -> Result<()> {
         let first = out.iter().position(|action| matches!(action, SentinelAction::Write(_)));
         let first = first.map(|at| out.remove(at));
@@ -286,7 +286,7 @@ impl Center {
         true
     }
 
-    /// Passes a command to the machine. `id` is the client, unless it wants no reply.
+    /// Passes a command to the state machine. `id` is the client that gets the reply; `None` if no reply is needed.
     fn ask_machine(
         &mut self,
         id: Option<u64>,
@@ -340,7 +340,7 @@ impl Center {
         }
     }
 
-    /// Writes to a file and returns the result for the machine.
+    /// Performs a write. Returns its result as an event for the state machine.
     fn write(&mut self, write: &FileWrite) -> SentinelInput {
         self.was_blocked_by_disk = true;
         match (self.files.write(write), write) {
@@ -364,7 +364,7 @@ impl Center {
         SentinelInput::Written { journal_bytes: self.files.journal_bytes() }
     }
 
-    /// Performs an action. `out` receives the actions that follow from its result.
+    /// Performs an action. Further actions that result from it are appended to `out`.
     fn act(&mut self, action: SentinelAction, out: &mut Vec<SentinelAction>) {
         match action {
             SentinelAction::Write(write) => {

@@ -4,12 +4,12 @@ use std::fmt;
 
 use consensus::PeerId;
 
-/// The address of an instance. The host is an IP address or, if hostnames are enabled, a hostname.
+/// The address of a server or sentinel. The host is an IP address or, if hostnames are enabled, a hostname.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Addr {
-    /// IP address, or a hostname that is resolved before connecting.
+    /// The IP address, or a hostname that is resolved before connecting.
     pub host: String,
-    /// TCP port for clients and other sentinels.
+    /// The TCP port for clients and other sentinels.
     pub port: u16,
 }
 
@@ -56,7 +56,7 @@ impl RunId {
         Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Parses a run id; `None` if `text` is not one.
+    /// Parses a run id. Returns `None` if `text` is not one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -20,7 +20,7 @@ mod settings;
 struct CommandCall<'a> {
     sentinel: &'a mut Sentinel,
     now: Instant,
-    /// The arguments after the subcommand.
+    /// The arguments that follow the subcommand.
     args: &'a [&'a [u8]],
     reply: Writer<'a>,
     out: &'a mut StepOutput,
@@ -30,7 +30,7 @@ struct CommandCall<'a> {
 }
 
 impl CommandCall<'_> {
-    /// An argument as text; invalid UTF-8 becomes an empty string, which matches no name.
+    /// Returns an argument as text. Invalid UTF-8 becomes a replacement character, which matches no name.
     fn text(&self, at: usize) -> &str {
         self.args.get(at).and_then(|arg| std::str::from_utf8(arg).ok()).unwrap_or("\u{fffd}")
     }
@@ -39,7 +39,7 @@ impl CommandCall<'_> {
         self.text(at).parse().ok()
     }
 
-    /// Looks up the master named by an argument; replies with an error if there is none.
+    /// Looks up the master that an argument names. Sends an error reply if there is none.
     fn master(&mut self, at: usize) -> Option<&Master> {
         let name = self.text(at).to_owned();
         if !self.sentinel.masters.contains_key(&name) {
@@ -48,7 +48,7 @@ impl CommandCall<'_> {
         self.sentinel.masters.get(&name)
     }
 
-    /// Looks up the master named by an argument for modification, together with a context.
+    /// Looks up the master that an argument names, to change it. Sends an error reply if there is none.
     fn act_on(&mut self, at: usize) -> Option<(&mut Master, Context<'_>)> {
         let name = self.text(at).to_owned();
         let Sentinel { masters, shared, .. } = &mut *self.sentinel;
@@ -69,11 +69,11 @@ impl CommandCall<'_> {
     }
 }
 
-/// One entry of the table of SENTINEL subcommands.
+/// An entry in the table of SENTINEL subcommands.
 struct Subcommand {
     name: &'static str,
     run: fn(&mut CommandCall<'_>),
-    /// The lines of HELP: syntax first, then the description.
+    /// The lines of SENTINEL HELP: the syntax, followed by the description.
     help: &'static [&'static str],
 }
 
@@ -83,7 +83,7 @@ macro_rules! subcommands {
     };
 }
 
-/// The subcommands in the order of HELP. Entries without help lines are Valkey's alternative names and SLAVES.
+/// The subcommands in the order of SENTINEL HELP. SLAVES and Valkey's alternative names have no help lines.
 static SUBCOMMANDS: &[Subcommand] = subcommands! {
     "ckquorum" peers::ckquorum, ["CKQUORUM <master-name>",
         "    Check if the current Sentinel configuration is able to reach the quorum",
@@ -142,8 +142,7 @@ static SUBCOMMANDS: &[Subcommand] = subcommands! {
     "help" help, ["HELP", "    Prints this help."];
 };
 
-/// The names of the SENTINEL subcommands. The caller checks the argument counts against the command table before it
-/// passes a request.
+/// The names of the SENTINEL subcommands. The caller checks the number of arguments before it passes a command on.
 pub fn subcommands() -> impl Iterator<Item = &'static str> {
     SUBCOMMANDS.iter().map(|one| one.name)
 }
@@ -226,8 +225,8 @@ fn role(call: &mut CommandCall<'_>) {
     }
 }
 
-/// Writes the configuration file at once and replies with OK when it is written, so that SENTINEL SET and MONITOR are
-/// durable before they are answered.
+/// Writes the configuration file at once. The reply OK follows when the file is on disk, so changed settings are
+/// durable before the client sees the reply.
 fn save_and_confirm(call: &mut CommandCall<'_>) {
     call.sentinel.write_config(call.out);
     call.condition = Condition::Config;

@@ -25,11 +25,11 @@ pub struct KnownMaster {
     pub name: String,
     /// The address of the master when the file was written.
     pub addr: Addr,
-    /// The options of this master; those not in the file have their defaults.
+    /// The options of this master. An option that is not in the file has its default.
     pub settings: MasterSettings,
-    /// The epoch of the last known failover.
+    /// The epoch of the last switch to another master that was known when the file was written.
     pub config_epoch: u64,
-    /// The epoch of this sentinel's last vote.
+    /// The epoch in which this sentinel last voted for a leader.
     pub leader_epoch: u64,
     /// The replicas that were known when the file was written.
     pub replicas: Vec<Addr>,
@@ -44,13 +44,13 @@ pub struct SentinelConfig {
     pub global: GlobalSettings,
     /// This sentinel's run id; `None` before the first start.
     pub myid: Option<RunId>,
-    /// The highest epoch seen for any master.
+    /// The highest epoch that this sentinel has seen for any master.
     pub current_epoch: u64,
     /// The monitored masters in the order of their `monitor` lines.
     pub masters: Vec<KnownMaster>,
-    /// The `user` lines, split into the words after `user`, for the caller.
+    /// The `user` lines, split into the words after `user`. The caller applies them.
     pub users: Vec<Vec<Vec<u8>>>,
-    /// Directives of the server process (bind, dir, logfile, ...), for the caller.
+    /// The directives of the server process (bind, dir, logfile, ...). The caller applies them.
     pub server: Vec<Vec<String>>,
     lines: Vec<Vec<u8>>,
 }
@@ -79,8 +79,7 @@ impl SentinelConfig {
             text: shown(line),
             reason: reason.to_owned(),
         };
-        // Lines that others depend on are processed first, wherever they are: first the one that enables hostnames,
-        // then the masters.
+        // Lines on which others depend are processed first: the line that enables hostnames, followed by the masters.
         let mut order: Vec<(u8, usize, Vec<Vec<u8>>)> = Vec::new();
         for (number, line) in config.lines.iter().enumerate() {
             let words = split_line(line)
@@ -219,7 +218,7 @@ fn is_log_level(words: &[Vec<u8>]) -> bool {
     words.len() == 2 && words[0].eq_ignore_ascii_case(b"loglevel")
 }
 
-/// Names occur in hello messages (comma-separated), events and configuration lines, which restricts their characters.
+/// Whether the name contains only characters that hello messages, events and configuration lines can carry.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 255
@@ -341,8 +340,8 @@ impl KnownMaster {
 }
 
 impl SentinelConfig {
-    /// Finds the line with these words and returns its number, starting at 1, and its text. Used to report errors that
-    /// the caller detects.
+    /// Finds the line with these words. Returns its number, starting at 1, and its text, for errors that the caller
+    /// detects.
     #[must_use]
     pub fn line_of(&self, words: &[&[u8]]) -> Option<(usize, String)> {
         let same = |line: &Vec<u8>| {
@@ -354,8 +353,8 @@ impl SentinelConfig {
         Some((place + 1, shown(&self.lines[place])))
     }
 
-    /// Treats the lines from index `first` on as given on the command line: their values apply, and are written like
-    /// values changed at run time.
+    /// Treats the lines from index `first` on as command-line arguments: their values apply, and are saved like values
+    /// that were changed at run time.
     pub fn forget_lines_from(&mut self, first: usize) {
         self.lines.truncate(first);
     }

@@ -24,7 +24,7 @@ pub(crate) struct EventSubject {
     pub(crate) name: String,
     pub(crate) ip: String,
     pub(crate) port: u16,
-    /// Name, ip and port of the instance's master; `None` for a master.
+    /// Name, IP address and port of the master that the replica or sentinel belongs to; `None` for a master.
     pub(crate) of: Option<(String, String, u16)>,
 }
 

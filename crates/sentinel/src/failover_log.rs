@@ -1,14 +1,14 @@
 //! Records the last hundred failovers step by step.
 //!
-//! SENTINEL FAILOVERS shows them: which sentinels suspected the master and why, when they agreed, the candidates with
-//! the reasons why each was eligible or not, and the time of each step in milliseconds since the first suspicion.
+//! SENTINEL FAILOVERS shows which sentinels suspected the master and why, when they agreed, why each replica was
+//! eligible or not, and the time of each step in milliseconds since the first suspicion.
 
 use std::collections::VecDeque;
 
 use clock::Instant;
 use failover_history::{Failover, FailoverOutcome, FailoverStep, MAX_REMEMBERED_FAILOVERS};
 
-/// Maximum number of steps per failover; only failovers that keep failing have more.
+/// Maximum number of steps per failover. Only a failover that fails again and again reaches it.
 const MAX_STEPS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +32,7 @@ pub(crate) struct FailoverRecorder {
 }
 
 impl FailoverRecorder {
-    /// Adds a step to the current failover of `master`, and starts a record with the first step. `address` is that of
-    /// the failed master.
+    /// Adds a step to the current failover of `master`, or starts a new record. `address` is that of the failed master.
     pub(crate) fn step(&mut self, now: Instant, master: &str, address: &str, text: String) {
         let open = self.flights.iter().rposition(|flight| flight.is_open_of(master));
         let place = open.unwrap_or_else(|| {
@@ -57,7 +56,7 @@ impl FailoverRecorder {
         }
     }
 
-    /// Ends the current failover record of `master` with a last step.
+    /// Ends the current failover record of `master` with a final step.
     pub(crate) fn end(&mut self, now: Instant, master: &str, outcome: FailoverOutcome, text: &str) {
         if self.flights.iter().any(|flight| flight.is_open_of(master)) {
             self.step(now, master, "", text.to_owned());

@@ -8,7 +8,7 @@ use crate::addr::{Addr, RunId, is_host};
 /// The Pub/Sub channel for hello messages.
 pub const HELLO_CHANNEL: &str = "__sentinel__:hello";
 
-/// Epochs in messages must be below this limit, so that later epochs cannot overflow.
+/// Epochs in hello messages must be below this limit, so that incrementing them never overflows.
 const MAX_EPOCH: u64 = 1 << 47;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use crate::addr::{Addr, is_host};
 
-/// Maximum length of a kept reply in bytes. Longer replies are truncated; a normal reply has a few kilobytes.
+/// Maximum length in bytes of an INFO reply that is stored. A normal reply has a few kilobytes; a longer one is
+/// truncated.
 const MAX_TEXT: usize = 64 * 1024;
-/// Maximum number of replicas taken from one INFO reply.
+/// Maximum number of replicas that are read from one INFO reply.
 const MAX_REPLICAS: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,7 @@ impl Role {
 pub(crate) struct InfoReport {
     pub(crate) run_id: Option<String>,
     pub(crate) role: Option<Role>,
-    /// The replicas that a master lists.
+    /// The replicas that are connected to the server, if it is a master.
     pub(crate) replicas: Vec<Addr>,
     pub(crate) master_host: Option<String>,
     pub(crate) master_port: Option<u16>,
@@ -41,7 +42,7 @@ pub(crate) struct InfoReport {
     pub(crate) has_keys: bool,
 }
 
-/// Returns the text to keep for SENTINEL INFO-CACHE, at most [`MAX_TEXT`] bytes of it.
+/// Returns the text that SENTINEL INFO-CACHE shows, at most [`MAX_TEXT`] bytes of the reply.
 pub(crate) fn kept(text: &[u8]) -> String {
     String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).into_owned()
 }
@@ -82,17 +83,17 @@ pub(crate) fn parse(text: &str) -> InfoReport {
     report
 }
 
-/// Returns whether the replication id is set; Redis shows an unset id as zeros.
+/// Returns whether a replication id is set. Redis shows an unset id as zeros.
 fn is_set(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && id.bytes().any(|byte| byte != b'0')
 }
 
-/// Whether the line is `db0:keys=1,...`.
+/// Whether the field starts a database line such as `db0:keys=1,expires=0`.
 fn is_database(field: &str) -> bool {
     field.strip_prefix("db").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// Parses `slave0:ip=127.0.0.1,port=6380,state=online,...` or, from old servers, `slave0:127.0.0.1,6380,...`.
+/// Parses the address in `slave0:ip=127.0.0.1,port=6380,...` or, from old servers, `slave0:127.0.0.1,6380,...`.
 fn replica(field: &str, value: &str) -> Option<Addr> {
     if !field["slave".len()..].bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

@@ -1,10 +1,11 @@
-//! Connections to instances, which the caller opens, closes and feeds.
+//! Connections to servers and other sentinels. The caller opens and closes them and passes received data on.
 //!
-//! Each instance has a command link and, unless it is a sentinel, a hello link that is subscribed to hello messages.
-//! Links belong to addresses rather than masters: sentinels that share five hundred masters need one link per pair.
+//! Each server has a command link and a hello link, which is subscribed to hello messages. A sentinel has only a
+//! command
+//! link. Links belong to addresses rather than masters: two sentinels that share five hundred masters need one link.
 //!
-//! Two times distinguish a dead instance from a slow one: since when a PING has been unanswered, and since when the
-//! port has refused connections after the link broke.
+//! Two times distinguish a dead process from a slow one: since when a PING has been unanswered, and since when the port
+//! has refused connections after the link broke.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -17,16 +18,16 @@ use crate::master::foreign::HelloClaim;
 use crate::master::transactions::Transaction;
 use crate::settings::Timing;
 
-/// Maximum number of pending replies; further requests are dropped.
+/// Maximum number of pending replies per link. Further requests are dropped.
 pub(crate) const MAX_PENDING: usize = 100;
 /// A connection attempt that takes longer than this counts as failed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Retry intervals: right after the link was lost, and later.
+/// Retry interval of connection attempts right after a link was lost, and later.
 const RETRY_SOON: Duration = Duration::from_millis(30);
 const RETRY_LATER: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(1);
 
-/// The id of a link; never reused.
+/// The id of a link. Ids are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
@@ -50,18 +51,19 @@ pub(crate) enum LinkOwner {
 pub(crate) enum PendingReply {
     /// A request whose reply needs no special handling.
     Plain,
-    /// AUTH with the credentials of the link.
+    /// AUTH with the credentials of this link.
     Auth,
     Ping,
     /// INFO, sent on behalf of the master with this name.
     Info(String),
     /// ROLE, sent on behalf of the master with this name.
     Role(String),
-    /// SENTINEL IS-MASTER-DOWN-BY-ADDR about this master and address, sent to this sentinel.
+    /// SENTINEL IS-MASTER-DOWN-BY-ADDR about the master with this name and address, sent to the sentinel with this run
+    /// id.
     Ask(String, Addr, RunId),
     /// The query whether the sentinel at the other end supports SENTINEL RAFT.
     Probe,
-    /// EXEC of a transaction that reconfigures a server of this master.
+    /// EXEC of a transaction that reconfigures a server of the master with this name.
     Order(String, Transaction),
 }
 
@@ -83,19 +85,19 @@ pub(crate) struct Link {
     /// The local IP address of the connection.
     pub(crate) local_ip: Option<String>,
     pub(crate) pending: VecDeque<PendingReply>,
-    /// When an established link broke; cleared when it is re-established.
+    /// When an established link broke. Cleared when the link is up again.
     pub(crate) lost: Option<Instant>,
     /// Since when connections have been refused after the link broke.
     pub(crate) refused: Option<Instant>,
     /// When the oldest PING that has no correct answer yet was sent.
     pub(crate) waiting: Option<Instant>,
     pub(crate) last_ping: Option<Instant>,
-    /// When the last correct answer to a PING arrived, and when the last answer of any kind arrived.
+    /// When the last correct reply to a PING arrived, and when the last reply of any kind to a PING arrived.
     pub(crate) last_good: Instant,
     pub(crate) last_pong: Instant,
-    /// When the last PONG arrived, which shows that the instance serves and is not just loading.
+    /// When the last PONG arrived. Unlike a LOADING error, it shows that the server has loaded its data.
     pub(crate) last_ready: Instant,
-    /// When the last message on the hello link arrived.
+    /// When the last message arrived on a hello link.
     pub(crate) last_heard: Instant,
     /// Whether the server is blocked by a script.
     pub(crate) busy: bool,
@@ -109,7 +111,7 @@ pub(crate) struct Link {
     pub(crate) refusals: BTreeSet<String>,
     /// Whether the sentinel at the other end supports consensus groups; `None` until it has answered.
     pub(crate) native: Option<bool>,
-    /// The groups whose sentinels send hello messages at this server.
+    /// The groups that sentinels announce in hello messages at this server.
     pub(crate) claims: Vec<HelloClaim>,
 }
 
@@ -156,12 +158,12 @@ impl Link {
         self.waiting.or_else(|| (!self.is_up()).then_some(self.last_good))
     }
 
-    /// How long the instance has owed a correct answer.
+    /// How long a PING has been without a correct reply.
     pub(crate) fn silent_for(&self, now: Instant) -> Duration {
         self.silent_since().map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Returns whether the link was lost so recently that quick retries matter.
+    /// Returns whether the link was lost so recently that connection attempts are repeated quickly.
     pub(crate) fn just_lost(&self, now: Instant) -> bool {
         self.lost.is_some_and(|lost| now.since(lost) < SOON)
     }
@@ -219,8 +221,8 @@ impl Link {
         is_silent || hears_nothing
     }
 
-    /// When an established link must be pinged, is replaced because of its silence, or makes its instance count as
-    /// down.
+    /// When the next action on an established link is due: a PING, a reconnection because of silence, or the detection
+    /// that the instance is down.
     pub(crate) fn next_due(&self, now: Instant, timing: &Timing, down_after: Duration) -> Instant {
         if self.kind == LinkKind::Hello {
             return self.last_heard + timing.publish_period * 3;
@@ -248,8 +250,8 @@ impl Link {
         }
     }
 
-    /// Handles a reply to PING. LOADING and MASTERDOWN are correct answers, because the process is alive and will
-    /// serve.
+    /// Handles a reply to PING. LOADING and MASTERDOWN are correct replies, because the process is alive and will serve
+    /// clients later.
     pub(crate) fn on_pong(&mut self, now: Instant, reply: &Value) {
         self.last_pong = now;
         let good = match reply {
@@ -276,7 +278,7 @@ pub(crate) enum ConnectDue {
     GiveUp,
 }
 
-/// All links, by id and by purpose.
+/// All links, found by id or by address and purpose.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Links {
     next: u64,
@@ -285,7 +287,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Returns the link to this address, which is created if it does not exist.
+    /// Returns the link to this address, and creates it if necessary.
     pub(crate) fn acquire(
         &mut self,
         now: Instant,
@@ -305,7 +307,7 @@ impl Links {
         id
     }
 
-    /// The link with this id, which must be in use.
+    /// The link with this id. Panics if it has been released.
     pub(crate) fn at(&self, id: LinkId) -> &Link {
         &self.links[&id]
     }
@@ -315,7 +317,7 @@ impl Links {
         self.links.get_mut(&id)
     }
 
-    /// Releases all links that are not in `used` and returns their ids, so that the caller closes them.
+    /// Releases all links that are not in `used`. Returns their ids for the caller to close them.
     pub(crate) fn keep(&mut self, used: &BTreeSet<LinkId>) -> Vec<LinkId> {
         let gone: Vec<LinkId> = self.links.keys().filter(|id| !used.contains(id)).copied().collect();
         self.links.retain(|id, _| used.contains(id));

@@ -23,17 +23,16 @@ use crate::settings::Timing;
 use crate::shared::{ConfigChange, Context, SharedState};
 use crate::writes::{Condition, FileWrites, RETRY_DELAY, StepOutput};
 
-/// How often a master with a problem is processed, and how often one with an urgent failure is. A healthy master is
-/// processed only when something is due.
+/// How often a master with a problem is processed. A healthy master is processed only when something is due.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 pub(crate) const URGENT: Duration = Duration::from_millis(10);
-/// Work that is due within this time is done together with due work, which reduces the number of wakeups.
+/// Work that is due within this time is done together with work that is due now, which reduces the number of wakeups.
 pub(crate) const TIMER_SLACK: Duration = Duration::from_millis(50);
 /// The id of a client connection, chosen by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
-/// An event reported by the caller.
+/// An event that the caller reports to the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SentinelInput {
     /// The time returned by [`Driver::next_deadline`] has come.
@@ -54,7 +53,7 @@ pub enum SentinelInput {
     },
     /// An established link broke or was closed by the peer.
     Disconnected {
-        /// The id of the link; the machine decides when to reconnect.
+        /// The id of the link. The machine decides when to reconnect.
         link: LinkId,
     },
     /// A reply on a command link, or a message on a hello link.
@@ -68,26 +67,26 @@ pub enum SentinelInput {
     Command(ClientCommand),
     /// A client connection closed.
     ClientClosed {
-        /// The client connection.
+        /// The client connection that closed.
         client: ClientId,
     },
-    /// The users changed. These are their lines for the configuration file, split into the words after `user`.
+    /// The users changed.
     UsersChanged {
-        /// The lines.
+        /// The new `user` lines for the configuration file, each split into the words after `user`.
         lines: Vec<Vec<Vec<u8>>>,
     },
-    /// The [`SentinelAction::Write`] under way is done, and what it wrote is synced.
+    /// The write of the last [`SentinelAction::Write`] has succeeded, and its data is synced to disk.
     Written {
-        /// The size of the journal.
+        /// The size of the journal in bytes after the write.
         journal_bytes: u64,
     },
-    /// The [`SentinelAction::Write`] under way failed. A part of it may have been written.
+    /// The write of the last [`SentinelAction::Write`] has failed. Some of its data may be in the file.
     WriteFailed,
     /// The resolver has found an address for a hostname.
     Resolved {
         /// The hostname from [`SentinelAction::Resolve`].
         host: String,
-        /// The IP address that the sentinel connects to from now on.
+        /// The IP address of the host, which the sentinel connects to from now on.
         ip: String,
     },
     /// A script ended, was killed or could not be started.
@@ -102,27 +101,27 @@ pub enum SentinelInput {
 /// A client command: SENTINEL, PUBLISH, ROLE, or INFO for the sentinel section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCommand {
-    /// The client connection, unless no reply is wanted.
+    /// The client connection that gets the reply; `None` if no reply is needed.
     pub client: Option<ClientId>,
-    /// The protocol version for the reply.
+    /// The protocol version of the reply.
     pub protocol: Protocol,
-    /// The command with its arguments.
+    /// The name of the command and its arguments.
     pub args: Vec<Vec<u8>>,
     /// The first option of SENTINEL SET whose script cannot be executed ([`Sentinel::scripts_to_set`]).
     pub rejected_script: Option<RejectedScript>,
 }
 
-/// An option of SENTINEL SET that is rejected, because the process cannot execute its script. As in Redis, the options
+/// An option of SENTINEL SET that is rejected because the process cannot execute its script. As in Redis, the options
 /// before it are applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedScript {
     /// The index of the option in the arguments.
     pub at: usize,
-    /// The error for the client.
+    /// The text of the error reply.
     pub error: String,
 }
 
-/// A write to the files, to be synced before [`SentinelInput::Written`]. Only one is under way at a time.
+/// A write to a file, which is synced before [`SentinelInput::Written`]. Only one write is in progress at a time.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FileWrite {
     /// Append these records to the journal as one frame.
@@ -133,7 +132,7 @@ pub enum FileWrite {
     Config(Vec<u8>),
 }
 
-/// An action for the caller. None of them waits for the disk: a vote appears here only after its record is synced.
+/// An action for the caller. No action waits for the disk: the machine returns a vote only after its record is synced.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SentinelAction {
     /// Open a link, and report the result with [`SentinelInput::Connected`] or [`SentinelInput::ConnectFailed`].
@@ -154,8 +153,8 @@ pub enum SentinelAction {
         /// The command with its arguments, not yet encoded.
         request: Vec<Vec<u8>>,
     },
-    /// Write to a file, then send [`SentinelInput::Written`] or [`SentinelInput::WriteFailed`]. The actions after it do
-    /// not wait for that.
+    /// Write to a file and report the result with [`SentinelInput::Written`] or [`SentinelInput::WriteFailed`]. The
+    /// write does not delay the actions after it.
     Write(FileWrite),
     /// Send the reply to a client command.
     Reply {
@@ -164,7 +163,7 @@ pub enum SentinelAction {
         /// The reply, already encoded in the client's protocol version.
         reply: Vec<u8>,
     },
-    /// Close a client connection after the replies before.
+    /// Close a client connection after the replies that were returned earlier.
     CloseClient(ClientId),
     /// Publish an event or a hello message to subscribed clients.
     Publish {
@@ -203,11 +202,11 @@ pub enum SentinelAction {
 /// The state of a monitored master in this sentinel's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterStatus {
-    /// The address that clients are sent to.
+    /// The address that clients get for this master.
     pub addr: Addr,
-    /// The address that is monitored. For a leader this is the old master until the failover ends.
+    /// The address of the monitored server. While this sentinel leads a failover, it is that of the old master.
     pub watched: Addr,
-    /// The epoch of the last known failover.
+    /// The epoch of the last switch that this sentinel knows.
     pub config_epoch: u64,
     /// The highest epoch that this sentinel has seen for any master.
     pub epoch: u64,
@@ -219,26 +218,26 @@ pub struct MasterStatus {
     pub subjectively_down: bool,
     /// Whether the quorum considers the master down.
     pub objectively_down: bool,
-    /// The epoch of a failover that this sentinel leads.
+    /// The epoch of the failover that this sentinel leads; `None` if it leads none.
     pub failover_epoch: Option<u64>,
     /// Whether an operator requested the failover.
     pub by_operator: bool,
 }
 
-/// The journal as found at the start.
+/// The journal as it was read at the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SavedJournal {
-    /// The state of each group.
+    /// The saved state of each consensus group, by master name.
     pub groups: BTreeMap<String, SavedGroup>,
-    /// Its size.
+    /// The size of the journal in bytes.
     pub bytes: u64,
 }
 
 /// The state machine of one sentinel.
 ///
-/// The caller uses it as a [`Driver`] after [`Sentinel::new`]. Files are written one write after another, and the result
-/// of each is an event. An action that promises something (a vote, a promotion, the reply to a changed setting) is
-/// returned by the call that reports that the promise is on disk, so no action has to wait.
+/// The caller uses it as a [`Driver`] after [`Sentinel::new`]. Only one write is in progress at a time, and its result
+/// is an event. An action that depends on a write, such as a vote or the reply to a changed setting, is returned by the
+/// call that reports the write's success, so the caller never delays an action.
 pub struct Sentinel {
     pub(crate) masters: BTreeMap<String, Master>,
     pub(crate) shared: SharedState,
@@ -257,7 +256,7 @@ impl std::fmt::Debug for Sentinel {
 
 impl Driver for Sentinel {
     type Event = SentinelInput;
-    /// None of them waits for the disk.
+    /// No action waits for the disk.
     type Actions = Vec<SentinelAction>;
 
     fn handle(&mut self, now: Instant, input: SentinelInput, out: &mut Vec<SentinelAction>) {
@@ -288,8 +287,8 @@ impl Driver for Sentinel {
 }
 
 impl Sentinel {
-    /// Restores a sentinel from its configuration file and journal. The first action writes the file back, including
-    /// the run id of a new sentinel, which must not be used before.
+    /// Restores a sentinel from its configuration file and journal. The first action writes the configuration file with
+    /// the run id. A new run id must not be used before it is on disk.
     #[must_use]
     pub fn new(
         now: Instant,
@@ -344,7 +343,7 @@ impl Sentinel {
         sentinel
     }
 
-    /// This sentinel's run id, which is kept across restarts.
+    /// This sentinel's run id, which survives restarts.
     #[must_use]
     pub fn my_id(&self) -> &RunId {
         &self.shared.me
@@ -406,7 +405,7 @@ impl Sentinel {
         }
     }
 
-    /// Holds back the actions that wait for a write, and begins the next write.
+    /// Holds back the actions that wait for a write, and begins the next write if none is in progress.
     fn finish_step(&mut self, now: Instant, step: StepOutput, out: &mut Vec<SentinelAction>) {
         self.writes.admit(step, out);
         let Self { masters, writes, .. } = self;
@@ -417,18 +416,18 @@ impl Sentinel {
         );
     }
 
-    /// Sends a reply that the process made itself, after the earlier replies to this client.
+    /// Sends a client a reply of the process itself, after the earlier replies of the machine.
     pub fn send_reply(&mut self, client: ClientId, reply: Vec<u8>, out: &mut Vec<SentinelAction>) {
         self.writes.admit_unconditional(SentinelAction::Reply { client, reply }, out);
     }
 
-    /// Closes a client connection after the earlier replies to this client.
+    /// Closes a client connection after the earlier replies.
     pub fn close_client(&mut self, client: ClientId, out: &mut Vec<SentinelAction>) {
         self.writes.admit_unconditional(SentinelAction::CloseClient(client), out);
     }
 
-    /// Detects that the clock jumped or the process was paused. Observations are unreliable then, so the sentinel
-    /// enters TILT mode and draws no conclusions for a while.
+    /// Detects that the clock jumped or that the process was paused. The sentinel then enters TILT mode, in which it
+    /// draws no conclusions, because its observations are unreliable.
     fn detect_clock_jump(&mut self, now: Instant, out: &mut StepOutput) {
         let step = now.since(self.last_seen);
         self.last_seen = now;
@@ -440,7 +439,7 @@ impl Sentinel {
         } else if cx.shared.tilt.is_some_and(|since| now.since(since) > cx.shared.timing.tilt_period) {
             cx.shared.tilt = None;
             cx.event(EventLevel::Warning, "-tilt", "#tilt mode exited".into(), None);
-            // The reset precedes any decision that is based on earlier observations.
+            // The reset precedes any decision that is based on observations from before TILT mode.
             for master in self.masters.values_mut() {
                 master.update_health(&mut cx);
                 cx.shared.scheduler.schedule_round(master.name());
@@ -460,7 +459,7 @@ impl Sentinel {
         let mut due = cx.shared.scheduler.alarms.take_until(now);
         if now >= self.next_tick {
             due.extend(cx.shared.scheduler.rounds.take_until(now + TIMER_SLACK));
-            // Random jitter keeps sentinels that were started together from ticking in step.
+            // Random jitter keeps sentinels from ticking in step after a common start.
             self.next_tick = now + TICK - Duration::from_micros(cx.shared.rng.random_range(0..20_000));
         }
         for name in due {
@@ -510,7 +509,7 @@ impl Sentinel {
         let mut cx = Context { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         state.on_down(now, false);
-        // The first reconnect is immediate, because a refusal tells a dead process from a slow one.
+        // The first connection attempt is immediate, because a refusal distinguishes a dead process from a slow one.
         cx.connect(link);
         for master in self.masters.values().filter(|master| master.links().any(|held| held == link)) {
             cx.shared.scheduler.alarms.set_sooner(master.name(), now + URGENT);
@@ -572,7 +571,7 @@ impl Sentinel {
         }
     }
 
-    /// Handles a hello message from any source.
+    /// Handles a hello message, whether it arrived on a hello link or by PUBLISH.
     pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello, out: &mut StepOutput) {
         let mut cx = Context { now, shared: &mut self.shared, out };
         if let Some(master) = self.masters.get_mut(&hello.master) {
@@ -599,7 +598,7 @@ impl Sentinel {
         out.config = Some(self.config.rewritten());
     }
 
-    /// The state of a master, for the simulator and tests.
+    /// The state of a monitored master, for the simulator and tests; `None` if the name is unknown.
     #[must_use]
     pub fn status(&self, master: &str) -> Option<MasterStatus> {
         let master = self.masters.get(master)?;
@@ -619,14 +618,14 @@ impl Sentinel {
         })
     }
 
-    /// Number of links. Sentinels that share many masters need far fewer than masters times sentinels.
+    /// Number of links to servers and sentinels. Sentinels that share masters need one link per pair of sentinels.
     #[must_use]
     pub fn link_count(&self) -> usize {
         self.shared.links.len()
     }
 }
 
-/// The payload of a message on the hello channel.
+/// The payload of a Pub/Sub message if it arrived on the hello channel.
 fn published(value: &Value) -> Option<&[u8]> {
     match value.as_array()? {
         [kind, channel, payload]

@@ -106,7 +106,7 @@ impl Master {
         self.config_epoch
     }
 
-    /// The state of the consensus group that is saved when the journal is replaced.
+    /// The state of the consensus group, which is saved when the journal is replaced.
     pub(crate) fn saved_group(&self) -> &SavedGroup {
         self.consensus.saved_state()
     }
@@ -195,7 +195,7 @@ impl Master {
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
     }
 
-    /// Adds a replica; returns true if it was not known.
+    /// Adds a replica. Returns false if the address is known or there are too many replicas.
     pub(crate) fn add_replica(&mut self, cx: &mut Context<'_>, addr: &Addr) -> bool {
         if !self.servers.has_room_for(|known| cx.shared.same_addr(known, addr)) {
             return false;
@@ -207,7 +207,7 @@ impl Master {
         true
     }
 
-    /// Adds a sentinel that was not known.
+    /// Adds another sentinel, unless its member id is taken or there are too many sentinels.
     pub(crate) fn add_peer(&mut self, cx: &mut Context<'_>, addr: &Addr, run_id: &RunId) {
         if self.sentinels.has_room_for(&cx.shared.me, run_id) {
             let link = cx.link_to_sentinel(addr);
@@ -222,12 +222,12 @@ impl Master {
         self.drive(cx, consensus::GroupInput::SetMembers { voters, foreign_members: foreign });
     }
 
-    /// The address for clients: the new master's once the switch is committed.
+    /// The address that clients get: that of the new master as soon as the switch is committed.
     pub(crate) fn current_addr(&self) -> &Addr {
         self.failovers.current().and_then(Failover::switched_to).unwrap_or(self.servers.master().addr())
     }
 
-    /// Reconnects to all instances with the current credentials.
+    /// Reconnects to the master and its replicas with the current credentials.
     pub(crate) fn reconnect_all(&self, cx: &mut Context<'_>) {
         for instance in self.servers.iter() {
             for link in instance.links() {

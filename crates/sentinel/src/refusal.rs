@@ -9,15 +9,14 @@ use crate::event::EventLevel;
 use crate::link::{LinkId, LinkKind, LinkState};
 use crate::shared::Context;
 
-/// Reconnect interval after rejected credentials; the server's password may change.
+/// How long a link stays closed after the server rejected its credentials. The server's password may change.
 const REAUTHENTICATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of logged lines per link.
 const MAX_LINES: usize = 32;
 
 impl Context<'_> {
-    /// Handles an error about authentication or access rights. Returns false if the error makes the link unusable; the
-    /// link is then closed.
+    /// Handles an error about authentication or access rights. Returns false if the link has been closed because of it.
     pub(crate) fn handle_access_error(&mut self, link: LinkId, value: &Value) -> bool {
         let Some(state) = self.shared.links.find(link) else { return false };
         let Value::Error(text) = value else {
@@ -32,8 +31,7 @@ impl Context<'_> {
             state.last_error.get_or_insert_with(|| text.clone());
         }
         let user = if state.user.is_empty() { "default" } else { &state.user };
-        // The hello link reports the same errors as the command link, and NOAUTH after a rejected password adds
-        // nothing.
+        // The command link reports the same errors as the hello link. After a rejected password, NOAUTH adds nothing.
         let is_said = state.kind == LinkKind::Hello || (code == "NOAUTH" && !state.refusals.is_empty());
         let line = match code {
             "NOPERM" => {
@@ -57,7 +55,7 @@ impl Context<'_> {
         code != "NOAUTH"
     }
 
-    /// Closes a link with rejected credentials, to retry later.
+    /// Closes a link whose credentials were rejected, and schedules its next connection.
     fn retry_authentication_later(&mut self, link: LinkId) {
         self.reconnect(link);
         if let Some(state) = self.shared.links.find(link) {
@@ -67,7 +65,7 @@ impl Context<'_> {
     }
 }
 
-/// The ACL rule that would avoid a NOPERM error, which names either the command or a channel.
+/// The ACL rule that the user lacks, derived from a NOPERM error, which names either the command or a channel.
 fn missing_rule(text: &str) -> String {
     match text.split('\'').nth(1) {
         Some(command) => format!("+{command}"),
@@ -80,7 +78,7 @@ fn missing_rule(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The errors are worded as in Redis 7.0, Redis 8 and Valkey 9.1.
+    /// The texts of the errors in Redis 7.0, Redis 8 and Valkey 9.1.
     #[test]
     fn missing_acl_rule_is_derived_from_the_error() {
         for (text, rule) in [

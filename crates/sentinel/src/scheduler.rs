@@ -34,7 +34,7 @@ impl Scheduler {
     }
 }
 
-/// Names sorted by time; each name has at most one time.
+/// Names with one time each, sorted by time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TimerQueue {
     by_time: BTreeSet<(Instant, Arc<str>)>,
@@ -70,12 +70,12 @@ impl TimerQueue {
         }
     }
 
-    /// The earliest time of all names; `None` if the queue is empty.
+    /// The earliest time in the queue; `None` if it is empty.
     pub(crate) fn first(&self) -> Option<Instant> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// Removes and returns all names with a time up to `end`, sorted by time.
+    /// Removes and returns all names with a time not after `end`, sorted by time.
     pub(crate) fn take_until(&mut self, end: Instant) -> Vec<Arc<str>> {
         let mut taken = Vec::new();
         while self.first().is_some_and(|at| at <= end) {

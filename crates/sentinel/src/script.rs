@@ -34,9 +34,9 @@ pub enum ScriptOutcome {
 pub(crate) struct Job {
     id: JobId,
     pub(crate) argv: Vec<String>,
-    /// When the running script was started; `None` while it waits.
+    /// When the script was started; `None` while it is queued.
     pub(crate) started: Option<Instant>,
-    /// The script must not be started before this time, because of a retry delay.
+    /// The earliest start of the script, which is delayed after a failed run.
     due: Instant,
     pub(crate) retries: u32,
     killed: bool,

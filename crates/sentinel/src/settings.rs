@@ -22,7 +22,7 @@ pub struct GlobalSettings {
     pub deny_scripts_reconfig: bool,
     /// The minimum level of log messages.
     pub log_level: LogLevel,
-    /// Whether SENTINEL CONFIG set the level, so that it must be saved.
+    /// Whether SENTINEL CONFIG has set the log level, which must be saved in that case.
     pub log_level_set: bool,
     /// User name for links to other sentinels; empty means the default user.
     pub sentinel_user: String,
@@ -52,9 +52,9 @@ impl Default for GlobalSettings {
 pub struct MasterSettings {
     /// Number of sentinels that must agree on a failure.
     pub quorum: u32,
-    /// Maximum silence before an instance is subjectively down.
+    /// Maximum time without a correct reply before a server or sentinel counts as subjectively down.
     pub down_after: Duration,
-    /// How long a port must refuse connections, after an established link broke, before the instance is down. Zero
+    /// How long a port must refuse connections after an established link broke, before the server counts as down. Zero
     /// disables the rule. 150 ms leave time for two connection attempts.
     pub refused_after: Duration,
     /// Time limit for the phases of a failover, as in Redis.
@@ -69,10 +69,10 @@ pub struct MasterSettings {
     pub auth_user: String,
     /// Password for links to the master and its replicas; empty means no authentication.
     pub auth_pass: String,
-    /// A master that restarted with a new run id counts as down if loading takes longer than this. Zero disables the
+    /// Maximum loading time of a master that restarted with a new run id, before it counts as down. Zero disables the
     /// rule.
     pub reboot_down_after: Duration,
-    /// Renamed commands of the master and its replicas; the keys are upper case.
+    /// Renamed commands of the master and its replicas: the original name in upper case, and the new name.
     pub renamed: BTreeMap<String, String>,
 }
 
@@ -101,7 +101,7 @@ impl MasterSettings {
         }
     }
 
-    /// Returns the name under which the master knows `command`.
+    /// Returns the name of `command` on the master and its replicas, where it may have been renamed.
     pub(crate) fn command<'a>(&'a self, command: &'a str) -> &'a str {
         self.renamed.get(command).map_or(command, String::as_str)
     }
@@ -147,7 +147,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// All values with their names, in the order of SENTINEL DEBUG in Redis.
+    /// All periods and limits with their names, in the order of SENTINEL DEBUG in Redis.
     pub(crate) fn fields(&mut self) -> [(&'static str, &mut Duration); 13] {
         [
             ("INFO-PERIOD", &mut self.info_period),
@@ -166,9 +166,8 @@ impl Timing {
         ]
     }
 
-    /// The PING interval for a master with this `down-after-milliseconds`: a second, or a tenth of that time if it is
-    /// shorter. Silence is measured from the first unanswered PING, so the interval is how long a failure can remain
-    /// unnoticed.
+    /// The PING interval for a master with this `down-after-milliseconds`: a tenth of that time, but at most a second.
+    /// Silence is measured from the first unanswered PING, so a failure can remain unnoticed for one interval.
     pub(crate) fn ping_period_for(&self, down_after: Duration) -> Duration {
         (down_after / 10).max(Duration::from_millis(100)).min(self.ping_period)
     }

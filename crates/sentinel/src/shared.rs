@@ -17,19 +17,19 @@ use crate::script::Scripts;
 use crate::settings::{GlobalSettings, Timing};
 use crate::writes::{Condition, JournalRecord, StepOutput};
 
-/// Maximum delay before a changed configuration is written. Votes and switches do not depend on it, because they are in
-/// the journal.
+/// Maximum delay before a changed configuration is written. It does not apply to votes, which are in the journal, and
+/// to switches.
 const WRITE_DELAY: Duration = Duration::from_millis(100);
 
 /// Whether the configuration file is outdated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConfigChange {
     None,
-    /// Since this time. It is written with a delay.
+    /// The file has been outdated since this time. It is written after a delay.
     Since(Instant),
-    /// It is written at the end of the step.
+    /// The file is written at the end of the step.
     Urgent,
-    /// Writing it has failed, and is tried again at this time.
+    /// The last write has failed. It is repeated at this time.
     RetryAt(Instant),
 }
 
@@ -47,25 +47,26 @@ impl ConfigChange {
 pub(crate) struct SharedState {
     pub(crate) me: RunId,
     pub(crate) global: GlobalSettings,
-    /// The highest epoch seen for any master.
+    /// The highest epoch that this sentinel has seen for any master.
     pub(crate) epoch: u64,
     pub(crate) links: Links,
     /// Whether links may have become unused and must be checked in this step.
     pub(crate) links_changed: bool,
     pub(crate) scheduler: Scheduler,
     pub(crate) timing: Timing,
-    /// When the sentinel entered TILT mode; `None` outside of it.
+    /// When the sentinel entered TILT mode; `None` outside of TILT mode.
     pub(crate) tilt: Option<Instant>,
     /// Number of times that TILT mode was entered.
     pub(crate) tilts: u64,
     pub(crate) scripts: Scripts,
     pub(crate) recorder: FailoverRecorder,
     pub(crate) config_change: ConfigChange,
-    /// Whether a switch is not in the configuration file yet, and writing it has not failed.
+    /// Whether a switch is missing in the configuration file. False if writing it has failed, because nothing waits for
+    /// a failed write.
     pub(crate) has_unsaved_switch: bool,
-    /// Number of journal records so far.
+    /// Number of journal records since the start.
     pub(crate) records: u64,
-    /// The newest journal record that is on disk, as are all before it.
+    /// Number of the newest journal record that is on disk, as are all earlier records.
     pub(crate) durable_record: u64,
     /// The IP addresses of resolved hostnames, by hostname.
     pub(crate) resolved: BTreeMap<String, String>,
@@ -102,7 +103,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Adds a record to the journal. Returns the number that actions can wait for ([`Condition::Record`]).
+    /// Adds a record to the journal. Returns its number, for actions that wait for it ([`Condition::Record`]).
     pub(crate) fn persist(&mut self, record: GroupRecord) -> u64 {
         self.shared.records += 1;
         let number = self.shared.records;
@@ -149,7 +150,8 @@ impl Context<'_> {
         self.send_after(Condition::Nothing, link, pending, request)
     }
 
-    /// Sends a request once the condition is fulfilled. Returns false like [`Context::send`].
+    /// Sends a request once the condition is fulfilled. Returns false if the link is down or has too many pending
+    /// replies.
     pub(crate) fn send_after(
         &mut self,
         condition: Condition,
@@ -180,7 +182,8 @@ impl Context<'_> {
         }
     }
 
-    /// Returns the link to another sentinel at this address. `None` for port 0, which means that it is unreachable.
+    /// Returns the link to another sentinel at this address; `None` for port 0, which means that the sentinel is
+    /// unreachable.
     pub(crate) fn link_to_sentinel(&mut self, addr: &Addr) -> Option<LinkId> {
         let (user, pass) =
             (self.shared.global.sentinel_user.clone(), self.shared.global.sentinel_pass.clone());
@@ -190,7 +193,7 @@ impl Context<'_> {
             .then(|| links.acquire(now, addr, LinkKind::Command, LinkOwner::Sentinel, (&user, &pass)))
     }
 
-    /// Closes a link so that it is opened again.
+    /// Closes a link, which is then opened again.
     pub(crate) fn reconnect(&mut self, link: LinkId) {
         let now = self.now;
         let Some(state) = self.shared.links.find(link) else { return };
@@ -201,7 +204,7 @@ impl Context<'_> {
         }
     }
 
-    /// Requires the configuration file to be written without delay, so that a switch is not forgotten in a crash.
+    /// Makes the step write the configuration file at its end, so that a crash does not undo a switch.
     pub(crate) fn switched(&mut self) {
         self.shared.config_change = ConfigChange::Urgent;
         self.shared.has_unsaved_switch = true;

@@ -28,7 +28,7 @@ const OTHER: &str = "cccccccccccccccccccccccccccccccccccccccc";
 struct Bench {
     sentinel: Sentinel,
     now: Instant,
-    /// Whether writes take time: the test reports their end.
+    /// Whether the test reports the end of writes. Otherwise writes end at once.
     has_slow_disk: bool,
 }
 
@@ -78,7 +78,7 @@ impl Bench {
         self.input(SentinelInput::Deadline)
     }
 
-    /// Advances the time, handling all deadlines. Returns the published events.
+    /// Advances the time and handles all deadlines in between. Returns the published events.
     fn pass(&mut self, millis: u64) -> Vec<String> {
         let end = self.now + Duration::from_millis(millis);
         let mut events = Vec::new();
@@ -182,7 +182,7 @@ fn vote_is_given_once_per_epoch_after_it_is_durable() {
     assert_eq!(bench.input(SentinelInput::Written { journal_bytes: 0 }), [reply]);
     bench.has_slow_disk = false;
     assert_eq!(published(&out), ["+new-epoch 5".into(), format!("+vote-for-leader {PEER} 5")]);
-    // Another candidate requests a vote in the same epoch, and then a candidate in an epoch that is over.
+    // Another candidate requests a vote in the same epoch, followed by a candidate in an earlier epoch.
     let taken = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n");
     assert_eq!(bench.command(&ask(OTHER, 5)), taken);
     assert_eq!(bench.command(&ask(OTHER, 4)), taken);
@@ -259,14 +259,14 @@ fn newer_configuration_in_a_hello_is_adopted_and_saved_at_once() {
     assert_eq!(published(&older), Vec::<String>::new());
 }
 
-/// A master's new configuration arrives in a hello message while writes take time.
+/// Delivers a hello message with a newer configuration while writes take time.
 fn learn_switch(bench: &mut Bench) -> Vec<SentinelAction> {
     bench.meet(PEER, 26380);
     bench.has_slow_disk = true;
     bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.2,6379,3"))
 }
 
-/// Handles deadlines for a while, connecting all links. Returns the writes and the hello messages.
+/// Handles deadlines for half a second and connects all links. Returns the writes and the sent hello messages.
 fn writes_and_hellos(
     bench: &mut Bench,
     mut pending: Vec<SentinelAction>,
@@ -297,8 +297,8 @@ fn announce_the_switch(hellos: &[String]) -> bool {
     !hellos.is_empty() && hellos.iter().all(|hello| hello.ends_with("mymaster,10.0.0.2,6379,3"))
 }
 
-/// Found by the simulator (6 nodes, seed 65): a sentinel that crashed before its configuration was on disk restarted
-/// with an older configuration epoch than it had announced.
+/// Found by the simulator (6 nodes, seed 65): a sentinel crashed before its configuration was on disk, and restarted
+/// with a lower configuration epoch than it had announced.
 #[test]
 fn configuration_epoch_is_announced_once_it_is_on_disk() {
     let mut bench = Bench::new();
@@ -375,7 +375,7 @@ fn clock_jump_enters_tilt_mode() {
 }
 
 /// Found by the simulator (6 nodes, seed 2969): the first event after TILT mode was an INFO reply, and a leader
-/// selected a replica based on the states from before TILT.
+/// selected a replica by the states from before TILT mode.
 #[test]
 fn instances_are_reevaluated_when_tilt_ends() {
     let mut bench = Bench::new();

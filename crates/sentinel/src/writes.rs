@@ -1,12 +1,12 @@
-//! Orders the writes to the journal and the configuration file, and holds back what depends on them.
+//! Orders the writes to the journal and the configuration file, and holds back the actions that depend on them.
 //!
-//! One write is under way at a time. Records that arrive meanwhile are written together by the next one. Requests on a
-//! link and replies to a client keep their order, so whatever follows a held action to the same destination is held,
-//! too. Other destinations are not affected.
+//! Only one write is in progress at a time. Records that arrive during a write are written together by the next one.
+//! Requests on a link and replies to a client keep their order, so an action that waits for a write also delays the
+//! later actions to the same destination, but not those to others.
 //!
-//! After a failed append the end of the journal is unknown, and records may be missing, so the journal is replaced as a
-//! whole. While that fails as well, votes are held back: to those who asked, this sentinel appears slow, which the
-//! protocol tolerates, and the network may do the same to any message.
+//! After a failed append the end of the journal is unknown, and records may be missing, so the whole journal is
+//! replaced. As long as replacing it fails, votes are held back. To the other sentinels, this one appears slow, which
+//! the protocol tolerates.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -17,26 +17,26 @@ use consensus::{GroupRecord, SavedGroup};
 use crate::link::LinkId;
 use crate::machine::{ClientId, FileWrite, SentinelAction};
 
-/// The journal is compacted when it exceeds this size in bytes.
+/// Size in bytes above which the journal is compacted.
 const LONG_JOURNAL: u64 = 256 * 1024;
-/// How long a failed write is not retried, unless there is something new to write.
+/// Delay before a failed write is repeated, unless there is something new to write.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Maximum number of actions held back for a client. A client that causes more is disconnected.
+/// Maximum number of actions held back per client. A client that exceeds it is disconnected.
 const MAX_HELD: usize = 1024;
-/// The reply to a change that could not be saved.
+/// The error reply to a change that could not be saved.
 const NOT_SAVED: &[u8] = b"-ERR Failed to save config file. Check server logs.\r\n";
 
 /// What must be on disk before an action is performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Condition {
     Nothing,
-    /// The journal record with this number; zero means none.
+    /// The journal record with this number must be on disk. Zero means none.
     Record(u64),
-    /// The configuration of this step. If it cannot be written, the reply becomes an error.
+    /// The configuration of this step must be on disk. If it cannot be written, the reply becomes an error.
     Config,
 }
 
-/// A journal record that actions can wait for.
+/// A journal record with the number by which actions refer to it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct JournalRecord {
     pub(crate) number: u64,
@@ -48,9 +48,9 @@ pub(crate) struct JournalRecord {
 pub(crate) struct StepOutput {
     /// Records to append to the journal, in this order.
     pub(crate) records: Vec<JournalRecord>,
-    /// The configuration to write.
+    /// The configuration to write; `None` if it is unchanged.
     pub(crate) config: Option<Vec<u8>>,
-    /// In the order in which they are performed.
+    /// The actions in the order in which they are performed.
     pub(crate) actions: Vec<(Condition, SentinelAction)>,
 }
 
@@ -70,7 +70,7 @@ enum Destination {
     Client(ClientId),
 }
 
-/// What an action waits for.
+/// The write that an action waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaited {
     Nothing,
@@ -85,7 +85,7 @@ struct HeldAction {
     action: SentinelAction,
 }
 
-/// The write under way, with the newest record or configuration that it contains.
+/// The write in progress, with the number of the newest record or configuration that it contains.
 #[derive(Debug, Clone, Copy)]
 enum InFlight {
     Append { newest: u64 },
@@ -96,18 +96,18 @@ enum InFlight {
 /// How the next records are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JournalState {
-    /// They are appended.
+    /// Records are appended.
     Intact,
-    /// The journal is too long, or its end is unknown: it is replaced.
+    /// The journal is too long, or its end is unknown. The whole journal is replaced.
     Replace,
-    /// As before, and replacing it has failed: it is tried again at this time.
+    /// Replacing the journal has failed. It is repeated at this time.
     Failed(Instant),
 }
 
-/// A configuration and how far it is written. Configurations are numbered from 1.
+/// The numbers of configurations, which start at 1.
 #[derive(Debug, Default)]
 struct ConfigFile {
-    /// The newest configuration, unless it was handed over.
+    /// The newest configuration, if its write has not begun.
     unwritten: Option<Vec<u8>>,
     newest: u64,
     written: u64,
@@ -118,9 +118,9 @@ struct ConfigFile {
 #[derive(Debug)]
 pub(crate) struct FileWrites {
     in_flight: Option<InFlight>,
-    /// Records that were not handed over yet.
+    /// Records whose write has not begun.
     records: Vec<GroupRecord>,
-    /// The number of the newest record, and up to which all are on disk.
+    /// Numbers of the newest record, and of the newest one that is on disk with all earlier records.
     newest: u64,
     durable: u64,
     journal: JournalState,
@@ -129,7 +129,7 @@ pub(crate) struct FileWrites {
 }
 
 impl FileWrites {
-    /// Starts with a journal of this size in bytes.
+    /// Creates the state after a start. `journal_bytes` is the size of the journal.
     pub(crate) fn new(journal_bytes: u64) -> Self {
         Self {
             in_flight: None,
@@ -142,10 +142,10 @@ impl FileWrites {
         }
     }
 
-    /// When [`FileWrites::begin_write`] retries a failed write.
+    /// When a failed write is due to be repeated; `None` if no write has failed.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         match self.journal {
-            // The end of a write is an event of its own.
+            // While a write is in progress, its end is awaited instead.
             JournalState::Failed(retry_at) if self.in_flight.is_none() && self.durable < self.newest => {
                 Some(retry_at)
             }
@@ -153,7 +153,8 @@ impl FileWrites {
         }
     }
 
-    /// Takes the output of a step and appends the actions that wait for nothing. [`FileWrites::begin_write`] follows.
+    /// Takes the output of a step and appends the actions that can be performed now. The caller then calls
+    /// [`FileWrites::begin_write`].
     pub(crate) fn admit(&mut self, step: StepOutput, out: &mut Vec<SentinelAction>) {
         let StepOutput { records, config, actions } = step;
         if let Some(JournalRecord { number, .. }) = records.last() {
@@ -177,7 +178,7 @@ impl FileWrites {
         }
     }
 
-    /// Performs an action that waits for nothing, unless its destination waits.
+    /// Takes an action that waits for no write. It may still have to wait behind earlier actions to its destination.
     pub(crate) fn admit_unconditional(&mut self, action: SentinelAction, out: &mut Vec<SentinelAction>) {
         self.admit_action(Awaited::Nothing, action, out);
     }
@@ -212,17 +213,17 @@ impl FileWrites {
         }
     }
 
-    /// Forgets a client that is gone.
+    /// Drops the held actions for a client that has disconnected.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.held.remove(&Destination::Client(client));
     }
 
-    /// Forgets a link that is down.
+    /// Drops the held actions for a link that is down.
     pub(crate) fn forget_link(&mut self, link: LinkId) {
         self.held.remove(&Destination::Link(link));
     }
 
-    /// Begins the next write, if there is one and none is under way. `groups` is the whole content of the journal.
+    /// Begins the next write if no write is in progress. `groups` is the complete content of the journal.
     pub(crate) fn begin_write<'a>(
         &mut self,
         now: Instant,
@@ -260,8 +261,8 @@ impl FileWrites {
         (InFlight::Replace { newest: self.newest }, FileWrite::ReplaceJournal(groups))
     }
 
-    /// The write under way has succeeded. `journal_bytes` is the size of the journal. [`FileWrites::begin_write`]
-    /// follows.
+    /// Handles the success of the write in progress. `journal_bytes` is the size of the journal. The caller then calls
+    /// [`FileWrites::begin_write`].
     pub(crate) fn on_written(&mut self, journal_bytes: u64, out: &mut Vec<SentinelAction>) {
         match self.in_flight.take() {
             Some(InFlight::Append { newest } | InFlight::Replace { newest }) => {
@@ -274,7 +275,7 @@ impl FileWrites {
         self.release(out);
     }
 
-    /// The write under way has failed. [`FileWrites::begin_write`] follows.
+    /// Handles the failure of the write in progress. The caller then calls [`FileWrites::begin_write`].
     pub(crate) fn on_failed(&mut self, now: Instant, out: &mut Vec<SentinelAction>) {
         match self.in_flight.take() {
             Some(InFlight::Append { .. }) => self.journal = JournalState::Replace,
@@ -285,7 +286,7 @@ impl FileWrites {
         self.release(out);
     }
 
-    /// The number of the newest record that is on disk, as are all before it.
+    /// Number of the newest record that is on disk, as are all earlier records.
     pub(crate) fn durable_record(&self) -> u64 {
         self.durable
     }
@@ -295,12 +296,12 @@ impl FileWrites {
         self.config.newest > 0 && self.config.failed == self.config.newest
     }
 
-    /// Whether the newest configuration has been written, or could not be.
+    /// Whether the newest configuration is on disk or could not be written.
     pub(crate) fn config_is_settled(&self) -> bool {
         self.is_fulfilled(Awaited::Config(self.config.newest))
     }
 
-    /// Appends the held actions that wait for nothing any more.
+    /// Appends the held actions whose writes have ended.
     fn release(&mut self, out: &mut Vec<SentinelAction>) {
         let mut held = std::mem::take(&mut self.held);
         for queue in held.values_mut() {
@@ -314,7 +315,7 @@ impl FileWrites {
         self.held = held;
     }
 
-    /// Whether the outcome of the awaited write is known.
+    /// Whether the write that an action waits for has ended, successfully or not.
     fn is_fulfilled(&self, awaited: Awaited) -> bool {
         match awaited {
             Awaited::Nothing => true,
@@ -323,7 +324,7 @@ impl FileWrites {
         }
     }
 
-    /// Turns a reply into an error if its configuration could not be written.
+    /// Replaces the reply to a change by an error if the configuration could not be written.
     fn settle(&self, awaited: Awaited, action: SentinelAction) -> SentinelAction {
         match (awaited, action) {
             (Awaited::Config(number), SentinelAction::Reply { client, .. })

@@ -1,9 +1,8 @@
-//! Simulates sentinels that monitor one master and its replicas. The sentinels and the servers'
-//! replication ([`crate::data`]) are real; the servers' replies are simulated.
+//! Simulates sentinels that monitor one master and its replicas. The sentinels and the servers' replication
+//! ([`crate::data`]) are real. The replies of the servers are simulated.
 //!
-//! Connections are streams like TCP: data arrives in order or the connection breaks, and a
-//! partition holds bytes back until it heals. Raft messages may also be lost, duplicated and
-//! reordered, because the protocol must tolerate that.
+//! Connections are streams like TCP: data arrives in order or the connection breaks, and a partition delays the data
+//! until it heals. Raft messages may also be lost, duplicated and reordered, because the protocol must tolerate that.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,15 +33,15 @@ mod stream;
 
 pub(crate) const MASTER: &str = "mymaster";
 
-/// Replicas connect before sentinels start, so that the master reports them in its first INFO
-/// reply.
+/// When the sentinels start. The replicas connect to the master before, so that the master's first INFO reply lists
+/// them.
 const SERVERS_FIRST: Duration = Duration::from_secs(1);
-/// Interval at which bytes held back by the network are retried.
+/// Interval at which data that a partition delays is sent again.
 const RETRANSMIT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone)]
 enum SentinelSimEvent {
-    /// All sentinels die and lose their state, to demonstrate an injected bug.
+    /// All sentinels crash and lose their state, which makes an injected bug visible.
     Forget,
     /// A sentinel starts for the first time.
     Start {
@@ -68,12 +67,12 @@ enum SentinelSimEvent {
         host: usize,
         incarnation: u64,
     },
-    /// A server in a handover is polled.
+    /// A handover in progress at a server is continued.
     Handover {
         host: usize,
         incarnation: u64,
     },
-    /// A Raft message arrives outside of its stream's order.
+    /// A Raft message arrives outside of the order of its connection.
     Stray {
         host: usize,
         request: Vec<Vec<u8>>,
@@ -91,11 +90,11 @@ struct SentinelProcess {
 
 struct SentinelWorld {
     simulation: Simulation<SentinelSimEvent>,
-    /// The IP address of each host.
+    /// The IP address of each host: first the sentinels, then the servers.
     ips: Vec<String>,
-    /// The sentinels, which are the first hosts.
+    /// The sentinel processes. They have the lowest host numbers.
     sentinels: Vec<SentinelProcess>,
-    /// The servers, whose hosts follow those of the sentinels.
+    /// The servers, whose host numbers follow those of the sentinels.
     servers: Vec<Server>,
     streams: BTreeMap<u64, SentinelConnection>,
     opened: u64,
@@ -112,7 +111,7 @@ impl SimulatedSystem for SentinelWorld {
         settle_time: Duration::from_secs(7),
         fault_time: Duration::from_secs(12),
         fault_interval_millis: (100, 1500),
-        // The phase covers the longest TILT (30 s) plus the slowest recovery.
+        // The longest TILT (30 s) plus the slowest recovery.
         max_convergence_time: Duration::from_secs(120),
         required_agreements: 4,
     };
@@ -197,7 +196,7 @@ impl SimulatedSystem for SentinelWorld {
 }
 
 impl SentinelWorld {
-    /// Creates sentinels that know only the master, and its replicas.
+    /// Creates the servers and the sentinels, which know only the master.
     fn new(plan: Plan, traced: bool) -> Self {
         let mut random = RandomSource::new(plan.seed);
         let sentinels = if plan.nodes >= 10 { 5 } else { 3 };
@@ -252,7 +251,7 @@ impl SentinelWorld {
         &mut self.servers[host - self.sentinels.len()]
     }
 
-    /// Starts a sentinel from its disk.
+    /// Starts a sentinel with the files on its disk.
     fn start(&mut self, host: usize) {
         let seed = self.simulation.random.number();
         let now = self.simulation.now + self.simulation.processes[host].clock_offset;
@@ -269,7 +268,7 @@ impl SentinelWorld {
         let journal = SavedJournal { groups, bytes: process.disk.journal_bytes() };
         let mut out = Vec::new();
         let mut sentinel = Sentinel::new(now, config, journal, seed, &mut out);
-        // Nothing else happens before a process has saved its id.
+        // A process saves its run id before anything else.
         let first = out.iter().position(|action| matches!(action, SentinelAction::Write(_)));
         if let Some(SentinelAction::Write(write)) = first.map(|at| out.remove(at)) {
             process.disk.begin(write, injected_bug);
@@ -286,7 +285,7 @@ impl SentinelWorld {
         schedule_tick(self, host);
     }
 
-    /// Passes an input to a sentinel, checks its state and carries out its actions.
+    /// Passes an input to a sentinel, checks the invariants and performs the resulting actions.
     fn handle_input(&mut self, host: usize, input: SentinelInput) {
         let now = self.simulation.now + self.simulation.processes[host].clock_offset;
         let Some(mut sentinel) = self.sentinel(host).sentinel.take() else { return };
@@ -371,7 +370,7 @@ impl SentinelWorld {
                 SentinelAction::Log { text, .. } => {
                     self.simulation.trace(|| format!("sentinel {host}: {text}"));
                 }
-                // No client is subscribed, and neither host names nor scripts are used.
+                // The simulation has no subscribers, hostnames and scripts.
                 SentinelAction::Publish { .. }
                 | SentinelAction::Resolve { .. }
                 | SentinelAction::RunScript { .. }
@@ -382,7 +381,7 @@ impl SentinelWorld {
         }
     }
 
-    /// Writes to the disk, which takes a moment and may fail.
+    /// Begins a write to a sentinel's disk. It takes some time, and may fail or be interrupted by a crash.
     fn begin_write(&mut self, host: usize, write: FileWrite) {
         let (incarnation, injected_bug) =
             (self.simulation.processes[host].incarnation, self.simulation.plan.injected_bug);
@@ -428,7 +427,7 @@ impl SentinelWorld {
         }
     }
 
-    /// Handles a request to a sentinel.
+    /// Handles a request that a sentinel receives.
     fn serve_watcher(&mut self, host: usize, client: Option<ClientId>, args: Vec<Vec<u8>>) {
         match args.first().map(Vec::as_slice) {
             Some(b"SENTINEL" | b"PUBLISH" | b"ROLE") => {
@@ -453,7 +452,7 @@ impl SentinelWorld {
     }
 }
 
-/// Returns the configuration epoch in a hello message that a sentinel sends about itself.
+/// Returns the configuration epoch that a sentinel announces in its own hello message.
 fn announced_epoch(id: &str, request: &[Vec<u8>]) -> Option<u64> {
     let hello = std::str::from_utf8(request.get(2)?).ok()?;
     let fields: Vec<&str> = hello.split(',').collect();
@@ -461,7 +460,7 @@ fn announced_epoch(id: &str, request: &[Vec<u8>]) -> Option<u64> {
     fields.last().filter(|_| is_own)?.parse().ok()
 }
 
-/// Passes an event to the invariants.
+/// Passes an observation to all invariants.
 fn check_invariants(
     invariants: &mut [invariants::NamedInvariant],
     simulation: &mut Simulation<SentinelSimEvent>,
@@ -484,7 +483,7 @@ fn server_ip(number: usize) -> String {
     format!("10.0.1.{}", number + 1)
 }
 
-/// Returns the quorum that a run with this number of sentinels uses.
+/// Returns the quorum for a run with this number of sentinels.
 fn quorum(sentinels: usize) -> usize {
     sentinels / 2 + 1
 }

@@ -24,7 +24,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let parts = (Config::default(), Arc::default(), files);
     let mut center = Center::new(sentinel, parts, (engine, false), channel(16).0, Arc::default(), began);
     center.keep_identity(&mut out).unwrap();
-    // There is no runtime for connections.
+    // The test has no runtime for connections.
     out.retain(|action| matches!(action, SentinelAction::Write(_)));
     center.carry_out(out);
     let replies = open_client(&mut center, 1);
@@ -54,9 +54,9 @@ fn received(replies: &mut UnboundedReceiver<Vec<u8>>) -> Option<String> {
     replies.try_recv().ok().map(|bytes| String::from_utf8(bytes).unwrap())
 }
 
-/// The disk is full when a candidate requests a vote. There is no reply, because the vote would be lost in a crash;
-/// other clients are answered. Once there is space, the next request has the votes written, and the replies keep their
-/// order.
+/// A candidate requests a vote while the disk is full. There is no reply, because the vote would be lost in a crash,
+/// but other clients get replies. Once there is space, the next request makes the machine write both votes, and the
+/// replies keep their order.
 #[test]
 fn vote_that_cannot_be_written_is_held_back() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! Queries between sentinels: whether a master is down, and vote requests.
 //!
-//! Redis's `SENTINEL IS-MASTER-DOWN-BY-ADDR <ip> <port> <epoch> <run id or *>` is answered with `[down, run id of the
-//! vote or *, epoch of the vote]`, so Redis and Redoubt sentinels can agree that a master is down. With a run id it
-//! requests a vote. Redoubt sentinels request votes from each other with Raft messages instead.
+//! The reply to Redis's `SENTINEL IS-MASTER-DOWN-BY-ADDR <ip> <port> <epoch> <run id or *>` is `[down, run id of the
+//! vote or *, epoch of the vote]`, so Redis and Redoubt sentinels can agree that a master is down. A query with a run
+//! id requests a vote. Redoubt sentinels request votes from each other with Raft messages instead.
 
 use consensus::{PeerId, Term};
 use resp::Value;
@@ -18,9 +18,10 @@ use crate::writes::Condition;
 
 /// Query interval while a failure is urgent.
 const ASK_URGENT: std::time::Duration = std::time::Duration::from_millis(50);
-/// Query interval for sentinels that do not suspect the master yet, because they are about to.
+/// Query interval for a sentinel that does not suspect the master yet. It is short, because the sentinel is likely to
+/// suspect the master soon.
 const ASK_UNSUSPECTING: std::time::Duration = std::time::Duration::from_millis(20);
-/// How long a suspicion counts as urgent; later queries use the normal interval.
+/// How long a new suspicion is urgent. Later queries use the normal interval.
 const FRESH: std::time::Duration = std::time::Duration::from_secs(3);
 
 impl Master {
@@ -55,8 +56,8 @@ impl Master {
         }
     }
 
-    /// Handles a sentinel's reply about the master at `addr`. A reply about a replaced master says nothing about the
-    /// new one.
+    /// Handles another sentinel's reply to a query about the master at `addr`. A reply about a replaced master says
+    /// nothing about the new one.
     pub(crate) fn on_answer(&mut self, cx: &mut Context<'_>, addr: &Addr, run_id: &RunId, value: &Value) {
         let Some([Value::Integer(down), leader, Value::Integer(epoch)]) = value.as_array() else { return };
         let Some(peer) = self.sentinels.get_mut(run_id) else { return };
@@ -83,7 +84,7 @@ impl Master {
         }
     }
 
-    /// Records the vote that another sentinel reported, as the candidate's run id and the epoch.
+    /// Records a vote that another sentinel reported: the candidate's run id and the epoch.
     pub(crate) fn take_vote(&mut self, cx: &mut Context<'_>, run_id: &RunId, vote: (String, u64)) {
         let Some(peer) = self.sentinels.get_mut(run_id) else { return };
         let text = format!("{run_id} voted for {} {}", vote.0, vote.1);
@@ -92,8 +93,9 @@ impl Master {
         }
     }
 
-    /// Handles a query of another sentinel, which requests a vote in `epoch` if it has a run id. Returns whether the
-    /// master is down, the candidate and epoch of this sentinel's vote, and what must be on disk before the reply leaves.
+    /// Handles another sentinel's query about the master, which requests a vote in `epoch` if it has a run id. Returns
+    /// whether the master is down, the candidate and epoch of this sentinel's vote, and what must be on disk before the
+    /// reply is sent.
     pub(crate) fn answer(
         &mut self,
         cx: &mut Context<'_>,
@@ -107,13 +109,13 @@ impl Master {
         let condition = self.consensus.condition(vote.record);
         match vote.candidate.and_then(|id| self.run_id_of(cx, id, Some(run_id))) {
             Some(leader) => (down, Some(leader), vote.term.0, condition),
-            // Without a vote in this epoch, the last vote is reported.
+            // A sentinel that has not voted in this epoch reports its last vote.
             None => (down, self.consensus.voted_for().cloned(), self.consensus.voted_epoch(), condition),
         }
     }
 
-    /// The run id of a group member, of a candidate that is not a known member yet, or of the candidate of the last
-    /// vote.
+    /// The run id of a member of the consensus group, of the unknown candidate of a vote request, or of the candidate
+    /// of the last vote.
     pub(crate) fn run_id_of(&self, cx: &Context<'_>, id: PeerId, candidate: Option<&RunId>) -> Option<RunId> {
         let peers = self.sentinels.iter().map(Peer::run_id);
         let mut known = peers.chain([&cx.shared.me]).chain(candidate).chain(self.consensus.voted_for());
@@ -132,8 +134,8 @@ impl Master {
         }
         self.learn_epoch(cx, hello.epoch);
         if self.consensus.is_active() {
-            // A leader may have been elected in the new epoch by sentinels that have forgotten it since, so this group
-            // must not use the epoch.
+            // Sentinels that lost their files may have elected a leader in the new epoch and forgotten it, so this
+            // sentinel must not start an election in that epoch.
             self.drive(cx, consensus::GroupInput::Activate { last_forbidden_term: Term(cx.shared.epoch) });
         }
         let switch = hello.config_epoch > self.config_epoch;
@@ -160,7 +162,7 @@ impl Master {
         }
     }
 
-    /// Stores the announced address of a known sentinel and connects to it.
+    /// Stores the new address of a known sentinel and connects to it.
     fn move_peer(&mut self, cx: &mut Context<'_>, hello: &Hello) {
         self.remove_peer_at(cx, &hello.addr);
         let link = cx.link_to_sentinel(&hello.addr);
@@ -172,7 +174,7 @@ impl Master {
         cx.changed();
     }
 
-    /// Removes the sentinel known at this address, which has restarted with a new run id. Returns its old member id.
+    /// Removes the sentinel at this address, which has restarted with a new run id. Returns its old member id.
     fn remove_peer_at(&mut self, cx: &mut Context<'_>, addr: &Addr) -> Option<PeerId> {
         let peer = self.sentinels.iter().find(|peer| cx.shared.same_addr(peer.addr(), addr))?;
         let run_id = peer.run_id().clone();

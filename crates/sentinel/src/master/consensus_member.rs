@@ -9,10 +9,10 @@ use crate::addr::{Addr, RunId};
 use crate::master::record::Switch;
 use crate::writes::Condition;
 
-/// Number of remembered records; actions of the group wait for one of the last two.
+/// Number of journal positions that are remembered. The group's actions wait for one of its last two records.
 const REMEMBERED: usize = 8;
 
-/// Where a record of the group is in the journal that all groups share.
+/// The position of one of the group's records in the journal that all groups share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct JournalPosition {
     in_group: RecordNumber,
@@ -41,8 +41,8 @@ pub(crate) struct ConsensusMember {
 }
 
 impl ConsensusMember {
-    /// Restores the member `id` of a master's group. `saved` comes from the journal; the epoch of the last vote comes
-    /// from the configuration file.
+    /// Restores member `id` of a master's group. `saved` is from the journal, `voted_epoch` from the configuration
+    /// file.
     pub(crate) fn new(name: &str, id: PeerId, saved: SavedGroup, voted_epoch: u64, seed: u64) -> Self {
         let ballot = (saved.term, saved.voted_for);
         let group = Group::new(name, id, saved, seed);
@@ -78,13 +78,14 @@ impl ConsensusMember {
         }
     }
 
-    /// The condition that a record of the group is on disk.
+    /// The condition for actions that wait for this record of the group.
     pub(crate) fn condition(&self, record: RecordNumber) -> Condition {
         let known = self.positions.iter().rev().find(|position| position.in_group <= record);
         Condition::Record(known.map_or(0, |position| position.in_journal))
     }
 
-    /// Whether all records of the group are on disk if the journal is up to `durable_record`.
+    /// Whether all records of the group are on disk. `durable_record` is the number of the journal's newest record on
+    /// disk.
     pub(crate) fn is_saved(&self, durable_record: u64) -> bool {
         self.positions.back().is_none_or(|position| position.in_journal <= durable_record)
     }
@@ -95,13 +96,15 @@ impl ConsensusMember {
         before != (term, vote) && vote != 0
     }
 
-    /// Records for which sentinel this one has voted. `None` means that its run id is unknown.
+    /// Records the candidate and the epoch of this sentinel's vote. A run id of `None` means that the candidate is
+    /// unknown.
     pub(crate) fn set_voted_for(&mut self, run_id: Option<RunId>, epoch: u64) {
         self.voted_for = run_id;
         self.voted_epoch = epoch;
     }
 
-    /// The candidate of this sentinel's last vote; `None` if it is unknown or another server has become the master.
+    /// The candidate of this sentinel's last vote. `None` if it is unknown, or if another server has become the master
+    /// since.
     pub(crate) fn voted_for(&self) -> Option<&RunId> {
         self.voted_for.as_ref()
     }
@@ -115,7 +118,7 @@ impl ConsensusMember {
         self.voted_for = None;
     }
 
-    /// The last committed switch or promotion; `None` if there is none.
+    /// The last switch that the group committed, complete or not; `None` if there is none.
     pub(crate) fn committed_switch(&self) -> Option<Switch> {
         Switch::decode(self.group.value())
     }
@@ -142,12 +145,13 @@ impl ConsensusMember {
         self.group.last_index()
     }
 
-    /// Whether the group elects a leader or has one that sends messages.
+    /// Whether an election is running or the leader sends messages.
     pub(crate) fn is_active(&self) -> bool {
         self.group.is_active()
     }
 
-    /// Whether this leader has committed an entry of its term, so that it knows the last committed value.
+    /// Whether this sentinel is the leader and has committed an entry of its term, so that it knows the last committed
+    /// value.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.group.is_confirmed()
     }
@@ -156,7 +160,7 @@ impl ConsensusMember {
         self.group.next_deadline()
     }
 
-    /// The state to save when the journal is replaced.
+    /// The state of the group, which is saved when the journal is replaced.
     pub(crate) fn saved_state(&self) -> &SavedGroup {
         self.group.saved_state()
     }

@@ -18,8 +18,8 @@ impl Master {
         self.carry_out(cx, actions, None);
     }
 
-    /// Executes actions of the group. `candidate` is the run id of the candidate of a vote request, which may not be a
-    /// known member.
+    /// Executes the group's actions. `candidate` is the run id in a vote request, whose sender may be an unknown
+    /// sentinel.
     pub(crate) fn carry_out(
         &mut self,
         cx: &mut Context<'_>,
@@ -65,7 +65,7 @@ impl Master {
         cx.send_after(condition, link, PendingReply::Plain, words.to_vec());
     }
 
-    /// Requests the vote of a Redis sentinel in its protocol.
+    /// Requests the vote of a Redis sentinel with SENTINEL IS-MASTER-DOWN-BY-ADDR.
     fn ask_vote(&mut self, cx: &mut Context<'_>, after: RecordNumber, to: PeerId, term: Term) {
         let condition = self.consensus.condition(after);
         let Some(peer) = self.sentinels.by_id(to) else { return };
@@ -75,7 +75,7 @@ impl Master {
         cx.send_after(condition, link, pending, request);
     }
 
-    /// Publishes events for new terms and votes as soon as their records are on the way to the disk.
+    /// Publishes events about new terms and votes when their records are added to the journal.
     fn announce_ballots(&mut self, cx: &mut Context<'_>, changes: &[GroupChange], candidate: Option<&RunId>) {
         for change in changes {
             let GroupChange::Ballot { term, vote, .. } = *change else { continue };
@@ -111,12 +111,12 @@ impl Master {
         }
     }
 
-    /// Sends a candidate a hello message on behalf of a sentinel that the candidate does not know.
+    /// Sends a candidate the hello message of a sentinel that the candidate does not know.
     fn announce_member(&mut self, cx: &mut Context<'_>, candidate: PeerId, member: PeerId) {
         let Some(link) = self.sentinels.by_id(candidate).and_then(Peer::link) else { return };
         let Some(peer) = self.sentinels.by_id(member) else { return };
         let mut hello = self.hello_of(cx, peer.addr().clone(), peer.run_id().clone());
-        // The message announces only that the sentinel exists.
+        // Zero epochs: the message announces only that the sentinel exists.
         (hello.epoch, hello.config_epoch) = (0, 0);
         cx.send(link, PendingReply::Plain, &["PUBLISH", HELLO_CHANNEL, &hello.to_string()]);
     }

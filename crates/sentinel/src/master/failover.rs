@@ -1,7 +1,7 @@
-//! The steps of the sentinel that attempts or leads a failover, from phase to phase ([`Failover`]).
+//! The steps of a sentinel that attempts or leads a failover ([`Failover`]).
 //!
-//! A leader that loses its term aborts at once unless the switch is committed. A new leader that finds a promotion
-//! agreed on but not confirmed completes it if that replica has become a master.
+//! A leader that loses its term aborts the failover, unless the switch is committed. A new leader may find a promotion
+//! that its predecessor committed. It completes this promotion if the replica has become a master.
 
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ use crate::shared::Context;
 
 /// How long a leader waits for recent INFO from the replicas, which were queried when the master was first suspected.
 const INFO_WAIT: Duration = Duration::from_millis(200);
-/// Repetition interval of an unanswered promotion.
+/// Interval at which an unanswered promotion is repeated.
 const PROMOTE_RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a leader stays awake after the commit of the switch, to replicate it to slow members.
+/// How long a leader keeps the group active after the commit of the switch, to replicate the switch to slow members.
 const LEADER_LINGER: Duration = Duration::from_secs(1);
 
 impl Master {
-    /// Performs all steps that are possible now. Called after every change.
+    /// Performs all steps of detection and failover that are possible now. Called after every change.
     pub(crate) fn advance_all(&mut self, cx: &mut Context<'_>) {
         if cx.shared.tilt.is_some() {
             return;
@@ -53,7 +53,7 @@ impl Master {
         self.drive(cx, GroupInput::Activate { last_forbidden_term: past });
     }
 
-    /// Handles a change of the group's leader: a new leader selects a replica, and a former leader aborts.
+    /// Handles a change of the group's leader: a new leader selects a replica, a former leader aborts its failover.
     pub(crate) fn on_leader(&mut self, cx: &mut Context<'_>, term: Term, leader: Option<PeerId>) {
         let Some(failover) = self.failovers.current_mut() else { return };
         let elected = leader == Some(cx.shared.my_peer());
@@ -112,7 +112,7 @@ impl Master {
         if over {
             self.failovers.end();
         } else if cx.now.since(failover.since()) > limit {
-            // The other sentinels are unreachable. After an automatic failover the group keeps trying.
+            // The other sentinels are unreachable. An automatic failover continues, a requested one ends.
             failover.restart_phase(cx.now);
             self.announce(cx, EventLevel::Warning, "-failover-abort-not-elected", "");
             if by_hand {
@@ -173,7 +173,7 @@ impl Master {
         Switch { epoch, from: pair(self.servers.master().addr()), to: pair(to), done }
     }
 
-    /// The replica that a previous leader committed and promoted.
+    /// The replica whose promotion a previous leader committed, if it has become a master.
     fn promoted_by_predecessor(&self, cx: &Context<'_>) -> Option<Addr> {
         let switch = self.consensus.committed_switch()?;
         let to = Addr::new(&switch.to.0, switch.to.1);
@@ -236,8 +236,8 @@ impl Master {
         }) {
             return;
         }
-        // The decision is postponed instead of its requests, because the leadership may be lost before the votes are on
-        // disk.
+        // A promotion waits until this sentinel's votes are on disk. Sending it later could be too late, because the
+        // sentinel may lose the leadership before that.
         if !self.consensus.is_saved(cx.shared.durable_record) {
             return;
         }
@@ -257,11 +257,12 @@ impl Master {
         }
     }
 
-    /// Handles the death of the master during a handover: continues as a forced failover, or aborts a coordinated one.
+    /// Handles the death of the master during a handover. A coordinated failover is aborted; any other one continues
+    /// without the master.
     fn on_master_death_during_handover(&mut self, cx: &mut Context<'_>, cause: FailoverCause) {
         self.note(cx, "the master is down and will not hand over".into());
         if cause == FailoverCause::Coordinated {
-            // The next failover of this master is an automatic one.
+            // The master is down, so an automatic failover follows.
             self.abort(cx, "-failover-abort-slave-timeout");
         } else if let Some(failover) = self.failovers.current_mut() {
             failover.force();
@@ -325,7 +326,7 @@ impl Master {
         };
         let open =
             others.iter().any(unfinished) || self.failovers.current().is_some_and(awaiting_final_commands);
-        // Replicas cannot follow a master that is down. The failover ends, so that the new master is monitored and
+        // Replicas cannot follow a new master that is down. The failover ends, and the new master is monitored and
         // replaced.
         let lost = self.servers.replica(target).is_some_and(|promoted| promoted.sdown().is_some());
         if open && !late && !lost {
@@ -344,11 +345,12 @@ impl Master {
         }
         self.announce(cx, EventLevel::Warning, "+failover-end", "");
         self.change_address(cx, target);
-        // A later leader may have switched to the same replica under its own epoch in the meantime.
+        // A later leader may have switched to the same replica under its own epoch.
         debug_assert!(self.config_epoch >= epoch);
     }
 
-    /// Reconfigures the next replicas, up to `parallel-syncs` at a time.
+    /// Sends the next replicas the command to follow the new master. Up to `parallel-syncs` replicas synchronize at a
+    /// time.
     fn reconfigure_next(&mut self, cx: &mut Context<'_>, target: &Addr, others: &[Addr]) {
         let timeout = cx.shared.timing.slave_reconf_timeout;
         for addr in others {
@@ -356,8 +358,8 @@ impl Master {
             let Some(replica) = self.servers.replica(addr) else { continue };
             let link = replica.command_link();
             match replica.reconfiguration() {
-                // As in Valkey, the replica gets one more command and is no longer waited for; it is repaired after the
-                // failover.
+                // As in Valkey, the command is sent once more, and the failover no longer waits for this replica, which
+                // is repaired later.
                 ReconfigurationState::Sent if cx.now.since(replica.reconfiguration_since()) > timeout => {
                     self.announce_replica(cx, EventLevel::Notice, "-slave-reconf-sent-timeout", addr, "");
                     if self.send_slaveof(cx, addr, Some(target)) {
@@ -399,7 +401,7 @@ impl Master {
         self.advance_all(cx);
     }
 
-    /// Aborts the failover; a new attempt follows if the master is still down.
+    /// Aborts the failover. A new attempt follows if the master is still down.
     pub(crate) fn abort(&mut self, cx: &mut Context<'_>, event: &str) {
         self.announce(cx, EventLevel::Warning, event, "");
         cx.shared.recorder.end(cx.now, &self.name, FailoverOutcome::GivenUp, event);

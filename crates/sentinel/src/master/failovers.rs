@@ -32,8 +32,8 @@ pub(crate) enum FailoverCause {
     HandedOver,
 }
 
-/// A phase of a failover. From the election on, `epoch` is the leader's term, which becomes the epoch of the switch;
-/// `target` is the selected replica.
+/// A phase of a failover. `epoch` is the leader's term, which becomes the epoch of the switch; `target` is the replica
+/// to promote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FailoverPhase {
     Elect,
@@ -43,7 +43,7 @@ pub(crate) enum FailoverPhase {
     Agree {
         epoch: u64,
         target: Addr,
-        /// The log index of the entry that names the target.
+        /// The index of the log entry that names the target.
         index: u64,
     },
     Promote {
@@ -86,7 +86,7 @@ impl FailoverPhase {
         }
     }
 
-    /// The state name in SENTINEL MASTER.
+    /// The name of the phase in SENTINEL MASTER.
     pub(crate) fn state_name(&self) -> &'static str {
         match self {
             Self::Elect => "wait_start",
@@ -104,9 +104,9 @@ pub(crate) struct Failover {
     phase: FailoverPhase,
     /// When the current phase began.
     since: Instant,
-    /// Whether the target is promoted without the cooperation of the old master, which is down or did not hand over.
+    /// Whether the target is promoted without the help of the old master, which is down or did not hand over.
     is_forced: bool,
-    /// The old and the new master of a handover, until they have been sent the final commands.
+    /// The links of the old and the new master of a handover that have not been sent the final commands.
     awaiting_final_commands: Vec<LinkId>,
 }
 
@@ -134,7 +134,7 @@ impl Failover {
         self.since
     }
 
-    /// Whether the target is promoted without the cooperation of the old master.
+    /// Whether the target is promoted without the help of the old master.
     pub(crate) fn is_forced(&self) -> bool {
         self.is_forced
     }
@@ -149,7 +149,7 @@ impl Failover {
         matches!(self.phase, FailoverPhase::Promote { sent: Some(_), .. }) && !self.is_forced
     }
 
-    /// The replica whose INFO the next step needs.
+    /// The replica whose next INFO reply ends the current phase.
     pub(crate) fn awaited_replica(&self) -> Option<&Addr> {
         self.phase.target().filter(|_| matches!(self.phase, FailoverPhase::Promote { .. }))
     }
@@ -159,24 +159,24 @@ impl Failover {
         self.since = now;
     }
 
-    /// Starts the phase again, so that its time limit counts from now.
+    /// Makes the time limit of the current phase count from now.
     pub(crate) fn restart_phase(&mut self, now: Instant) {
         self.since = now;
     }
 
-    /// This sentinel was elected: it selects a replica.
+    /// Enters the selection after this sentinel was elected.
     pub(crate) fn select(&mut self, now: Instant, epoch: u64) {
         self.enter(now, FailoverPhase::Select { epoch });
     }
 
-    /// The target was proposed to the group as the entry with this index.
+    /// Waits for the group to store the log entry that names the target.
     pub(crate) fn await_agreement(&mut self, now: Instant, target: Addr, index: u64) {
         if let Some(epoch) = self.phase.epoch() {
             self.enter(now, FailoverPhase::Agree { epoch, target, index });
         }
     }
 
-    /// The group agrees: the target is promoted.
+    /// Enters the promotion after the group has stored the target.
     pub(crate) fn promote(&mut self, now: Instant) {
         if let (Some(epoch), Some(target)) = (self.phase.epoch(), self.phase.target()) {
             let target = target.clone();
@@ -184,26 +184,26 @@ impl Failover {
         }
     }
 
-    /// Sets when the promotion or the handover was last requested; `None` requests it again.
+    /// Sets when the promotion or the handover was last requested. `None` means that it is requested again.
     pub(crate) fn set_promotion_sent(&mut self, at: Option<Instant>) {
         if let FailoverPhase::Promote { sent, .. } = &mut self.phase {
             *sent = at;
         }
     }
 
-    /// Promotes the target without the old master from now on.
+    /// Makes the failover promote the target without the help of the old master.
     pub(crate) fn force(&mut self) {
         self.is_forced = true;
     }
 
-    /// The target has become a master: the commit of the switch completes it.
+    /// Waits for the commit of the switch after the target has become a master.
     pub(crate) fn confirm(&mut self, now: Instant, target: Addr) {
         if let Some(epoch) = self.phase.epoch() {
             self.enter(now, FailoverPhase::Confirm { epoch, target });
         }
     }
 
-    /// The switch is committed: the other replicas follow.
+    /// Makes the other replicas follow the target after the commit of the switch.
     pub(crate) fn reconfigure(&mut self, now: Instant) {
         if let (Some(epoch), Some(target)) = (self.phase.epoch(), self.phase.target()) {
             let target = target.clone();
@@ -215,19 +215,19 @@ impl Failover {
         !self.awaiting_final_commands.is_empty()
     }
 
-    /// Sets the links of the servers that have not been sent the final commands. Returns the previous ones.
+    /// Replaces the links of the servers that have not been sent the final commands. Returns the previous ones.
     pub(crate) fn set_awaiting_final_commands(&mut self, links: Vec<LinkId>) -> Vec<LinkId> {
         std::mem::replace(&mut self.awaiting_final_commands, links)
     }
 }
 
-/// The failovers of one master, one at a time.
+/// The failovers of one master, of which at most one is running.
 #[derive(Debug, Clone)]
 pub(crate) struct Failovers {
     current: Option<Failover>,
-    /// A failed failover is not repeated before this time.
+    /// The earliest start of the next automatic failover after a failed one.
     retry_at: Instant,
-    /// Number of consecutive failed attempts, which determines the delay before the next one.
+    /// Number of consecutive failed failovers, which determines the delay before the next one.
     failures: u32,
 }
 
@@ -248,7 +248,7 @@ impl Failovers {
         self.current.is_some()
     }
 
-    /// Whether no failover is running and the last failure is long enough ago.
+    /// Whether no failover is running and the delay after the last failed one is over.
     pub(crate) fn may_start(&self, now: Instant) -> bool {
         self.current.is_none() && now >= self.retry_at
     }
@@ -257,12 +257,12 @@ impl Failovers {
         self.current = Some(Failover::new(now, cause));
     }
 
-    /// Ends the failover without a delay before the next one.
+    /// Ends the failover without delaying the next one.
     pub(crate) fn end(&mut self) {
         self.current = None;
     }
 
-    /// Ends a failed failover. The next one is delayed by at most `max_delay` plus `jitter`.
+    /// Ends a failed failover. The delay before the next one doubles up to `max_delay`; `jitter` is added to it.
     pub(crate) fn fail(&mut self, now: Instant, max_delay: Duration, jitter: Duration) {
         let delay = FIRST_DELAY * 2u32.pow(self.failures.min(9));
         self.failures += 1;
@@ -270,12 +270,12 @@ impl Failovers {
         self.current = None;
     }
 
-    /// A switch is committed, so the next failover is a first attempt.
+    /// Resets the delay, because a switch was committed.
     pub(crate) fn on_switched(&mut self) {
         self.failures = 0;
     }
 
-    /// Forgets everything, because another server has become the master.
+    /// Forgets the failover and the delay, because another server has become the master.
     pub(crate) fn reset(&mut self, now: Instant) {
         *self = Self::new(now);
     }

@@ -15,8 +15,8 @@ use crate::master::handover::Lineage;
 use crate::master::instance::Instance;
 use crate::settings::{MasterSettings, Timing};
 
-/// Returns why an instance counts as down, or `None` if it is up. For a master, whose `lineage` is given, the reasons
-/// include the role that it reports.
+/// Returns why an instance counts as down, or `None` if it is up. `lineage` is given for a master, which also counts as
+/// down if it has become a replica or takes too long to load its data.
 pub(crate) fn down_cause(
     now: Instant,
     instance: &Instance,
@@ -30,7 +30,7 @@ pub(crate) fn down_cause(
     }
     let is_master = lineage.is_some();
     let is_demoted = is_master && instance.reported().role() == Role::Replica;
-    // In a replication ring no server is a master, so there is no point in waiting.
+    // In a replication ring no server is a master, so the time for a handover is not granted.
     let timeout =
         if lineage == Some(&Lineage::Ring) { timing.publish_period * 2 } else { timing.info_period * 2 };
     if is_demoted && now.since(instance.reported().role_since()) > settings.down_after + timeout {
@@ -54,10 +54,10 @@ pub(crate) fn link_down_cause(now: Instant, link: &Link, settings: &MasterSettin
     (link.silent_for(now) > settings.down_after).then_some("is silent")
 }
 
-/// The votes of the sentinels that a master is down.
+/// The sentinels' votes on whether a master is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DownVotes {
-    /// Whether this sentinel considers the master down. Without its vote the others do not count.
+    /// Whether this sentinel considers the master down. Otherwise the other votes do not count.
     pub(crate) own: bool,
     pub(crate) others: usize,
     pub(crate) quorum: usize,
@@ -90,7 +90,7 @@ impl FailureDetector {
         self.odown.is_some()
     }
 
-    /// Counts the votes. Returns the new state if it has changed: whether the master is objectively down.
+    /// Updates the state from the votes. Returns whether the master is objectively down if that has changed.
     pub(crate) fn count(&mut self, now: Instant, votes: DownVotes) -> Option<bool> {
         let is_down = votes.suffice();
         if is_down == self.is_objectively_down() {

@@ -24,12 +24,13 @@ use crate::master::instance::Instance;
 use crate::master::monitored_servers::MonitoredServers;
 use crate::shared::Context;
 
-/// How long a hello message counts, which covers a restart of the other group's sentinels.
+/// How long a hello message proves that a server belongs to another group. It covers a restart of that group's
+/// sentinels.
 const CLAIM_LIFETIME: Duration = Duration::from_secs(60);
 /// Maximum number of groups remembered per server.
 const MAX_CLAIMS: usize = 8;
 
-/// A hello message seen at a server: which group announces which master.
+/// A hello message at a server: the group of its sender, and the master that it announces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HelloClaim {
     group: String,
@@ -68,7 +69,7 @@ pub(crate) enum ForeignReason {
 }
 
 impl Link {
-    /// Records which group announces this link's server.
+    /// Records the group and the master that a hello message at this link's server announces.
     pub(crate) fn record_claim(&mut self, now: Instant, hello: &Hello) {
         if let Some(known) = self.claims.iter_mut().find(|claim| claim.group == hello.master) {
             known.at = now;
@@ -89,7 +90,7 @@ impl Link {
 }
 
 impl Master {
-    /// Determines which servers at the replicas' addresses belong to other groups.
+    /// Updates which servers at the addresses of replicas belong to other groups, and logs new ones.
     pub(crate) fn detect_foreign_servers(&mut self, cx: &mut Context<'_>) {
         let current = self.current_addr();
         let judge = |replica| self.servers.foreign_reason(cx, &self.name, current, replica);
@@ -121,7 +122,8 @@ impl Master {
 }
 
 impl MonitoredServers {
-    /// Returns why a replica is not treated as one. `group` is the name of this group, `current` its current master.
+    /// Returns why the server at a replica's address is not treated as a replica; `None` if it is one. `group` is the
+    /// name of this group, `current` the address of its master.
     fn foreign_reason(
         &self,
         cx: &Context<'_>,

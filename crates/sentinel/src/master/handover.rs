@@ -18,7 +18,7 @@ use crate::master::monitored_servers::MonitoredServers;
 use crate::master::repair::PROMOTION_TIMEOUT;
 use crate::shared::Context;
 
-/// Maximum age of INFO that the detection uses; INFO is sent every second while it matters.
+/// Maximum age of an INFO reply that shows a handover. INFO is sent every second while a handover is possible.
 const FRESH: Duration = Duration::from_secs(3);
 
 /// Where the chain of masters that starts at the monitored master ends.
@@ -33,7 +33,7 @@ pub(crate) enum Lineage {
 }
 
 impl MonitoredServers {
-    /// Follows the chain of masters from the monitored master.
+    /// Follows the chain of masters that starts at the monitored master.
     pub(crate) fn lineage(&self, cx: &Context<'_>) -> Lineage {
         let mut instance = self.master();
         let mut in_step = true;
@@ -61,7 +61,7 @@ impl MonitoredServers {
         Lineage::Ring
     }
 
-    /// The replica that the master has handed over to; `None` without a handover.
+    /// The replica that the master has handed over to; `None` if it has not handed over.
     pub(crate) fn successor(&self, cx: &Context<'_>) -> Option<Addr> {
         match self.lineage(cx) {
             Lineage::Successor(addr) => Some(addr),
@@ -71,10 +71,10 @@ impl MonitoredServers {
 }
 
 impl Master {
-    /// Starts a failover to commit a detected handover, unless one is running.
+    /// Starts a failover to commit a handover that was detected, unless another failover is running.
     pub(crate) fn start_failover_after_handover(&mut self, cx: &mut Context<'_>) {
         let since = cx.now.since(self.servers.master().reported().role_since());
-        // After this time, a sentinel that missed a switch has learned about it from hello messages.
+        // Within this time, hello messages tell a sentinel about a switch that it missed.
         let settled = since > cx.shared.timing.publish_period + Duration::from_millis(500);
         let free = !self.detector.is_objectively_down() && self.failovers.may_start(cx.now);
         if self.servers.master().reported().role() == Role::Master

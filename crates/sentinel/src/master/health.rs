@@ -48,7 +48,7 @@ impl Master {
                 self.announce_at(cx, EventLevel::Warning, "+sdown", addr, "");
                 if addr.is_none() {
                     self.note(cx, format!("suspected: {}", cause.unwrap_or("is silent")));
-                    // The offsets of the replicas are needed soon, to select the one to promote.
+                    // The selection of a replica needs recent replication offsets.
                     self.ask_all_replicas(cx);
                 }
             }
@@ -82,7 +82,7 @@ impl Master {
         self.announce_peer(cx, EventLevel::Warning, event, peer, "");
     }
 
-    /// When the silence of the master will be long enough to count as down; `None` while it answers.
+    /// When a PING to the master has been unanswered for long enough to count as down; `None` while the master answers.
     pub(crate) fn silence_ends(&self, cx: &Context<'_>) -> Option<Instant> {
         let since = cx.shared.links.at(self.servers.master().command_link()).silent_since()?;
         self.servers
@@ -92,7 +92,7 @@ impl Master {
             .then(|| since + self.settings.down_after + Duration::from_millis(1))
     }
 
-    /// Updates the objectively-down state after any change.
+    /// Counts the votes that the master is down, and updates whether it is objectively down.
     pub(crate) fn count_votes(&mut self, cx: &mut Context<'_>) {
         let stale = cx.shared.timing.ask_period * 5;
         let others = self.sentinels.count_down_reports(cx.now, stale);

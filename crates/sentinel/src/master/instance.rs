@@ -22,23 +22,23 @@ pub(crate) enum ReconfigurationState {
     /// The replica reports the new master and is synchronizing.
     InProgress,
     Done,
-    /// The replica refused to follow the new master; it will be repaired later like any replica with the wrong master.
+    /// The replica refused to follow the new master. It is repaired later, like any replica with the wrong master.
     Refused,
 }
 
 impl ReconfigurationState {
-    /// Whether the replica has been sent the command and does not follow yet.
+    /// Whether the replica has been sent the command but is not in sync with the new master yet.
     pub(crate) fn is_running(self) -> bool {
         matches!(self, Self::Sent | Self::InProgress)
     }
 
-    /// Whether the failover does not wait for the replica any longer.
+    /// Whether the failover no longer waits for the replica.
     pub(crate) fn has_ended(self) -> bool {
         matches!(self, Self::Done | Self::Refused)
     }
 }
 
-/// The commands that change the server's role or master, and how far they have got.
+/// The progress of commands that change the server's role or master.
 #[derive(Debug, Clone)]
 struct Reconfiguration {
     state: ReconfigurationState,
@@ -135,12 +135,12 @@ impl Instance {
         &self.reported
     }
 
-    /// Adopts the parsed INFO reply `text`.
+    /// Stores an INFO reply and its parsed content.
     pub(crate) fn on_report(&mut self, now: Instant, report: &InfoReport, text: String) -> ReportChange {
         self.reported.adopt(now, report, text)
     }
 
-    /// Whether the server reports to be a replica of this master.
+    /// Whether the server reports the replica role and a master for which `is_master` holds.
     pub(crate) fn follows(&self, is_master: impl Fn(&Addr) -> bool) -> bool {
         self.reported.role() == Role::Replica && self.reported.master().is_some_and(is_master)
     }
@@ -154,8 +154,8 @@ impl Instance {
         self.health.is_script_kill_sent
     }
 
-    /// Updates the subjectively-down state. `is_suspected` says that there is a reason to consider the server down.
-    /// Once it is down, only a correct answer that arrives later ends the state.
+    /// Updates the subjectively-down state. `is_suspected` means that there is a reason to consider the server down. A
+    /// server that is down stays down until it answers correctly.
     pub(crate) fn update_health(&mut self, now: Instant, is_suspected: bool, link: &Link) -> HealthChange {
         let is_down = is_suspected || self.health.sdown.is_some_and(|since| link.last_good < since);
         match (self.health.sdown.is_some(), is_down) {
@@ -181,7 +181,7 @@ impl Instance {
         self.health.sdown.is_none() && link.is_up() && link.silent_for(now) < time
     }
 
-    /// Limits the time for which the server may load its data after a restart.
+    /// Records a restart of the server, which limits the time for loading its data.
     pub(crate) fn set_rebooted(&mut self, now: Instant) {
         self.health.rebooted_at = Some(now);
     }

@@ -20,14 +20,14 @@ const MAX_SENTINELS: usize = 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     run_id: RunId,
-    /// The announced address. Port 0 means that the sentinel announced to be unreachable.
+    /// The announced address. Port 0 means that the sentinel cannot be reached.
     addr: Addr,
     link: Option<LinkId>,
     /// When the sentinel became subjectively down; `None` while it is up.
     sdown: Option<Instant>,
     last_hello: Instant,
-    /// Since when the hello messages of this sentinel have arrived without a gap. A network that was down delivers
-    /// outdated messages first.
+    /// Since when the hello messages of this sentinel have arrived without a gap. After a network failure, outdated
+    /// messages arrive first.
     continuous_since: Instant,
     /// The configuration epoch in the last hello message of this sentinel.
     config_epoch: Option<u64>,
@@ -71,7 +71,7 @@ impl Peer {
         &self.addr
     }
 
-    /// The command link; `None` if the sentinel announced to be unreachable.
+    /// The command link; `None` if the sentinel cannot be reached.
     pub(crate) fn link(&self) -> Option<LinkId> {
         self.link
     }
@@ -95,7 +95,7 @@ impl Peer {
         self.last_hello
     }
 
-    /// Handles a hello message of this sentinel. `max_gap` is the longest time between messages without a gap.
+    /// Records a hello message of this sentinel. A time above `max_gap` since the last one is a gap.
     pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello, max_gap: Duration) {
         if now.since(self.last_hello) > max_gap {
             self.continuous_since = now;
@@ -104,8 +104,8 @@ impl Peer {
         self.config_epoch = Some(hello.config_epoch);
     }
 
-    /// Whether hello messages have announced this configuration epoch for at least `settled`, the last one within
-    /// `recent`.
+    /// Whether the sentinel has announced this configuration epoch without a gap for longer than `settled`, and last
+    /// within `recent`.
     fn announces(&self, now: Instant, config_epoch: u64, recent: Duration, settled: Duration) -> bool {
         self.config_epoch == Some(config_epoch)
             && now.since(self.last_hello) <= recent
@@ -116,7 +116,7 @@ impl Peer {
         self.hello_sent
     }
 
-    /// Whether a query about the master is due.
+    /// Whether `interval` has passed since the last query about the master.
     pub(crate) fn is_query_due(&self, now: Instant, interval: Duration) -> bool {
         self.queried.is_none_or(|at| now.since(at) >= interval)
     }
@@ -140,7 +140,7 @@ impl Peer {
         self.vote.as_ref()
     }
 
-    /// Records a reported vote. Returns whether it is the first one of its epoch.
+    /// Records a vote that the sentinel reported. Returns whether its epoch differs from that of the last one.
     pub(crate) fn set_vote(&mut self, vote: (String, u64)) -> bool {
         let is_new = self.vote.as_ref().map(|(_, epoch)| *epoch) != Some(vote.1);
         self.vote = Some(vote);
@@ -152,8 +152,8 @@ impl Peer {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnownSentinels {
     peers: BTreeMap<RunId, Peer>,
-    /// Former member ids of sentinels that restarted without their files, with the time of the change. These sentinels
-    /// may have forgotten a vote in an epoch that this sentinel does not know.
+    /// Former member ids of sentinels that restarted without their files, with the time of the change. Such a sentinel
+    /// may have forgotten its vote in an epoch that this sentinel does not know.
     former_members: BTreeMap<PeerId, Instant>,
 }
 
@@ -189,7 +189,7 @@ impl KnownSentinels {
         (self.total() + self.former_members.len()) / 2 + 1
     }
 
-    /// Whether a sentinel with this run id can be added: there is space, and its member id is not taken.
+    /// Whether a sentinel with this run id can be added: there is space, and no other sentinel has its member id.
     pub(crate) fn has_room_for(&self, me: &RunId, run_id: &RunId) -> bool {
         let is_taken = |peer: &Peer| peer.run_id != *run_id && peer.id() == run_id.peer();
         self.peers.len() < MAX_SENTINELS && run_id.peer() != me.peer() && !self.peers.values().any(is_taken)
@@ -209,13 +209,13 @@ impl KnownSentinels {
         self.former_members.clear();
     }
 
-    /// Counts a member towards the majority that has been replaced by one with another id.
+    /// Counts the former id of a member that restarted without its files towards the majority.
     pub(crate) fn add_former_member(&mut self, now: Instant, id: PeerId) {
         self.former_members.insert(id, now);
     }
 
-    /// Removes former members once all other sentinels have sent a hello message since, which shows the epochs that
-    /// they know, or after `timeout`, in case one of them is gone for good. Returns whether there was one to remove.
+    /// Removes former members after all other sentinels have sent a hello message, which shows the epochs that they
+    /// know, or after `timeout`, in case a sentinel never returns. Returns whether any were removed.
     pub(crate) fn remove_former_members(&mut self, now: Instant, timeout: Duration) -> bool {
         let (peers, before) = (&self.peers, self.former_members.len());
         self.former_members.retain(|_, since| {
@@ -224,13 +224,13 @@ impl KnownSentinels {
         self.former_members.len() < before
     }
 
-    /// The members of the consensus group, including former ones.
+    /// The members of the consensus group, including this sentinel and former members.
     pub(crate) fn voters(&self, me: PeerId) -> BTreeSet<PeerId> {
         let peers = self.peers.values().map(Peer::id);
         peers.chain([me]).chain(self.former_members.keys().copied()).collect()
     }
 
-    /// The members that do not support consensus groups.
+    /// The members that do not support SENTINEL RAFT.
     pub(crate) fn redis_sentinels(&self, links: &Links) -> BTreeSet<PeerId> {
         let is_redis = |peer: &&Peer| peer.link.is_some_and(|link| links.at(link).native == Some(false));
         self.peers.values().filter(is_redis).map(Peer::id).collect()
@@ -240,7 +240,7 @@ impl KnownSentinels {
         self.peers.values().filter_map(|peer| peer.link)
     }
 
-    /// Makes a hello message to every sentinel due now.
+    /// Makes hello messages to all sentinels due now.
     pub(crate) fn schedule_hellos(&mut self) {
         self.peers.values_mut().for_each(|peer| peer.hello_sent = None);
     }
@@ -252,7 +252,7 @@ impl KnownSentinels {
         }
     }
 
-    /// The number of sentinels that report the master as down. Reports older than `lifetime` are dropped.
+    /// Drops reports older than `lifetime`. Returns the number of sentinels that report the master as down.
     pub(crate) fn count_down_reports(&mut self, now: Instant, lifetime: Duration) -> usize {
         for peer in self.peers.values_mut() {
             if peer.master_down.is_some_and(|at| now.since(at) > lifetime) {
@@ -271,8 +271,8 @@ impl KnownSentinels {
         }
     }
 
-    /// Whether a majority, including this sentinel, has announced this configuration epoch for at least `settled`, and
-    /// last within `recent`.
+    /// Whether a majority, including this sentinel, has announced this configuration epoch for longer than `settled`,
+    /// and last within `recent`.
     pub(crate) fn majority_announces(
         &self,
         now: Instant,

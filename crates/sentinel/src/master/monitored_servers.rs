@@ -18,7 +18,7 @@ pub(crate) struct MonitoredServers {
 }
 
 impl MonitoredServers {
-    /// Starts to monitor a master without replicas.
+    /// Creates the table with a master and no replicas.
     pub(crate) fn new(master: Instance) -> Self {
         Self { master, replicas: BTreeMap::new() }
     }
@@ -62,7 +62,7 @@ impl MonitoredServers {
         }
     }
 
-    /// Sets the progress of the reconfiguration of a replica, if it is known.
+    /// Sets the reconfiguration state of a replica. Does nothing if the replica is unknown.
     pub(crate) fn set_reconfiguration(&mut self, now: Instant, addr: &Addr, state: ReconfigurationState) {
         if let Some(replica) = self.replicas.get_mut(addr) {
             replica.set_reconfiguration(now, state);
@@ -84,7 +84,7 @@ impl MonitoredServers {
         self.replicas.insert(replica.addr().clone(), replica);
     }
 
-    /// Makes a hello message to every server due now.
+    /// Makes hello messages to all servers due now.
     pub(crate) fn schedule_hellos(&mut self) {
         let all = std::iter::once(&mut self.master).chain(self.replicas.values_mut());
         all.for_each(|instance| instance.set_hello_sent(None));
@@ -100,7 +100,7 @@ impl MonitoredServers {
         self.master.sdown().is_some()
     }
 
-    /// When the last hello messages were sent; `None` for one that is due now.
+    /// When each server was last sent a hello message; `None` if one is due now.
     pub(crate) fn hellos_sent(&self) -> impl Iterator<Item = Option<Instant>> + '_ {
         self.iter().map(Instance::hello_sent)
     }

@@ -17,9 +17,9 @@ use crate::master::instance::Instance;
 use crate::master::known_sentinels::Peer;
 use crate::shared::Context;
 
-/// INFO interval while a failover waits for the reply.
+/// INFO interval while a failover waits for the reply of the server.
 const INFO_URGENT: Duration = Duration::from_millis(100);
-/// INFO interval while the master is down or a replica has lost it.
+/// INFO interval while the master is down or a replica has lost its master.
 const INFO_DEGRADED: Duration = Duration::from_secs(1);
 
 impl Master {
@@ -48,14 +48,14 @@ impl Master {
         }
     }
 
-    /// Sends due PINGs together with all requests that can leave in the same packet.
+    /// Sends the PINGs that are due, with other requests that can leave in the same packet.
     fn send_periodic(&mut self, cx: &mut Context<'_>) {
         let ping_period = cx.shared.timing.ping_period_for(self.settings.down_after);
         let due = |cx: &Context<'_>, link: LinkId, early: Duration| {
             let state = cx.shared.links.at(link);
             state.is_up() && state.last_ping.is_none_or(|last| cx.now.since(last) + early >= ping_period)
         };
-        // The PINGs to the replicas are sent together with that to the master.
+        // The PINGs to the replicas leave together with the PING to the master.
         let joint = due(cx, self.servers.master().command_link(), TIMER_SLACK);
         let early = if joint { ping_period / 2 } else { TIMER_SLACK };
         let data = self.servers.iter().map(|data| data.command_link());
@@ -69,7 +69,7 @@ impl Master {
         self.send_hellos(cx, joint);
     }
 
-    /// The INFO interval of the master or of the replica at this address.
+    /// The INFO interval of a replica or, with `None`, of the master.
     pub(crate) fn info_period(&self, cx: &Context<'_>, replica: Option<&Instance>) -> Duration {
         let calm = cx.shared.timing.info_period;
         let odd = self.servers.master().reported().role() == Role::Replica;
@@ -110,7 +110,7 @@ impl Master {
         }
     }
 
-    /// Sends INFO on this link if it belongs to the master or a replica.
+    /// Sends INFO on a link if it is the command link of the master or a replica.
     pub(crate) fn ask_info_over(&mut self, cx: &mut Context<'_>, link: LinkId) {
         let Some(instance) = self.servers.by_command_link_mut(link) else { return };
         let command = self.settings.command("INFO");
@@ -127,7 +127,7 @@ impl Master {
         }
     }
 
-    /// Composes the hello message of a sentinel about this master.
+    /// Composes a hello message that announces the sentinel at `addr` and its view of this master.
     pub(crate) fn hello_of(&self, cx: &Context<'_>, addr: Addr, run_id: RunId) -> Hello {
         let current = self.current_addr();
         let master_addr = Addr::new(cx.shared.display_host(&current.host), current.port);
@@ -135,8 +135,8 @@ impl Master {
         Hello { addr, run_id, epoch: cx.shared.epoch, master: self.name.clone(), master_addr, config_epoch }
     }
 
-    /// How long a hello message may wait to be sent together with the next PING to the master. `None` if that PING is
-    /// too far off.
+    /// How long a hello message can wait for the next PING to the master, to leave in the same packet. `None` if that
+    /// PING is too far off.
     pub(crate) fn hello_delay(&self, cx: &Context<'_>) -> Option<Duration> {
         let link = cx.shared.links.at(self.servers.master().command_link());
         let last = link.last_ping.filter(|_| link.is_up())?;
@@ -144,10 +144,11 @@ impl Master {
         (wait <= cx.shared.timing.publish_period / 8).then_some(wait)
     }
 
-    /// Sends due hello messages. `joint` means that the master is pinged in this round as well.
+    /// Sends the hello messages that are due. `joint` means that the master is pinged in the same round.
     fn send_hellos(&mut self, cx: &mut Context<'_>, joint: bool) {
-        // After a crash, a sentinel must not fall back behind a configuration epoch that it has announced. The messages
-        // are postponed instead of held back, because on their links that would delay other requests.
+        // After a crash, the configuration epoch must not be lower than an announced one, so hello messages wait until
+        // the switch is on disk. They are sent later instead of being held back, which would delay other requests on
+        // their links.
         if cx.shared.has_unsaved_switch {
             return;
         }
@@ -180,7 +181,7 @@ impl Master {
             return;
         }
         if link == self.servers.master().command_link() {
-            // INFO is long and infrequent; ROLE reveals sooner that the master was demoted.
+            // ROLE is sent as well, because INFO is infrequent and a demotion must be noticed soon.
             cx.send(link, PendingReply::Role(self.name.clone()), &[self.settings.command("ROLE")]);
         }
         if let Some(instance) = self.servers.by_command_link_mut(link) {
@@ -190,13 +191,13 @@ impl Master {
         }
     }
 
-    /// Sends hello messages to all instances in the next round, because the configuration changed.
+    /// Makes hello messages to all servers and sentinels due in the next round, because the configuration changed.
     pub(crate) fn schedule_hellos(&mut self) {
         self.servers.schedule_hellos();
         self.sentinels.schedule_hellos();
     }
 
-    /// Handles a reply to ROLE; a changed role triggers INFO to all instances.
+    /// Handles a reply to ROLE. After a change of the master's role, INFO is sent to all servers.
     pub(crate) fn on_role(&mut self, cx: &mut Context<'_>, link: LinkId, value: &Value) {
         let Value::Array(items) = value else { return };
         let role = match items.first().and_then(Value::as_bytes) {

@@ -14,7 +14,7 @@ use crate::master::instance::{Instance, ReconfigurationState};
 use crate::master::known_sentinels::Peer;
 use crate::shared::Context;
 
-/// How long a failure counts as urgent, so that a dead master without replicas does not stay urgent.
+/// How long a failure is urgent. A dead master without replicas must not stay urgent.
 const FRESH: Duration = Duration::from_secs(3);
 
 impl Master {
@@ -22,7 +22,8 @@ impl Master {
     pub(crate) fn plan(&self, cx: &mut Context<'_>) {
         let round = if self.is_healthy_and_idle(cx) { self.next_due(cx) } else { cx.now + TICK };
         let urgent = self.is_urgent(cx).then(|| cx.now + URGENT);
-        // The alarm is set to the exact end of the silence, so that detection does not wait for a tick.
+        // The alarm fires exactly when the master has been silent for too long, so that detection does not wait for a
+        // tick.
         let silence = self.silence_ends(cx).filter(|&ends| ends > cx.now);
         let alarm = urgent.into_iter().chain(silence).chain(self.consensus.next_deadline()).min();
         let scheduler = &mut cx.shared.scheduler;
@@ -82,7 +83,7 @@ impl Master {
         let greeted = self.servers.hellos_sent().chain(self.sentinels.iter().map(Peer::hello_sent));
         let greetings = greeted.map(|at| at.map_or(cx.now, |at| at + timing.publish_period + waits));
         let due = links.chain(infos).chain(greetings).min().expect("a master has links");
-        // The task is overdue although the round has just run, so it cannot be done right now.
+        // The round has just run, so a task that is still due cannot be done now.
         if due <= cx.now { cx.now + TICK } else { due }
     }
 }

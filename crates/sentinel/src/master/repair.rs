@@ -16,19 +16,19 @@ use crate::info::Role;
 use crate::master::Master;
 use crate::shared::Context;
 
-/// How long to wait before a repair that had no effect is repeated.
+/// Delay before a repair without effect is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// How long after its commit a promotion can still complete. Later, the leader of the promotion is gone and the master
-/// is healthy.
+/// How long after the commit of its promotion a replica may still become a master. After this time, the leader that
+/// committed the promotion is considered gone.
 pub(crate) const PROMOTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Master {
-    /// Repairs all instances that need it.
+    /// Sends a new master to all replicas that contradict the agreed configuration.
     pub(crate) fn repair(&mut self, cx: &mut Context<'_>) {
         if self.failovers.is_running() || !self.is_master_healthy(cx) || !self.is_confirmed_by_majority(cx) {
             return;
         }
-        // After this time, hello messages have announced a switch that another sentinel led.
+        // Within this time, hello messages announce a switch that another sentinel led.
         let settled = cx.shared.timing.publish_period + Duration::from_millis(500);
         let wrong = self.servers.replicas().filter(|replica| {
             let since = match replica.reported().role() {

@@ -1,4 +1,4 @@
-//! What a monitored server reports about itself in INFO.
+//! The state that a monitored server reports in INFO.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ pub(crate) struct ReportedState {
     /// When the last INFO reply arrived; `None` if there was none.
     received_at: Option<Instant>,
     text: String,
-    /// Empty until the server has reported it.
+    /// The run id; empty if it is unknown.
     run_id: String,
-    /// Until the first report, the role that the server is expected to have.
+    /// The reported role or, before the first report, the expected one.
     role: Role,
     role_since: Instant,
     history: ReplicationHistory,
-    /// The last report of the server as a replica.
+    /// The fields that the server last reported as a replica.
     replica: ReplicaReport,
 }
 
-/// What a replica reports about its replication.
+/// The fields of INFO about the replication of a replica.
 #[derive(Debug, Clone)]
 struct ReplicaReport {
     master: Option<Addr>,
-    /// Since when the server has reported its role and this master.
+    /// When the reported role or master last changed.
     master_since: Instant,
     link_up: bool,
     link_down_for: Duration,
@@ -39,7 +39,7 @@ struct ReplicaReport {
     is_announced: bool,
 }
 
-/// What has changed with a report.
+/// The changes in an INFO reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReportChange {
     /// The server has another run id, so it was restarted.
@@ -69,7 +69,7 @@ impl ReportedState {
         }
     }
 
-    /// Adopts the parsed INFO reply `text`.
+    /// Stores an INFO reply and its parsed content.
     pub(crate) fn adopt(&mut self, now: Instant, report: &InfoReport, text: String) -> ReportChange {
         self.received_at = Some(now);
         self.text = text;
@@ -133,7 +133,7 @@ impl ReportedState {
         self.replica.master.as_ref()
     }
 
-    /// Since when the server has reported its role and its master.
+    /// When the reported role or master last changed.
     pub(crate) fn master_since(&self) -> Instant {
         self.replica.master_since
     }
@@ -142,7 +142,7 @@ impl ReportedState {
         self.replica.link_up
     }
 
-    /// How long the replica has been without its master.
+    /// How long the replica has been disconnected from its master.
     pub(crate) fn master_link_down_for(&self) -> Duration {
         self.replica.link_down_for
     }

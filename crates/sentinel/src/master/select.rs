@@ -1,10 +1,10 @@
 //! Selects the replica to promote.
 //!
-//! As in Redis, of the eligible replicas the one with the lowest priority value is selected, then the one with the
-//! largest replication offset, then the one with the lowest run id. A replica is eligible if it is up, answers, has
-//! sent INFO recently, has a priority other than 0, and has not been disconnected from its master for longer than the
-//! failure explains. The last condition is dropped if the master reports that it has lost its data. A server of another
-//! group at the replica's address is never eligible.
+//! As in Redis, the eligible replica with the lowest priority value is selected. Ties are resolved by the largest
+//! replication offset, then by the lowest run id. A replica is eligible if it is up, answers, has sent INFO recently,
+//! has a priority other than 0, and has not been disconnected from its master for longer than the failure explains. The
+//! last condition is dropped if the master reports that it has lost its data. A server of another group at the
+//! replica's address is never eligible.
 
 use std::time::Duration;
 
@@ -82,12 +82,12 @@ impl MonitoredServers {
         self.replicas().map(|replica| candidate(cx, replica)).collect()
     }
 
-    /// The limits for a failover now. `down_after` is the longest silence of a server that is up.
+    /// The limits for a failover that starts now. `down_after` is the time after which a silent server counts as down.
     pub(crate) fn eligibility_limits(&self, cx: &Context<'_>, down_after: Duration) -> EligibilityLimits {
         let timing = &cx.shared.timing;
         let down = self.master().sdown();
         let told = if down.is_some() { timing.ping_period * 5 } else { timing.info_period * 3 };
-        // A demoted master is detected as down much later than its replicas lost it.
+        // A demoted master counts as down much later than its replicas lost it.
         let none = Some(self.master().reported().role_since())
             .filter(|_| self.master().reported().role() == Role::Replica);
         let lost = down.into_iter().chain(none).min();

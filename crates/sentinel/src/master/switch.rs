@@ -1,5 +1,5 @@
-//! Follows switches led by other sentinels, learned from the group's log or from hello messages, if their epoch is
-//! newer.
+//! Follows switches that other sentinels led, if their epoch is newer. They arrive in the group's log or in hello
+//! messages.
 
 use consensus::GroupInput;
 use failover_history::FailoverOutcome;
@@ -18,7 +18,7 @@ use crate::shared::Context;
 impl Master {
     /// Handles a committed switch, or the committed choice of a replica to promote.
     pub(crate) fn on_committed(&mut self, cx: &mut Context<'_>, switch: &Switch) {
-        // The leader itself continues in the phase that waits for this commit.
+        // The leader handles the commit of its own switch in the phase that waits for it.
         let leads = self.failovers.current().is_some_and(|failover| {
             matches!(failover.phase(), FailoverPhase::Confirm { epoch, .. } if *epoch == switch.epoch)
         });
@@ -46,7 +46,7 @@ impl Master {
         self.change_address(cx, &to);
     }
 
-    /// Follows a newer configuration that another sentinel announces.
+    /// Follows the configuration in a hello message, whose epoch must be newer.
     pub(crate) fn follow_hello(&mut self, cx: &mut Context<'_>, hello: &Hello) {
         self.config_epoch = hello.config_epoch;
         cx.switched();
@@ -62,8 +62,8 @@ impl Master {
 
     /// Monitors `to` as the new master; the old master is expected to return as a replica.
     pub(crate) fn change_address(&mut self, cx: &mut Context<'_>, to: &Addr) {
-        // Another leader's switch may arrive before this leader's own failover has ended, so the current address is
-        // used.
+        // Another leader's switch may arrive before the end of this leader's failover, so the old address is the one
+        // that clients got.
         let current = self.current_addr();
         let old = if cx.shared.same_addr(current, to) { self.servers.master().addr() } else { current };
         let shown = |addr: &Addr| format!("{} {}", cx.shared.display_host(&addr.host), addr.port);

@@ -21,16 +21,16 @@ use crate::master::instance::ReconfigurationState;
 use crate::shared::Context;
 use crate::writes::Condition;
 
-/// Time limit for a handover after which an operator's failover promotes the replica without the master; shorter than
-/// the interval for repeating a promotion.
+/// Time limit for a handover that an operator requested. After it, the replica is promoted without the master. It is
+/// shorter than the interval for repeating a promotion.
 const HAND_OVER: Duration = Duration::from_millis(1500);
-/// How long a server that rejected a command is avoided if there is an alternative.
+/// How long a server that rejected a command is avoided if there is another candidate.
 pub(crate) const REFUSAL_LIFETIME: Duration = Duration::from_secs(10);
 
-/// The purpose of a transaction, needed to interpret its reply.
+/// The purpose of a transaction, which decides how its reply is handled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Transaction {
-    /// Make a server a replica of another one, or a replica a master. The address is that of the server.
+    /// Make the server at this address a replica of another one, or a master.
     Follow(Addr),
     /// Make the master hand over to a replica.
     HandOver,
@@ -47,11 +47,11 @@ impl Transaction {
 }
 
 impl Master {
-    /// Makes the replica at `addr` a replica of `to` or, with `None`, a master, in one transaction with the related
-    /// commands. Returns false if the server is unreachable.
+    /// Makes the replica at `addr` follow `to` or, with `None`, become a master, and sends the other commands of a role
+    /// change in the same transaction. Returns false if the transaction cannot be sent now.
     pub(crate) fn send_slaveof(&self, cx: &mut Context<'_>, addr: &Addr, to: Option<&Addr>) -> bool {
         let Some(replica) = self.servers.replica(addr) else { return false };
-        // The documentation grants the right to use SLAVEOF, so this name is sent.
+        // The documentation grants the right to use SLAVEOF but not REPLICAOF.
         let renamed = self.settings.renamed.get("SLAVEOF").or_else(|| self.settings.renamed.get("REPLICAOF"));
         let slaveof = renamed.cloned().unwrap_or_else(|| "SLAVEOF".into());
         let (host, port) = match to {
@@ -68,7 +68,7 @@ impl Master {
         )
     }
 
-    /// The commands after a role change: rewrite the configuration file and disconnect the clients.
+    /// The commands that follow a role change: rewrite the configuration file and disconnect the clients.
     fn role_change_commands(&self) -> [Vec<String>; 3] {
         let (client, config) = (self.settings.command("CLIENT"), self.settings.command("CONFIG"));
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
@@ -79,8 +79,8 @@ impl Master {
         ]
     }
 
-    /// Asks the master to hand over to `target` and to pause its clients' writes. Returns false if the master is
-    /// unreachable.
+    /// Asks the master to pause its clients' writes and to hand over to `target`. Returns false if the transaction
+    /// cannot be sent now.
     pub(crate) fn request_handover(&self, cx: &mut Context<'_>, target: &Addr) -> bool {
         let only_so =
             self.failovers.current().is_some_and(|failover| failover.cause() == FailoverCause::Coordinated);
@@ -116,8 +116,8 @@ impl Master {
         );
     }
 
-    /// After a handover, tells the old and the new master to rewrite their configuration files and to disconnect their
-    /// clients. Unreachable servers are remembered in the failover.
+    /// After a handover, makes the old and the new master rewrite their configuration files and disconnect their
+    /// clients. The failover remembers the servers that cannot be reached.
     pub(crate) fn confirm_roles(&mut self, cx: &mut Context<'_>) {
         let Some(failover) = self.failovers.current_mut() else { return };
         let asked = matches!(failover.cause(), FailoverCause::Operator | FailoverCause::Coordinated);
@@ -133,8 +133,8 @@ impl Master {
         }
     }
 
-    /// Sends a transaction; `pending` describes how to interpret the reply to EXEC. Returns false if the link is down
-    /// or has too many pending replies, or if what this sentinel has voted for is not on disk yet.
+    /// Sends a transaction; `pending` describes how to handle the reply to EXEC. Returns false if the link is down or
+    /// has too many pending replies, or if this sentinel's votes are not on disk yet.
     fn transact(
         &self,
         cx: &mut Context<'_>,

@@ -96,7 +96,7 @@ fn master_with_replicas_of_this_group_is_made_a_replica() {
     assert!(is_made_a_replica(&world), "{:?}", world.sent);
 }
 
-/// Promoting such a server would make this group's servers replicas of another group.
+/// Promoting a server of another group would make this group's servers its replicas.
 #[test]
 fn failover_ignores_servers_of_other_groups() {
     let mut world = with_foreign_server("2", true);

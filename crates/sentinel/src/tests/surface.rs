@@ -46,8 +46,8 @@ fn silence_is_detected_when_its_limit_ends() {
     assert!(late.iter().all(|late| *late <= 155), "{late:?}");
 }
 
-/// Healthy instances are pinged every second, get a hello message every two seconds and INFO every ten seconds, and
-/// requests due at the same time leave together.
+/// A healthy server is pinged every second, and gets a hello message every two seconds and INFO every ten seconds.
+/// Requests that are due at the same time leave together.
 #[test]
 fn requests_due_together_are_sent_together() {
     let mut world = World::new("sentinel down-after-milliseconds mymaster 30000\n");
@@ -135,7 +135,7 @@ fn scripts_get_event_arguments() {
     assert!(!argv.iter().any(|argv| argv[1] == "+slave"), "only what is a warning goes to the script");
 }
 
-/// PENDING-SCRIPTS lists running scripts and those waiting for a retry; a script that hangs is killed.
+/// PENDING-SCRIPTS lists the running scripts and those that wait for a retry. A script that hangs is killed.
 #[test]
 fn pending_scripts_are_listed_and_killed_when_they_hang() {
     let mut world = World::new("sentinel notification-script mymaster /bin/notify\n");
@@ -362,7 +362,7 @@ fn announced_address_is_used_in_hello_messages() {
     assert!(world.hellos.iter().all(|hello| hello.starts_with("192.0.2.7,5000,")), "{:?}", world.hellos);
 }
 
-/// INFO-CACHE returns each instance's last INFO and its age.
+/// INFO-CACHE returns the last INFO reply of each server and its age.
 #[test]
 fn info_cache_returns_the_last_info_with_its_age() {
     let mut world = World::new("");
@@ -371,7 +371,7 @@ fn info_cache_returns_the_last_info_with_its_age() {
     assert_eq!(reply.matches("run_id:").count(), 3, "{reply}");
 }
 
-/// SENTINEL DEBUG changes the periods in use.
+/// SENTINEL DEBUG changes the periods of a running sentinel.
 #[test]
 fn debug_changes_the_periods_in_use() {
     let mut world = World::new("");

@@ -47,7 +47,7 @@ fn failover_denied_everywhere_succeeds_once_allowed() {
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
 }
 
-/// An operator's FAILOVER waits for a replica that has been promoted in the meantime; the failover is then cancelled.
+/// The old master waits for a handover to a replica that has been promoted since. The sentinel cancels the handover.
 #[test]
 fn old_master_stuck_in_a_handover_is_reconfigured() {
     let mut world = World::new("");
@@ -121,7 +121,7 @@ fn failed_handover_resumes_writes() {
     assert!(sent.ends_with(&["FAILOVER ABORT", "CLIENT UNPAUSE"]), "{sent:?}");
 }
 
-/// If the master dies during a handover, the failover does not wait for the time limit.
+/// The failover does not wait for the time limit of a handover whose master dies.
 #[test]
 fn master_that_dies_during_a_handover_is_replaced() {
     for word in ["", " COORDINATED"] {
@@ -135,7 +135,7 @@ fn master_that_dies_during_a_handover_is_replaced() {
     }
 }
 
-/// The link to the old master breaks before its clients are disconnected; they are disconnected once the link is up
+/// The link to the old master breaks before its clients are disconnected. They are disconnected when the link is up
 /// again.
 #[test]
 fn unreachable_old_master_gets_its_final_commands_later() {
@@ -229,8 +229,8 @@ fn failover_waits_only_once_for_a_frozen_replica() {
     assert!(!world.has_event("+failover-end-for-timeout master mymaster 10.0.0.1 6379"));
 }
 
-/// Found by the simulator (6 nodes, seed 313): a promotion was held back by a slow disk and sent after its sentinel had
-/// lost the leadership.
+/// Found by the simulator (6 nodes, seed 313): a slow disk delayed a promotion until its sentinel had lost the
+/// leadership.
 #[test]
 fn promotion_is_decided_once_the_votes_are_on_disk() {
     let mut world = World::new("");

@@ -26,11 +26,11 @@ pub(super) struct FakeServer {
     pub(super) loading: bool,
     /// Whether the server restarted without data and waits to be replaced.
     pub(super) empty: bool,
-    /// Whether the server is handing over and replicates from no server.
+    /// Whether the server hands over its role and does not follow a master yet.
     pub(super) hands_over: bool,
     /// Commands, in upper case, that the sentinel's user must not run.
     pub(super) denies: BTreeSet<&'static str>,
-    /// One digit per replication id, the current one first; empty shows no history.
+    /// The first digits of the replication ids, starting with the current id. Empty means that INFO shows no ids.
     pub(super) history: &'static str,
     /// Whether the server has keys.
     pub(super) has_keys: bool,
@@ -69,7 +69,7 @@ pub(super) struct World {
     pub(super) killed_scripts: Vec<JobId>,
     pub(super) resolves: Vec<String>,
     pub(super) crashed: bool,
-    /// Whether writes take time: the test reports their end.
+    /// Whether the test reports the end of writes. Otherwise writes end at once.
     pub(super) has_slow_disk: bool,
     pub(super) log: Vec<String>,
     /// The replies to the current command.
@@ -81,8 +81,8 @@ pub(super) fn server(number: u8) -> Addr {
 }
 
 impl World {
-    /// A single sentinel with a master at 10.0.0.1, replicas at 10.0.0.2 and 10.0.0.3, and additional configuration
-    /// lines.
+    /// Creates a sentinel with a master at 10.0.0.1 and replicas at 10.0.0.2 and 10.0.0.3. `lines` are added to its
+    /// configuration.
     pub(super) fn new(lines: &str) -> Self {
         let text = format!(
             "sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\nsentinel monitor mymaster 10.0.0.1 6379 1\n\
@@ -91,7 +91,7 @@ impl World {
         Self::of(&text)
     }
 
-    /// A single sentinel with this configuration.
+    /// Creates a sentinel with this configuration.
     pub(super) fn of(text: &str) -> Self {
         let now = Instant::from_millis(100_000);
         let mut out = Vec::new();
@@ -147,7 +147,7 @@ impl World {
         self.carry_out(out);
     }
 
-    /// Advances the time, handling all deadlines.
+    /// Advances the time and handles all deadlines in between.
     pub(super) fn pass(&mut self, millis: u64) {
         let end = self.now + Duration::from_millis(millis);
         while let Some(due) = self.sentinel.next_deadline().filter(|due| *due <= end) {

@@ -1,4 +1,4 @@
-//! The order of writes, and what waits for them.
+//! Tests of the order of writes, and of the actions that wait for them.
 
 use std::iter;
 
@@ -31,7 +31,7 @@ impl Bench {
         Self(FileWrites::new(0))
     }
 
-    /// Begins the next write after `work`.
+    /// Calls `work`, and begins the next write after it.
     fn run(
         &mut self,
         now: Instant,
@@ -133,7 +133,8 @@ fn configuration_is_written_while_the_journal_cannot_be() {
     bench.failed();
     let config = SentinelAction::Write(FileWrite::Config("a".into()));
     assert_eq!(bench.config("a", Condition::Config), [config]);
-    // Found by the simulator (sentinels, seed 31): the journal was to be retried at once, again and again.
+    // Found by the simulator (seed 31): the deadline for repeating the write of the journal had passed, so it fired
+    // again and again.
     assert_eq!(bench.0.next_deadline(), None, "the end of this write comes first");
     assert_eq!(bench.written(), [reply("+OK\r\n")]);
     assert_eq!(bench.0.next_deadline(), Some(NOW + RETRY_DELAY));
@@ -148,7 +149,7 @@ fn reply_to_a_change_waits_for_its_configuration_and_tells_of_a_failure() {
     assert_eq!(bench.written(), [reply("+OK\r\n"), config("b")]);
     let error = String::from_utf8(NOT_SAVED.to_vec()).unwrap();
     assert_eq!(bench.failed(), [reply(&error)]);
-    // An error reply does not promise anything.
+    // An error reply confirms nothing, so it does not wait.
     assert_eq!(bench.config("c", Condition::Nothing), [reply("+OK\r\n"), config("c")]);
 }
 

@@ -69,7 +69,7 @@ impl SentinelWorld {
                     self.push_to_client(other, ToClient::Closed);
                 }
             }
-            // With the injected bug, the server has accepted the order and does not follow it.
+            // With this injected bug, the server replies OK but does not follow the new master.
             RequestEffect::Follow(Some(_))
                 if self.simulation.plan.injected_bug == Some(InjectedBug::IgnoredOrders) => {}
             RequestEffect::Follow(upstream) => {

@@ -1,7 +1,7 @@
 //! A sentinel's disk with its configuration file and journal in their real formats.
 //!
-//! A crash may lose unsynced bytes from any position on. A failed append leaves some of its bytes. The
-//! configuration and a compacted journal are replaced as a whole, so the old or the new one survives.
+//! A crash may lose the unsynced end of the journal, and a failed append leaves a part of its bytes. The configuration
+//! file and a compacted journal are replaced as a whole, so a crash leaves the old or the new file.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,10 @@ pub(super) struct Disk {
     pub(super) config: Vec<u8>,
     journal: Vec<u8>,
     synced: usize,
-    /// Whether the last write of the configuration failed, so that a crash may restore an older one.
+    /// Whether the last write of the configuration failed, so that a restart may read an older one.
     pub(super) config_is_lost: bool,
-    /// The write under way, and what it writes in case of an injected bug.
+    /// The write in progress, and what an injected bug makes of it; `None` in the second place if the bug loses the
+    /// write.
     pending: Option<(FileWrite, Option<FileWrite>)>,
 }
 
@@ -32,7 +33,7 @@ impl Disk {
         self.journal.len() as u64
     }
 
-    /// Begins a write, which is durable after [`Disk::finish`].
+    /// Begins a write. It is durable once [`Disk::finish`] is called.
     pub(super) fn begin(&mut self, write: FileWrite, injected_bug: Option<InjectedBug>) {
         let written = match injected_bug {
             Some(InjectedBug::UnsavedVotes) => Some(without_votes(write.clone())),
@@ -46,12 +47,12 @@ impl Disk {
         self.pending = Some((write, written));
     }
 
-    /// The votes of the write under way.
+    /// The terms and votes in the write in progress.
     pub(super) fn pending_ballots(&self) -> Vec<(u64, u64)> {
         self.pending.as_ref().map(|(write, _)| ballots(write)).unwrap_or_default()
     }
 
-    /// Completes the write. Returns the size of the journal.
+    /// Completes the write in progress. Returns the size of the journal in bytes.
     pub(super) fn finish(&mut self) -> u64 {
         match self.pending.take().and_then(|(_, written)| written) {
             Some(FileWrite::AppendJournal(_)) => self.synced = self.journal.len(),
@@ -66,7 +67,8 @@ impl Disk {
         self.journal_bytes()
     }
 
-    /// The write fails. Files are replaced as a whole or not at all.
+    /// Makes the write in progress fail. A failed append leaves a part of its bytes, a failed replacement the old or
+    /// the new file.
     pub(super) fn fail(&mut self, random: &mut RandomSource) {
         match &self.pending {
             Some((FileWrite::AppendJournal(_), _)) => self.tear(random),
@@ -82,7 +84,7 @@ impl Disk {
         self.pending = None;
     }
 
-    /// Cuts the power; a part of the unsynced bytes survives.
+    /// Cuts the power. Some of the unsynced bytes survive.
     pub(super) fn crash(&mut self, random: &mut RandomSource) {
         match &self.pending {
             Some((FileWrite::ReplaceJournal(_) | FileWrite::Config(_), _)) if random.chance(50) => {
@@ -98,7 +100,7 @@ impl Disk {
         self.journal.truncate(self.synced + random.below(unsynced + 1));
     }
 
-    /// Reads the journal as a restarted process does; a torn end is truncated.
+    /// Reads the journal after a restart. An incomplete record at the end is truncated.
     pub(super) fn load(&mut self) -> Result<BTreeMap<String, SavedGroup>, String> {
         let read = journal::read_journal(&self.journal).map_err(|error| error.to_string())?;
         self.journal.truncate(read.intact_bytes);
@@ -124,7 +126,7 @@ pub(super) fn ballots(write: &FileWrite) -> Vec<(u64, u64)> {
     }
 }
 
-/// The injected bug: votes are not saved.
+/// Implements an injected bug: votes are not saved.
 fn without_votes(write: FileWrite) -> FileWrite {
     match write {
         FileWrite::AppendJournal(mut records) => {
@@ -143,7 +145,8 @@ fn without_votes(write: FileWrite) -> FileWrite {
     }
 }
 
-/// The injected bug: the journal is not written, and the configuration has the sentinel ids but no epochs.
+/// Implements an injected bug: the journal is not written, and the configuration file has the sentinels' run ids but no
+/// epochs.
 fn without_epochs(write: &FileWrite) -> Option<FileWrite> {
     let FileWrite::Config(text) = write else { return None };
     let text = String::from_utf8_lossy(text);

@@ -1,4 +1,4 @@
-//! Injects the faults of a run with sentinels.
+//! Injects faults into a run with sentinels.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ impl SentinelWorld {
         self.find(&ip).unwrap_or(self.ips.len() - 1)
     }
 
-    /// Kills a process and schedules its restart; once per run a sentinel may lose its disk.
+    /// Kills a process and schedules its restart. Once per run, a sentinel may lose its disk.
     pub(super) fn crash(&mut self, host: usize, shortest: u64, longest: u64) {
         if !self.simulation.processes[host].is_up {
             return;
@@ -160,7 +160,7 @@ impl SentinelWorld {
         self.handle_input(sentinel, SentinelInput::Command(command));
     }
 
-    /// Sends FAILOVER to the master.
+    /// Sends FAILOVER to the master without involving the sentinels.
     fn hand_over_past_sentinels(&mut self) {
         let master = self.current_master();
         let servers = self.hosts_of(false);
@@ -176,9 +176,9 @@ impl SentinelWorld {
         }
     }
 
-    /// Returns whether a sentinel knows enough others for the quorum, like CKQUORUM. A sentinel
-    /// that lost its disk and knows no others is its own majority, so it would promote in an epoch
-    /// that was already used. (Redis's sentinels ask nobody in that case.)
+    /// Returns whether a sentinel knows enough others for the quorum, like CKQUORUM. A sentinel that lost its disk and
+    /// knows no others forms a majority alone, so it would promote a replica in an epoch that was already used. (A
+    /// Redis sentinel would request no votes in that case.)
     fn knows_enough(&mut self, sentinel: usize) -> bool {
         let enough = quorum(self.hosts_of(true).len());
         let status = self.sentinel(sentinel).sentinel.as_ref().and_then(|sentinel| sentinel.status(MASTER));

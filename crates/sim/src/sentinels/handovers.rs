@@ -30,7 +30,7 @@ impl SentinelWorld {
         Ok(())
     }
 
-    /// Passes the current state to the machine and polls again while it waits.
+    /// Passes the server's state to the handover machine, and schedules the next step while the machine waits.
     pub(super) fn drive_handover(&mut self, host: usize) {
         let store = &self.simulation.data.stores[host];
         let mut inputs = Vec::new();
@@ -71,7 +71,7 @@ impl SentinelWorld {
             }
             self.perform_handover_actions(host, actions);
             if over {
-                // The situation has changed since the machine was asked.
+                // The situation has changed since the machine decided.
                 break;
             }
         }

@@ -17,13 +17,13 @@ mod one_vote;
 pub(super) enum SentinelObservation<'a> {
     /// A sentinel's vote for a term is being written to disk.
     Ballot { voter: &'a str, term: u64, vote: u64 },
-    /// A vote is on disk and therefore counts. A vote lost in an earlier crash was never sent.
+    /// A vote is on disk, so it counts. A vote that was lost in a crash before was never sent.
     VoteGiven { voter: &'a str, term: u64, vote: u64 },
     /// A sentinel orders a server to become master.
     Promotion { leader: &'a Sentinel, server: String },
-    /// A sentinel starts from its disk.
+    /// A sentinel starts with the files on its disk.
     Start { sentinel: &'a str },
-    /// A sentinel sends a hello message with its configuration epoch.
+    /// A sentinel announces its configuration epoch in a hello message.
     Announcement { sentinel: &'a str, config_epoch: u64 },
     /// A sentinel has processed an input.
     Step { sentinel: &'a Sentinel, status: MasterStatus },
@@ -32,8 +32,8 @@ pub(super) enum SentinelObservation<'a> {
 /// An event invariant, with the name under which violations are reported.
 pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<SentinelObservation<'a>>>);
 
-/// Returns all event invariants; `quorum` is the number of sentinels that must consider a master
-/// down. `agreement` and `freshness` check states.
+/// Returns all invariants that check events. `quorum` is the number of sentinels that must consider a master down. The
+/// invariants `agreement` and `freshness` check states.
 pub(super) fn all(quorum: usize) -> Vec<NamedInvariant> {
     vec![
         (InvariantName::OneVote, Box::new(one_vote::OneVote::default())),

@@ -1,4 +1,4 @@
-//! Simulates a Redis server as far as sentinels interact with it.
+//! Simulates the behaviour of a Redis server that sentinels depend on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) struct ServerReplication {
     pub(super) replicas: Vec<(String, u64)>,
 }
 
-/// What a request changes besides getting a reply.
+/// The effects of a request other than its reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RequestEffect {
     None,
@@ -114,7 +114,7 @@ impl Server {
         self.empty_master.iter_mut().for_each(|empty| _ = empty.on_hello(message, &[PORT]));
     }
 
-    /// Returns what a request changes besides getting a reply.
+    /// Returns the effects of a request other than its reply.
     fn effect_of(&self, request: &[Vec<u8>], upper: &[&str]) -> RequestEffect {
         let word = |index: usize| String::from_utf8_lossy(&request[index]).into_owned();
         match upper {
@@ -175,9 +175,9 @@ impl Server {
             }
             ["PUBLISH", _, _] => reply.integer(1),
             ["CLIENT", "KILL", "TYPE", _] => reply.integer(0),
-            // The reply follows the execution of the queued commands.
+            // The reply is added when the queued commands have been executed.
             ["EXEC"] => {}
-            // Client pauses are not simulated: writes get a reply or are lost.
+            // Client pauses are not simulated. A write during a pause is executed or lost.
             ["CLIENT", "SETNAME", _]
             | ["SCRIPT", "KILL"]
             | ["CONFIG", "REWRITE"]

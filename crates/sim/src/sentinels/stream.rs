@@ -1,4 +1,4 @@
-//! Simulates connections between processes: each carries ordered bytes or its own end.
+//! Simulates connections between processes. A connection delivers its data in order, or breaks.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl SentinelWorld {
         let Some(stream) = self.streams.get(&conn) else { return };
         let (client, server, link) = (stream.client, stream.server, stream.link);
         if self.simulation.cannot_communicate(client, server) {
-            // No process accepts the connection, so the waiting side will time out.
+            // No process accepts the connection, so the connection attempt will time out.
             return;
         }
         if self.simulation.processes[server].is_up {

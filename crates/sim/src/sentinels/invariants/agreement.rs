@@ -1,6 +1,6 @@
-//! After healing, everybody agrees: all sentinels know one master under one epoch, and every other
-//! server is its replica. A server unknown to all sentinels is exempt: it was never in sync with a
-//! monitored master, so no sentinel can reconfigure it.
+//! After all faults have ended, the sentinels agree on one master under one epoch, and every other server is its
+//! replica. A server that no sentinel knows is exempt: it was never in sync with a monitored master, so no sentinel can
+//! reconfigure it.
 
 use std::collections::BTreeSet;
 

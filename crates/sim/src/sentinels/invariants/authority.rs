@@ -1,8 +1,8 @@
-//! Nothing is promoted without votes of a majority and, for automatic failovers, without the quorum: no sentinel
-//! considers a master objectively down unless the quorum has considered it subjectively down.
+//! No replica is promoted without the votes of a majority and, in automatic failovers, without the quorum: a sentinel
+//! considers a master objectively down only if the quorum has considered it subjectively down.
 //!
-//! The majority is counted among the sentinels that the leader knew at its election. A sentinel that lost its disk
-//! returns as a new sentinel and may appear during a failover.
+//! The majority is that of the sentinels that the leader knew at its election. A sentinel that lost its disk returns as
+//! a new sentinel and may appear during a failover.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
-//! A sentinel's configuration epoch never decreases as long as the process runs. Across restarts it never falls below an
-//! epoch that the sentinel has announced, unless the configuration file could not be written. Each configuration epoch
-//! means the same master address at every sentinel.
+//! The configuration epoch of a sentinel never decreases while the process runs. After a restart it is not lower than
+//! an epoch that the sentinel announced before, unless the configuration file could not be written. Each configuration
+//! epoch means the same master address at every sentinel.
 
 use std::collections::BTreeMap;
 

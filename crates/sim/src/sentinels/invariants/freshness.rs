@@ -1,9 +1,8 @@
-//! The replica selected by a leader is not behind another eligible replica.
+//! The replica that a leader selects is not behind another eligible replica.
 //!
-//! The comparison uses the latest INFO reply of each replica at the leader. Another replica may be ahead but
-//! ineligible: the leader could not communicate with it for a while, it has sent no INFO, or it follows another server
-//! or lost its master long ago. The master being replaced is never eligible, even if it reports or reported the role of
-//! a replica.
+//! The comparison uses the leader's last INFO reply of each replica. A replica with a larger offset may be ineligible:
+//! the leader could not reach it for a while, it has sent no INFO, or it follows another server or lost its master long
+//! ago. The replaced master is never eligible, whichever role it reports.
 
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ impl SentinelWorld {
         let Some(sentinel) = self.sentinels.get(leader) else { return };
         let named = |host: &usize| text.contains(&format!("{}:", self.ips[*host]));
         let Some(chosen) = (0..self.ips.len()).find(named) else { return };
-        // Without a reply as a replica there is nothing to compare: the server may have last reported as a master.
+        // A server that has never reported the replica role has no offset to compare.
         let Some(best) = sentinel.last_info.get(&chosen) else { return };
         let fit = |host: usize, told: &ReplicaInfo| {
             self.simulation.contact_duration(leader, host) > MIN_CONTACT

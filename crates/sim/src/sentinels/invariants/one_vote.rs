@@ -1,4 +1,4 @@
-//! A sentinel votes once per term, also across restarts.
+//! A sentinel votes at most once per term, even if it restarts.
 
 use super::SentinelObservation;
 use crate::invariant::{Invariant, SetOnce};
