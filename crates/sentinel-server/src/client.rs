@@ -29,7 +29,7 @@ impl Client {
         Self {
             output: accepted.output,
             session,
-            is_authenticated: accepted.known,
+            is_authenticated: accepted.is_authenticated,
             channels: BTreeSet::new(),
             patterns: BTreeSet::new(),
             deferred: VecDeque::new(),

@@ -5,8 +5,8 @@ use process::access::genpass;
 use resp::{Batch, ParseLimits, Parser, Protocol, Request, Writer, encode_request};
 
 use super::access;
-use super::center::Center;
 use super::client::Client;
+use super::server_state::ServerState;
 
 /// How the sentinel server replies to a request.
 pub(super) enum CommandReply {
@@ -23,7 +23,7 @@ pub(super) enum CommandReply {
 }
 
 pub(super) struct CommandCall<'a> {
-    pub(super) center: &'a mut Center,
+    pub(super) state: &'a mut ServerState,
     pub(super) client: &'a mut Client,
     pub(super) args: &'a [Vec<u8>],
     pub(super) out: &'a mut Vec<u8>,
@@ -41,18 +41,18 @@ impl CommandCall<'_> {
 
 /// Executes a request or decides which component does. If [`engine::Session::closing`] is set afterwards, the
 /// connection is closed after the reply.
-pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> CommandReply {
+pub(super) fn execute(state: &mut ServerState, client: &mut Client, args: &[Vec<u8>]) -> CommandReply {
     if args[0].eq_ignore_ascii_case(b"quit") {
         client.session.close_after_reply();
         return CommandReply::Reply(b"+OK\r\n".to_vec());
     }
-    let entry = match find_permitted_command(center, client, args) {
+    let entry = match find_permitted_command(state, client, args) {
         Ok(entry) => entry,
         Err(error) => return error_reply(&error.to_string()),
     };
     client.session.publish(process::time::now(), entry.index);
     let mut out = Vec::new();
-    let mut call = CommandCall { center, client, args, out: &mut out };
+    let mut call = CommandCall { state, client, args, out: &mut out };
     let subscriber = call.client.subscriptions() > 0 && call.client.session.protocol() == Protocol::Resp2;
     if subscriber && !entry.command.flags.contains(Flags::WHILE_SUBSCRIBED) {
         let name = &entry.full_name;
@@ -61,12 +61,12 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
              allowed in this context"
         ));
     }
-    if is_paused(call.center, entry) {
+    if is_paused(call.state, entry) {
         return CommandReply::RetryAfterPause;
     }
     match entry.full_name.split('|').next().unwrap_or_default() {
         "acl" if matches!(entry.command.runner, CommandRunner::Shell(_)) => run_acl(&mut call),
-        "acl" | "auth" | "client" | "hello" => return run_by_engine(call.center, call.client, args),
+        "acl" | "auth" | "client" | "hello" => return run_by_engine(call.state, call.client, args),
         "command" => run_command(&mut call),
         "info" => run_info(&mut call),
         "ping" => run_ping(&mut call),
@@ -86,7 +86,7 @@ fn error_reply(text: &str) -> CommandReply {
 
 /// Looks up the command of a request, and checks that the client's user may run it.
 fn find_permitted_command(
-    center: &Center,
+    state: &ServerState,
     client: &mut Client,
     args: &[Vec<u8>],
 ) -> Result<&'static RegisteredCommand, CommandError> {
@@ -95,47 +95,47 @@ fn find_permitted_command(
     if !entry.command.accepts_word_count(args.len()) {
         return Err(CommandError::WrongArity(entry.full_name.clone()));
     }
-    if !center.engine.access.refresh_user(&mut client.session) {
+    if !state.engine.access.refresh_user(&mut client.session) {
         // Deleting a user closes its connections, so the current reply is the last one.
         client.session.close_after_reply();
     }
     if !client.session.is_authenticated() && !entry.command.flags.contains(Flags::NO_AUTH) {
         return Err(CommandError::NoAuth);
     }
-    center.engine.check_access(&client.session, entry, request.args(), process::time::now())?;
+    state.engine.check_access(&client.session, entry, request.args(), process::time::now())?;
     Ok(entry)
 }
 
 /// Returns whether CLIENT PAUSE currently blocks this command.
-fn is_paused(center: &Center, entry: &RegisteredCommand) -> bool {
-    let settings = &center.engine.settings;
-    center.engine.scheduling.pauses.end_expired(settings, process::time::now());
+fn is_paused(state: &ServerState, entry: &RegisteredCommand) -> bool {
+    let settings = &state.engine.settings;
+    state.engine.scheduling.pauses.end_expired(settings, process::time::now());
     let gate = settings.node_flags();
     gate.contains(NodeFlags::ALL_PAUSED)
         || gate.contains(NodeFlags::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)
 }
 
 /// Runs CLIENT, AUTH, HELLO and ACL in the engine, which manages connections and users.
-fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> CommandReply {
+fn run_by_engine(state: &mut ServerState, client: &mut Client, args: &[Vec<u8>]) -> CommandReply {
     let mut buffer = Vec::new();
     encode_request(&mut buffer, args.iter().map(Vec::as_slice));
     let mut batch = Batch::default();
     Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
     client.session.client().set_subscriptions(client.channels.len(), client.patterns.len());
-    for other in center.clients.values() {
+    for other in state.clients.values() {
         other.session.client().set_subscriptions(other.channels.len(), other.patterns.len());
     }
     // The engine handles CLIENT REPLY itself, so the state before this request is restored.
     client.unmute();
-    let users = center.engine.access.users_version();
+    let users = state.engine.access.users_version();
     let mut out = Vec::new();
     let (now, requests) =
         (process::time::now(), PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: 0 });
-    let dispatcher = center.engine_commands.dispatcher(&center.engine);
-    dispatcher.run(&mut center.worker, &mut client.session, now, requests, &mut out);
+    let dispatcher = state.engine_commands.dispatcher(&state.engine);
+    dispatcher.run(&mut state.worker, &mut client.session, now, requests, &mut out);
     client.mark_authenticated();
-    if center.engine.access.users_version() != users {
-        access::on_changed_users(center, client);
+    if state.engine.access.users_version() != users {
+        access::on_changed_users(state, client);
     }
     CommandReply::Engine(out)
 }
@@ -198,7 +198,7 @@ fn run_command(call: &mut CommandCall<'_>) {
 
 fn run_info(call: &mut CommandCall<'_>) {
     let asked: Vec<String> = (1..call.args.len()).map(|at| call.argument_text(at)).collect();
-    let text = super::info::format_info(call.center, &asked);
+    let text = super::info::format_info(call.state, &asked);
     call.reply_writer().verbatim(b"txt", text.as_bytes());
 }
 

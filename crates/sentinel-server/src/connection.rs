@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 use tokio::sync::oneshot;
 
 use super::ServerEvent;
-use super::figures::Traffic;
+use super::traffic::Traffic;
 
 /// Maximum size of a request. Sentinel commands contain only names and addresses.
 const MAX_REQUEST_BYTES: usize = 1024 * 1024;
@@ -26,7 +26,7 @@ pub(super) struct AcceptedClient {
     pub(super) link: ConnectionInfo,
     pub(super) output: ClientOutput,
     /// Whether the client has authenticated. The event loop sets this for the task that reads the client's requests.
-    pub(super) known: Arc<AtomicBool>,
+    pub(super) is_authenticated: Arc<AtomicBool>,
 }
 
 /// The sending side of a client's output queue.
@@ -76,9 +76,10 @@ impl AcceptConfig {
     }
 
     /// Returns the current limits for a client's requests.
-    fn parse_limits(&self, known: &AtomicBool) -> ParseLimits {
-        let known = known.load(Ordering::Relaxed);
-        let authenticated = known || self.engine.access.users.read().default_user().can_skip_authentication();
+    fn parse_limits(&self, is_authenticated: &AtomicBool) -> ParseLimits {
+        let is_authenticated = is_authenticated.load(Ordering::Relaxed);
+        let authenticated =
+            is_authenticated || self.engine.access.users.read().default_user().can_skip_authentication();
         ParseLimits { is_authenticated: authenticated, ..ParseLimits::default() }
     }
 }
@@ -114,10 +115,10 @@ pub(super) async fn accept(
         let client = ids.fetch_add(1, Ordering::Relaxed) as u64;
         let (output, replies) = ClientOutput::channel(accept_config.traffic.clone());
         let waiting = output.queued_bytes.clone();
-        let known = Arc::new(AtomicBool::new(
+        let is_authenticated = Arc::new(AtomicBool::new(
             accept_config.engine.access.users.read().default_user().can_skip_authentication(),
         ));
-        let accepted = AcceptedClient { client, link, output, known: known.clone() };
+        let accepted = AcceptedClient { client, link, output, is_authenticated: is_authenticated.clone() };
         let (events, open, accept_config) = (events.clone(), open.clone(), accept_config.clone());
         open.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
@@ -130,7 +131,7 @@ pub(super) async fn accept(
                     queued_bytes: &waiting,
                     traffic: &accept_config.traffic,
                 };
-                talk.serve_client(stream, || accept_config.parse_limits(&known), replies).await;
+                talk.serve_client(stream, || accept_config.parse_limits(&is_authenticated), replies).await;
             }
             open.fetch_sub(1, Ordering::Relaxed);
             let _ = events.send(ServerEvent::ClientClosed { client }).await;
@@ -265,9 +266,10 @@ mod tests {
             traffic: Arc::default(),
         };
         let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 0, 0, 1]));
-        let (stranger, known) = (AtomicBool::new(false), AtomicBool::new(true));
+        let (stranger, is_authenticated) = (AtomicBool::new(false), AtomicBool::new(true));
         let look = || {
-            let limits = [&stranger, &known].map(|known| accept_config.parse_limits(known).is_authenticated);
+            let limits = [&stranger, &is_authenticated]
+                .map(|is_authenticated| accept_config.parse_limits(is_authenticated).is_authenticated);
             (accept_config.rejects(near), accept_config.rejects(far), limits)
         };
         assert_eq!(look(), (false, true, [true, true]));

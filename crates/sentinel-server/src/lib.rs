@@ -7,11 +7,11 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | `access` | ACL users and their lines in the configuration file |
-//! | `center` | the state of the process |
+//! | `server_state` | the state of the process |
 //! | `client` | the state of a client or another sentinel: session, subscriptions |
 //! | `commands` | commands that do not involve the state machine: PING, SUBSCRIBE, ... |
 //! | `connection` | inbound connections |
-//! | `figures` | counters for INFO |
+//! | `traffic` | counters for INFO |
 //! | `files` | the configuration file and the journal |
 //! | `info` | INFO |
 //! | `links` | outbound connections to masters, replicas and other sentinels |
@@ -20,16 +20,16 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod center;
 mod client;
 mod commands;
 mod connection;
-mod figures;
 mod files;
 mod info;
 mod links;
 mod running;
 mod scripts;
+mod server_state;
+mod traffic;
 
 use std::path::{Path, PathBuf};
 
@@ -48,21 +48,21 @@ use config::{Config, ConfigError, ConfigSource, SetError, arguments_to_lines, ke
 enum ServerEvent {
     LinkUp {
         link: LinkId,
-        life: u64,
+        connection_number: u64,
         local_ip: String,
     },
     LinkFailed {
         link: LinkId,
-        life: u64,
+        connection_number: u64,
         refused: bool,
     },
     LinkDown {
         link: LinkId,
-        life: u64,
+        connection_number: u64,
     },
     LinkReply {
         link: LinkId,
-        life: u64,
+        connection_number: u64,
         value: Value,
     },
     ClientOpened(AcceptedClient),
@@ -187,7 +187,8 @@ fn check_script_files(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -
             ("notification-script", &settings.notification_script),
             ("client-reconfig-script", &settings.client_reconfig_script),
         ] {
-            let objection = path.as_ref().and_then(|path| Some((path, scripts::objection(option, path)?)));
+            let objection =
+                path.as_ref().and_then(|path| Some((path, scripts::rejection_reason(option, path)?)));
             if let Some((path, objection)) = objection {
                 let words = ["sentinel", option, name, path].map(str::as_bytes);
                 return Err(place.line_error_for(own, &words, format!("{objection}.")));
@@ -205,13 +206,13 @@ fn set_users(
     place: &LineNumbers<'_>,
 ) -> Result<()> {
     let required = config.get(keys::REQUIREPASS).unwrap_or_default();
-    access::load(engine, &required, &own.users).map_err(|(line, reason)| {
+    access::create_users(engine, &required, &own.users).map_err(|(line, reason)| {
         let words: Vec<&[u8]> =
             std::iter::once(&b"user"[..]).chain(own.users[line].iter().map(Vec::as_slice)).collect();
         place.line_error_for(own, &words, reason)
     })?;
     let had_default = own.users.iter().any(|line| line[0] == acl::DEFAULT_USER_NAME);
-    own.users = access::lines(engine, &required, had_default);
+    own.users = access::user_lines(engine, &required, had_default);
     Ok(())
 }
 

@@ -20,7 +20,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// A link that is open or being opened. Dropping the handle closes the link.
 pub(super) struct LinkHandle {
     /// Number of the connection on this link, so that late events of a previous connection are ignored.
-    pub(super) life: u64,
+    pub(super) connection_number: u64,
     requests: UnboundedSender<Vec<u8>>,
     task: JoinHandle<()>,
 }
@@ -34,7 +34,7 @@ impl Drop for LinkHandle {
 impl LinkHandle {
     pub(super) fn open(
         link: LinkId,
-        life: u64,
+        connection_number: u64,
         addr: Addr,
         dialer: Dialer,
         events: Sender<ServerEvent>,
@@ -42,15 +42,15 @@ impl LinkHandle {
         let (requests, queue) = unbounded_channel();
         let task = tokio::spawn(async move {
             match dialer.dial((addr.host.as_str(), addr.port), CONNECT_TIMEOUT).await {
-                Ok(stream) => run_link(link, life, stream, events, queue).await,
+                Ok(stream) => run_link(link, connection_number, stream, events, queue).await,
                 // The event loop outlives its links, so it receives this event.
                 Err(error) => {
                     let refused = error.is_refused();
-                    let _ = events.send(ServerEvent::LinkFailed { link, life, refused }).await;
+                    let _ = events.send(ServerEvent::LinkFailed { link, connection_number, refused }).await;
                 }
             }
         });
-        Self { life, requests, task }
+        Self { connection_number, requests, task }
     }
 
     /// Queues a request. The state machine allows at most a hundred pending replies, so the queue is short.
@@ -64,22 +64,22 @@ impl LinkHandle {
 
 async fn run_link(
     link: LinkId,
-    life: u64,
+    connection_number: u64,
     stream: Stream,
     events: Sender<ServerEvent>,
     queue: UnboundedReceiver<Vec<u8>>,
 ) {
     let addresses = stream.addresses().ok().flatten();
     let local_ip = addresses.map(|(_, local)| local.ip().to_string()).unwrap_or_default();
-    let _ = events.send(ServerEvent::LinkUp { link, life, local_ip }).await;
+    let _ = events.send(ServerEvent::LinkUp { link, connection_number, local_ip }).await;
     exchange_requests(stream, queue, |value| {
         let events = events.clone();
         async move {
-            let _ = events.send(ServerEvent::LinkReply { link, life, value }).await;
+            let _ = events.send(ServerEvent::LinkReply { link, connection_number, value }).await;
         }
     })
     .await;
-    let _ = events.send(ServerEvent::LinkDown { link, life }).await;
+    let _ = events.send(ServerEvent::LinkDown { link, connection_number }).await;
 }
 
 /// Sends queued requests and passes on replies until the connection ends.

@@ -23,19 +23,19 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::ServerEvent;
 use super::access;
-use super::center::{Center, time_since};
 use super::client::Client;
 use super::commands::{self, CommandReply};
 use super::connection::{self, AcceptConfig};
-use super::figures::Traffic;
 use super::files::Files;
 use super::links::LinkHandle;
 use super::scripts;
+use super::server_state::{ServerState, time_since};
+use super::traffic::Traffic;
 
 /// Maximum number of events in a batch. The actions of a batch are executed together, with one or two syncs.
-const BATCH: usize = 256;
+const MAX_BATCH_EVENTS: usize = 256;
 /// Capacity of the event queue. Senders wait while it is full.
-const QUEUE: usize = 4096;
+const EVENT_QUEUE_CAPACITY: usize = 4096;
 
 /// Runs a sentinel until it is stopped by a signal or SHUTDOWN.
 pub(super) async fn run(
@@ -45,7 +45,7 @@ pub(super) async fn run(
     engine: Engine,
     seed: u64,
 ) -> Result<()> {
-    let (events, queue) = channel(QUEUE);
+    let (events, queue) = channel(EVENT_QUEUE_CAPACITY);
     let names_default = own.users.iter().any(|line| line[0] == acl::DEFAULT_USER_NAME);
     let engine = Arc::new(engine);
     daemon::ignore_hangups()?;
@@ -63,16 +63,16 @@ pub(super) async fn run(
     let mut out = Vec::new();
     let sentinel = Sentinel::new(time_since(began), own, journal, seed, &mut out);
     let (parts, engine) = ((config, tls, files), (engine, names_default));
-    let mut center = Center::new(sentinel, parts, engine, events, traffic, began);
-    center.keep_identity(&mut out)?;
-    center.carry_out(out);
+    let mut state = ServerState::new(sentinel, parts, engine, events, traffic, began);
+    state.save_first_config(&mut out)?;
+    state.execute_actions(out);
     tracing::info!("Server initialized");
     tracing::info!("Ready to accept connections tcp");
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    daemon::notify_ready(&center.config);
-    center.work(queue, signals).await?;
+    daemon::notify_ready(&state.config);
+    state.run_event_loop(queue, signals).await?;
     tracing::warn!("User requested shutdown...");
-    daemon::notify_stopping(&center.config);
+    daemon::notify_stopping(&state.config);
     tracing::warn!("Sentinel is now ready to exit, bye bye...");
     Ok(())
 }
@@ -107,9 +107,9 @@ async fn listen(
     Ok(())
 }
 
-impl Center {
+impl ServerState {
     /// Performs the first write. Fails if a new run id could not be saved, because such an id must not be used.
-    fn keep_identity(&mut self, out: &mut Vec<SentinelAction>) -> Result<()> {
+    fn save_first_config(&mut self, out: &mut Vec<SentinelAction>) -> Result<()> {
         let first = out.iter().position(|action| matches!(action, SentinelAction::Write(_)));
         let first = first.map(|at| out.remove(at));
         let Some(SentinelAction::Write(FileWrite::Config(text))) = first else { return Ok(()) };
@@ -130,7 +130,7 @@ impl Center {
     }
 
     /// Processes events and executes actions until the process stops.
-    async fn work(
+    async fn run_event_loop(
         &mut self,
         mut queue: Receiver<ServerEvent>,
         (mut term, mut int): (Signal, Signal),
@@ -143,7 +143,7 @@ impl Center {
             }
             let due = self.sentinel.next_deadline();
             let wait = due.map_or(Duration::from_secs(1), |due| due.since(self.now()));
-            let wait = self.until_resumed().map_or(wait, |until| until.min(wait));
+            let wait = self.remaining_pause().map_or(wait, |until| until.min(wait));
             tokio::select! {
                 biased;
                 _ = term.recv() => {
@@ -154,22 +154,22 @@ impl Center {
                     tracing::warn!("Received SIGINT scheduling shutdown...");
                     return Ok(());
                 }
-                _ = queue.recv_many(&mut batch, BATCH) => {}
+                _ = queue.recv_many(&mut batch, MAX_BATCH_EVENTS) => {}
                 () = tokio::time::sleep(wait) => {}
             }
             let bytes =
                 [&self.traffic.input, &self.traffic.output].map(|count| count.load(Ordering::Relaxed));
-            self.pace.take(std::time::Instant::now(), [self.commands, bytes[0], bytes[1]]);
+            self.recent_rates.update(std::time::Instant::now(), [self.commands, bytes[0], bytes[1]]);
             let mut out = Vec::new();
             for event in batch.drain(..) {
-                self.take(event, &mut out);
+                self.handle_event(event, &mut out);
             }
-            self.resume(&mut out);
+            self.execute_deferred(&mut out);
             let now = self.now();
             if self.sentinel.next_deadline().is_some_and(|due| due <= now) {
                 self.sentinel.handle(now, SentinelInput::Deadline, &mut out);
             }
-            self.carry_out(out);
+            self.execute_actions(out);
             for done in self.flush_waiters.drain(..) {
                 // An error means that the requesting task has ended.
                 let _ = done.send(());
@@ -178,23 +178,29 @@ impl Center {
         Ok(())
     }
 
-    fn is_current(&self, link: LinkId, life: u64) -> bool {
-        self.links.get(&link).is_some_and(|handle| handle.life == life)
+    fn is_current(&self, link: LinkId, connection_number: u64) -> bool {
+        self.links.get(&link).is_some_and(|handle| handle.connection_number == connection_number)
     }
 
-    fn take(&mut self, event: ServerEvent, out: &mut Vec<SentinelAction>) {
+    fn handle_event(&mut self, event: ServerEvent, out: &mut Vec<SentinelAction>) {
         let input = match event {
-            ServerEvent::LinkUp { link, life, local_ip } if self.is_current(link, life) => {
+            ServerEvent::LinkUp { link, connection_number, local_ip }
+                if self.is_current(link, connection_number) =>
+            {
                 SentinelInput::Connected { link, local_ip }
             }
-            ServerEvent::LinkReply { link, life, value } if self.is_current(link, life) => {
+            ServerEvent::LinkReply { link, connection_number, value }
+                if self.is_current(link, connection_number) =>
+            {
                 SentinelInput::Reply { link, value }
             }
-            ServerEvent::LinkFailed { link, life, refused } if self.is_current(link, life) => {
+            ServerEvent::LinkFailed { link, connection_number, refused }
+                if self.is_current(link, connection_number) =>
+            {
                 self.links.remove(&link);
                 SentinelInput::ConnectFailed { link, refused }
             }
-            ServerEvent::LinkDown { link, life } if self.is_current(link, life) => {
+            ServerEvent::LinkDown { link, connection_number } if self.is_current(link, connection_number) => {
                 self.links.remove(&link);
                 SentinelInput::Disconnected { link }
             }
@@ -206,7 +212,7 @@ impl Center {
             }
             ServerEvent::ClientOpened(accepted) => {
                 self.connections += 1;
-                let open = accepted.known.load(Ordering::Relaxed);
+                let open = accepted.is_authenticated.load(Ordering::Relaxed);
                 let client =
                     self.engine.clients.connect(accepted.link.clone(), process::time::now(), Box::new(|| {}));
                 let session = Session::for_client(client, CommandOrigin::Client, open);
@@ -214,7 +220,7 @@ impl Center {
                 return;
             }
             ServerEvent::ClientClosed { client } => {
-                self.forget(client, out);
+                self.remove_client(client, out);
                 return;
             }
             ServerEvent::Flush(done) => {
@@ -231,7 +237,7 @@ impl Center {
         self.sentinel.handle(self.now(), input, out);
     }
 
-    fn forget(&mut self, id: u64, out: &mut Vec<SentinelAction>) {
+    fn remove_client(&mut self, id: u64, out: &mut Vec<SentinelAction>) {
         if let Some(client) = self.clients.remove(&id) {
             self.engine.clients.disconnect(client.session.id());
         }
@@ -243,22 +249,22 @@ impl Center {
         let stays = match () {
             () if args.is_empty() || client.session.is_closing() => true,
             () if client.has_deferred() => client.defer(args),
-            () => self.serve(id, &mut client, args, out),
+            () => self.execute_request(id, &mut client, args, out),
         };
         self.clients.insert(id, client);
         if !stays {
-            self.forget(id, out);
+            self.remove_client(id, out);
         }
-        self.drop_killed(out);
+        self.close_killed(out);
         if std::mem::take(&mut self.users_changed) {
             let required = self.config.get(keys::REQUIREPASS).unwrap_or_default();
-            let lines = access::lines(&self.engine, &required, self.names_default);
+            let lines = access::user_lines(&self.engine, &required, self.names_default);
             self.sentinel.handle(self.now(), SentinelInput::UsersChanged { lines }, out);
         }
     }
 
     /// Executes or defers a request. Returns false if the client has exceeded the limit for deferred requests.
-    fn serve(
+    fn execute_request(
         &mut self,
         id: u64,
         client: &mut Client,
@@ -266,12 +272,12 @@ impl Center {
         out: &mut Vec<SentinelAction>,
     ) -> bool {
         let muted = client.begin_muted();
-        match commands::answer(self, client, &args) {
+        match commands::execute(self, client, &args) {
             CommandReply::Reply(bytes) if !muted => self.sentinel.send_reply(ClientId(id), bytes, out),
             CommandReply::Reply(_) => {}
             CommandReply::Engine(bytes) if bytes.is_empty() => {}
             CommandReply::Engine(bytes) => self.sentinel.send_reply(ClientId(id), bytes, out),
-            CommandReply::FromMachine => self.ask_machine((!muted).then_some(id), client, args, out),
+            CommandReply::FromMachine => self.pass_to_machine((!muted).then_some(id), client, args, out),
             CommandReply::RetryAfterPause => {
                 client.unmute();
                 return client.defer(args);
@@ -287,7 +293,7 @@ impl Center {
     }
 
     /// Passes a command to the state machine. `id` is the client that gets the reply; `None` if no reply is needed.
-    fn ask_machine(
+    fn pass_to_machine(
         &mut self,
         id: Option<u64>,
         client: &Client,
@@ -296,8 +302,8 @@ impl Center {
     ) {
         let scripts = self.sentinel.scripts_to_set(&args);
         let rejected_script = scripts.iter().find_map(|(at, option, path)| {
-            let error = scripts::objection(option, path)?.to_owned();
-            Some(RejectedScript { at: *at, error })
+            let error = scripts::rejection_reason(option, path)?.to_owned();
+            Some(RejectedScript { option_index: *at, error })
         });
         let (protocol, client) = (client.session.protocol(), id.map(ClientId));
         let command = SentinelInput::Command(ClientCommand { client, protocol, args, rejected_script });
@@ -305,20 +311,20 @@ impl Center {
     }
 
     /// Closes connections that CLIENT KILL has marked.
-    fn drop_killed(&mut self, out: &mut Vec<SentinelAction>) {
+    fn close_killed(&mut self, out: &mut Vec<SentinelAction>) {
         let killed = |(&id, client): (&u64, &Client)| client.session.client().is_killed().then_some(id);
         let gone: Vec<u64> = self.clients.iter().filter_map(killed).collect();
-        gone.into_iter().for_each(|id| self.forget(id, out));
+        gone.into_iter().for_each(|id| self.remove_client(id, out));
     }
 
     /// Returns the time until the current pause ends; `None` if there is no pause.
-    fn until_resumed(&self) -> Option<Duration> {
+    fn remaining_pause(&self) -> Option<Duration> {
         let (_, until) = self.engine.scheduling.pauses.strictest_pause()?;
         Some(Duration::from_millis(u64::try_from(until.0 - process::time::now().0).unwrap_or(0)))
     }
 
     /// Executes the deferred requests after the end of a pause.
-    fn resume(&mut self, out: &mut Vec<SentinelAction>) {
+    fn execute_deferred(&mut self, out: &mut Vec<SentinelAction>) {
         self.engine.scheduling.pauses.end_expired(&self.engine.settings, process::time::now());
         let all = self.engine.settings.node_flags().contains(NodeFlags::ALL_PAUSED);
         let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
@@ -331,11 +337,11 @@ impl Center {
         }
     }
 
-    fn carry_out(&mut self, actions: Vec<SentinelAction>) {
+    fn execute_actions(&mut self, actions: Vec<SentinelAction>) {
         let mut actions: VecDeque<SentinelAction> = actions.into();
         while let Some(action) = actions.pop_front() {
             let mut more = Vec::new();
-            self.act(action, &mut more);
+            self.perform_action(action, &mut more);
             actions.extend(more);
         }
     }
@@ -365,16 +371,16 @@ impl Center {
     }
 
     /// Performs an action. Further actions that result from it are appended to `out`.
-    fn act(&mut self, action: SentinelAction, out: &mut Vec<SentinelAction>) {
+    fn perform_action(&mut self, action: SentinelAction, out: &mut Vec<SentinelAction>) {
         match action {
             SentinelAction::Write(write) => {
                 let result = self.write(&write);
                 self.sentinel.handle(self.now(), result, out);
             }
             SentinelAction::Connect { link, addr, .. } => {
-                self.lives += 1;
+                self.connection_count += 1;
                 let dialer = Dialer::with_link_tls(&self.config, &self.tls, keys::TLS_REPLICATION);
-                let handle = LinkHandle::open(link, self.lives, addr, dialer, self.events.clone());
+                let handle = LinkHandle::open(link, self.connection_count, addr, dialer, self.events.clone());
                 self.links.insert(link, handle);
             }
             SentinelAction::Close(link) => drop(self.links.remove(&link)),

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::ServerEvent;
 
 /// Returns why this script cannot be configured; `None` if it can.
-pub(super) fn objection(option: &str, path: &str) -> Option<&'static str> {
+pub(super) fn rejection_reason(option: &str, path: &str) -> Option<&'static str> {
     let executable = std::fs::metadata(path)
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0);
     match option {

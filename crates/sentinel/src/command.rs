@@ -31,17 +31,17 @@ struct CommandCall<'a> {
 
 impl CommandCall<'_> {
     /// Returns an argument as text. Invalid UTF-8 becomes a replacement character, which matches no name.
-    fn text(&self, at: usize) -> &str {
+    fn text_arg(&self, at: usize) -> &str {
         self.args.get(at).and_then(|arg| std::str::from_utf8(arg).ok()).unwrap_or("\u{fffd}")
     }
 
-    fn number<T: std::str::FromStr>(&self, at: usize) -> Option<T> {
-        self.text(at).parse().ok()
+    fn number_arg<T: std::str::FromStr>(&self, at: usize) -> Option<T> {
+        self.text_arg(at).parse().ok()
     }
 
     /// Looks up the master that an argument names. Sends an error reply if there is none.
-    fn master(&mut self, at: usize) -> Option<&Master> {
-        let name = self.text(at).to_owned();
+    fn find_master(&mut self, at: usize) -> Option<&Master> {
+        let name = self.text_arg(at).to_owned();
         if !self.sentinel.masters.contains_key(&name) {
             self.reply.error("ERR No such master with that name");
         }
@@ -49,8 +49,8 @@ impl CommandCall<'_> {
     }
 
     /// Looks up the master that an argument names, to change it. Sends an error reply if there is none.
-    fn act_on(&mut self, at: usize) -> Option<(&mut Master, Context<'_>)> {
-        let name = self.text(at).to_owned();
+    fn find_master_mut(&mut self, at: usize) -> Option<(&mut Master, Context<'_>)> {
+        let name = self.text_arg(at).to_owned();
         let Sentinel { masters, shared, .. } = &mut *self.sentinel;
         let Some(master) = masters.get_mut(&name) else {
             self.reply.error("ERR No such master with that name");
@@ -60,7 +60,7 @@ impl CommandCall<'_> {
         Some((master, Context { now: self.now, shared, out: self.out }))
     }
 
-    fn fields(&mut self, fields: &[(&'static str, String)]) {
+    fn reply_fields(&mut self, fields: &[(&'static str, String)]) {
         self.reply.map(fields.len());
         for (name, value) in fields {
             self.reply.bulk(name.as_bytes());
@@ -96,30 +96,30 @@ static SUBCOMMANDS: &[Subcommand] = subcommands! {
     "debug" settings::debug, ["DEBUG [<param> <value> ...]",
         "    Show a list of configurable time parameters and their values (milliseconds).",
         "    Or update current configurable parameters values (one or more)."];
-    "get-primary-addr-by-name" masters::address, [];
+    "get-primary-addr-by-name" masters::show_master_addr, [];
     "is-primary-down-by-addr" peers::is_master_down, [];
-    "primaries" masters::all, [];
-    "primary" masters::one, [];
-    "get-master-addr-by-name" masters::address, ["GET-MASTER-ADDR-BY-NAME <master-name>",
+    "primaries" masters::list_masters, [];
+    "primary" masters::show_master, [];
+    "get-master-addr-by-name" masters::show_master_addr, ["GET-MASTER-ADDR-BY-NAME <master-name>",
         "    Return the ip and port number of the master with that name."];
     "failover" operate::failover, ["FAILOVER <master-name> [COORDINATED]",
         "    Manually failover a master node. A majority of the Sentinels must agree.",
         "    COORDINATED has the master hand over by itself, without losing a write."];
-    "failovers" masters::failovers, ["FAILOVERS [<master-name>] [JSON]",
+    "failovers" masters::list_failovers, ["FAILOVERS [<master-name>] [JSON]",
         "    Show the last failovers step by step, in milliseconds from the first suspicion."];
     "flushconfig" operate::flushconfig, ["FLUSHCONFIG",
         "    Force Sentinel to rewrite its configuration on disk, including the current",
         "    Sentinel state."];
-    "forget-peer" peers::forget, ["FORGET-PEER <master-name> <runid>",
+    "forget-peer" peers::forget_peer, ["FORGET-PEER <master-name> <runid>",
         "    Stop counting a Sentinel that is gone for good. To be said to every Sentinel."];
-    "info-cache" masters::info_cache, ["INFO-CACHE <master-name>",
+    "info-cache" masters::show_info_cache, ["INFO-CACHE <master-name>",
         "    Return last cached INFO output from masters and all its replicas."];
     "is-master-down-by-addr" peers::is_master_down, ["IS-MASTER-DOWN-BY-ADDR <ip> <port> <current-epoch> <runid>",
         "    Check if the master specified by ip:port is down from current Sentinel's",
         "    point of view."];
-    "master" masters::one, ["MASTER <master-name>",
+    "master" masters::show_master, ["MASTER <master-name>",
         "    Show the state and info of the specified master."];
-    "masters" masters::all, ["MASTERS",
+    "masters" masters::list_masters, ["MASTERS",
         "    Show a list of monitored masters and their state."];
     "monitor" operate::monitor, ["MONITOR <name> <ip> <port> <quorum>",
         "    Start monitoring a new master with the specified name, ip, port and quorum."];
@@ -128,17 +128,17 @@ static SUBCOMMANDS: &[Subcommand] = subcommands! {
     "raft" peers::raft, ["RAFT [<master-name> <message>]",
         "    What Sentinels say to each other to elect a leader."];
     "remove" operate::remove, ["REMOVE <master-name>", "    Remove master from Sentinel's monitor list."];
-    "replicas" masters::replicas, ["REPLICAS <master-name>",
+    "replicas" masters::list_replicas, ["REPLICAS <master-name>",
         "    Show a list of replicas for this master and their state."];
     "reset" operate::reset, ["RESET <pattern>",
         "    Reset masters for specific master name matching this pattern."];
-    "sentinels" masters::sentinels, ["SENTINELS <master-name>",
+    "sentinels" masters::list_sentinels, ["SENTINELS <master-name>",
         "    Show a list of Sentinel instances for this master and their state."];
-    "set" settings::set, ["SET <master-name> <option> <value> [<option> <value> ...]",
+    "set" settings::set_options, ["SET <master-name> <option> <value> [<option> <value> ...]",
         "    Set configuration parameters for certain masters."];
     "simulate-failure" settings::simulate_failure, ["SIMULATE-FAILURE [CRASH-AFTER-ELECTION] [CRASH-AFTER-PROMOTION] [HELP]",
         "    Simulate a Sentinel crash."];
-    "slaves" masters::replicas, [];
+    "slaves" masters::list_replicas, [];
     "help" help, ["HELP", "    Prints this help."];
 };
 

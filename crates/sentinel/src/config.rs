@@ -10,7 +10,8 @@ use ::config::LogLevel;
 
 use crate::addr::{Addr, RunId, is_host, is_ip};
 use crate::settings::{
-    DOWN_AFTER, FAILOVER_TIMEOUT, GlobalSettings, MasterSettings, PARALLEL_SYNCS, REFUSED_AFTER,
+    DEFAULT_DOWN_AFTER, DEFAULT_FAILOVER_TIMEOUT, DEFAULT_PARALLEL_SYNCS, DEFAULT_REFUSED_AFTER,
+    GlobalSettings, MasterSettings,
 };
 
 mod line;
@@ -73,10 +74,10 @@ impl SentinelConfig {
     /// # Errors
     /// The first invalid line.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, SentinelConfigError> {
-        let mut config = Self { lines: lines(text.as_ref()), ..Self::default() };
+        let mut config = Self { lines: split_lines(text.as_ref()), ..Self::default() };
         let fault = |number: usize, line: &[u8], reason: &str| SentinelConfigError {
             line: number + 1,
-            text: shown(line),
+            text: to_display_text(line),
             reason: reason.to_owned(),
         };
         // Lines on which others depend are processed first: the line that enables hostnames, followed by the masters.
@@ -95,12 +96,12 @@ impl SentinelConfig {
         }
         order.sort();
         for (_, number, words) in order {
-            config.take(&words).map_err(|reason| fault(number, &config.lines[number], &reason))?;
+            config.apply_line(&words).map_err(|reason| fault(number, &config.lines[number], &reason))?;
         }
         Ok(config)
     }
 
-    fn take(&mut self, words: &[Vec<u8>]) -> Result<(), String> {
+    fn apply_line(&mut self, words: &[Vec<u8>]) -> Result<(), String> {
         let directive = words[0].to_ascii_lowercase();
         if directive == b"user" && words.len() > 1 {
             self.users.push(words[1..].to_vec());
@@ -109,7 +110,7 @@ impl SentinelConfig {
         let texts = words.iter().map(|word| std::str::from_utf8(word).ok());
         let texts: Option<Vec<&str>> = texts.collect();
         if directive == b"sentinel" {
-            return self.parse_sentinel_option(&texts.ok_or(UNKNOWN)?[1..]);
+            return self.parse_sentinel_option(&texts.ok_or(UNKNOWN_STATEMENT)?[1..]);
         }
         let texts = texts.ok_or("Bad directive or wrong number of arguments")?;
         if let ("port", [_, port]) = (texts[0].to_ascii_lowercase().as_str(), texts.as_slice()) {
@@ -125,15 +126,15 @@ impl SentinelConfig {
     }
 
     fn parse_sentinel_option(&mut self, words: &[&str]) -> Result<(), String> {
-        let [option, args @ ..] = words else { return Err(UNKNOWN.into()) };
+        let [option, args @ ..] = words else { return Err(UNKNOWN_STATEMENT.into()) };
         match (option.to_ascii_lowercase().as_str(), args) {
-            ("monitor", [name, host, port, quorum]) => self.monitor(name, host, port, quorum),
+            ("monitor", [name, host, port, quorum]) => self.add_master(name, host, port, quorum),
             ("myid", [id]) => {
                 self.myid = Some(RunId::parse(id).ok_or("Malformed Sentinel id in myid option.")?);
                 Ok(())
             }
             ("current-epoch", [epoch]) => {
-                self.current_epoch = self.current_epoch.max(number(epoch)?);
+                self.current_epoch = self.current_epoch.max(parse_number(epoch)?);
                 Ok(())
             }
             ("announce-ip", [ip]) => {
@@ -141,17 +142,17 @@ impl SentinelConfig {
                 Ok(())
             }
             ("announce-port", [port]) => {
-                self.global.announce_port = number(port)?;
+                self.global.announce_port = parse_number(port)?;
                 Ok(())
             }
             ("deny-scripts-reconfig", [word]) => {
-                set_flag(&mut self.global.deny_scripts_reconfig, word, "deny-scripts-reconfig options")
+                parse_flag(&mut self.global.deny_scripts_reconfig, word, "deny-scripts-reconfig options")
             }
             ("resolve-hostnames", [word]) => {
-                set_flag(&mut self.global.resolve_hostnames, word, "resolve-hostnames option")
+                parse_flag(&mut self.global.resolve_hostnames, word, "resolve-hostnames option")
             }
             ("announce-hostnames", [word]) => {
-                set_flag(&mut self.global.announce_hostnames, word, "announce-hostnames option")
+                parse_flag(&mut self.global.announce_hostnames, word, "announce-hostnames option")
             }
             ("sentinel-user", [user]) => {
                 self.global.sentinel_user = (*user).to_owned();
@@ -163,24 +164,24 @@ impl SentinelConfig {
             }
             (option, [name, args @ ..]) => {
                 if !MASTER_OPTIONS.contains(&option) {
-                    return Err(UNKNOWN.into());
+                    return Err(UNKNOWN_STATEMENT.into());
                 }
                 let place = self.masters.iter().position(|master| master.name == *name);
                 let place = place.ok_or("No such master with specified name.")?;
                 match (option, args) {
                     ("known-replica" | "known-slave", [host, port]) | ("known-sentinel", [host, port, _]) => {
-                        let addr = self.addr(host, port)?;
+                        let addr = self.parse_addr(host, port)?;
                         self.masters[place].add_known_instance(addr, args.get(2).copied())
                     }
-                    _ => self.masters[place].take(option, args),
+                    _ => self.masters[place].apply_option(option, args),
                 }
             }
-            _ => Err(UNKNOWN.into()),
+            _ => Err(UNKNOWN_STATEMENT.into()),
         }
     }
 
     /// Parses an address; hostnames are accepted only if they are enabled.
-    fn addr(&self, host: &str, port: &str) -> Result<Addr, String> {
+    fn parse_addr(&self, host: &str, port: &str) -> Result<Addr, String> {
         let port = port.parse().map_err(|_| "Invalid port number.")?;
         if !is_host(host) || (!self.global.resolve_hostnames && !is_ip(host)) {
             return Err("Can't resolve instance hostname.".into());
@@ -188,13 +189,13 @@ impl SentinelConfig {
         Ok(Addr { host: host.to_owned(), port })
     }
 
-    fn monitor(&mut self, name: &str, host: &str, port: &str, quorum: &str) -> Result<(), String> {
+    fn add_master(&mut self, name: &str, host: &str, port: &str, quorum: &str) -> Result<(), String> {
         let quorum = quorum.parse().ok().filter(|&quorum: &u32| quorum > 0);
         let quorum = quorum.ok_or("Quorum must be 1 or greater.")?;
         if self.masters.iter().any(|master| master.name == name) {
             return Err("Duplicate master name.".into());
         }
-        let addr = self.addr(host, port)?;
+        let addr = self.parse_addr(host, port)?;
         if !is_name(name) {
             return Err(
                 "A master's name may not be empty or hold blanks, commas or control characters.".into()
@@ -225,7 +226,7 @@ pub(crate) fn is_name(name: &str) -> bool {
         && !name.bytes().any(|byte| byte <= b' ' || byte == b',' || byte == 127)
 }
 
-const UNKNOWN: &str = "Unrecognized sentinel configuration statement.";
+const UNKNOWN_STATEMENT: &str = "Unrecognized sentinel configuration statement.";
 
 const MASTER_OPTIONS: [&str; 17] = [
     "down-after-milliseconds",
@@ -248,31 +249,31 @@ const MASTER_OPTIONS: [&str; 17] = [
 ];
 
 impl KnownMaster {
-    fn take(&mut self, option: &str, args: &[&str]) -> Result<(), String> {
+    fn apply_option(&mut self, option: &str, args: &[&str]) -> Result<(), String> {
         let settings = &mut self.settings;
         match (option, args) {
-            ("down-after-milliseconds", [ms]) => settings.down_after = positive(ms)?,
+            ("down-after-milliseconds", [ms]) => settings.down_after = parse_positive_millis(ms)?,
             ("refused-after-milliseconds", [ms]) => {
-                settings.refused_after = Duration::from_millis(number(ms)?);
+                settings.refused_after = Duration::from_millis(parse_number(ms)?);
             }
-            ("failover-timeout", [ms]) => settings.failover_timeout = positive(ms)?,
-            ("parallel-syncs", [count]) => settings.parallel_syncs = number(count)?,
-            ("notification-script", [path]) => settings.notification_script = some(path),
-            ("client-reconfig-script", [path]) => settings.client_reconfig_script = some(path),
+            ("failover-timeout", [ms]) => settings.failover_timeout = parse_positive_millis(ms)?,
+            ("parallel-syncs", [count]) => settings.parallel_syncs = parse_number(count)?,
+            ("notification-script", [path]) => settings.notification_script = non_empty(path),
+            ("client-reconfig-script", [path]) => settings.client_reconfig_script = non_empty(path),
             ("auth-user", [user]) => settings.auth_user = (*user).to_owned(),
             ("auth-pass", [pass]) => settings.auth_pass = (*pass).to_owned(),
             ("master-reboot-down-after-period" | "primary-reboot-down-after-period", [ms]) => {
                 let ms = ms.parse().map_err(|_| "negative time parameter.")?;
                 settings.reboot_down_after = Duration::from_millis(ms);
             }
-            ("config-epoch", [epoch]) => self.config_epoch = number(epoch)?,
-            ("leader-epoch", [epoch]) => self.leader_epoch = number(epoch)?,
+            ("config-epoch", [epoch]) => self.config_epoch = parse_number(epoch)?,
+            ("leader-epoch", [epoch]) => self.leader_epoch = parse_number(epoch)?,
             ("rename-command", [from, to]) => {
                 if settings.renamed.insert(from.to_ascii_uppercase(), (*to).to_owned()).is_some() {
                     return Err("Same command renamed multiple times with rename-command.".into());
                 }
             }
-            _ => return Err(UNKNOWN.into()),
+            _ => return Err(UNKNOWN_STATEMENT.into()),
         }
         Ok(())
     }
@@ -293,16 +294,16 @@ impl KnownMaster {
     }
 
     /// The lines that follow the `monitor` line of this master.
-    fn lines(&self) -> Vec<String> {
+    fn option_lines(&self) -> Vec<String> {
         let name = quoted(&self.name);
         let settings = &self.settings;
         let mut lines = Vec::new();
         let mut line = |option: &str, value: String| lines.push(format!("sentinel {option} {name} {value}"));
         let millis = |duration: Duration| duration.as_millis().to_string();
         let timed = [
-            ("down-after-milliseconds", settings.down_after, DOWN_AFTER),
-            ("refused-after-milliseconds", settings.refused_after, REFUSED_AFTER),
-            ("failover-timeout", settings.failover_timeout, FAILOVER_TIMEOUT),
+            ("down-after-milliseconds", settings.down_after, DEFAULT_DOWN_AFTER),
+            ("refused-after-milliseconds", settings.refused_after, DEFAULT_REFUSED_AFTER),
+            ("failover-timeout", settings.failover_timeout, DEFAULT_FAILOVER_TIMEOUT),
             ("master-reboot-down-after-period", settings.reboot_down_after, Duration::ZERO),
         ];
         for (option, value, default) in timed {
@@ -310,7 +311,7 @@ impl KnownMaster {
                 line(option, millis(value));
             }
         }
-        if settings.parallel_syncs != PARALLEL_SYNCS {
+        if settings.parallel_syncs != DEFAULT_PARALLEL_SYNCS {
             line("parallel-syncs", settings.parallel_syncs.to_string());
         }
         let texts = [
@@ -350,7 +351,7 @@ impl SentinelConfig {
             })
         };
         let place = self.lines.iter().rposition(same)?;
-        Some((place + 1, shown(&self.lines[place])))
+        Some((place + 1, to_display_text(&self.lines[place])))
     }
 
     /// Treats the lines from index `first` on as command-line arguments: their values apply, and are saved like values
@@ -360,7 +361,7 @@ impl SentinelConfig {
     }
 
     /// All lines of the current configuration, each with a key. A line replaces the old line with the same key.
-    fn current(&self) -> Vec<(String, String)> {
+    fn current_lines(&self) -> Vec<(String, String)> {
         let global = &self.global;
         let mut lines = Vec::new();
         if let Some(id) = &self.myid {
@@ -384,7 +385,7 @@ impl SentinelConfig {
         for master in &self.masters {
             let (name, Addr { host, port }) = (quoted(&master.name), &master.addr);
             lines.push(format!("sentinel monitor {name} {host} {port} {}", master.settings.quorum));
-            lines.extend(master.lines());
+            lines.extend(master.option_lines());
         }
         lines.push(format!("sentinel current-epoch {}", self.current_epoch));
         if let Some(ip) = &global.announce_ip {
@@ -406,43 +407,43 @@ impl SentinelConfig {
         });
         lines.extend(users);
         let identified =
-            |line: String| (rewrite::identity(line.as_bytes()).expect("a line that is rewritten"), line);
+            |line: String| (rewrite::line_key(line.as_bytes()).expect("a line that is rewritten"), line);
         lines.into_iter().map(identified).collect()
     }
 
     /// Returns the file content with the current configuration.
     #[must_use]
-    pub fn rewritten(&self) -> Vec<u8> {
-        rewrite::rewrite(&self.lines, self.current())
+    pub fn to_file_content(&self) -> Vec<u8> {
+        rewrite::rewrite(&self.lines, self.current_lines())
     }
 }
 
 /// Splits a file into lines without line terminators.
-fn lines(text: &[u8]) -> Vec<Vec<u8>> {
+fn split_lines(text: &[u8]) -> Vec<Vec<u8>> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let line = |line: &[u8]| line.strip_suffix(b"\r").unwrap_or(line).to_vec();
     if text.is_empty() { Vec::new() } else { text.split(|&byte| byte == b'\n').map(line).collect() }
 }
 
 /// Formats a line for error messages, with invalid UTF-8 replaced.
-fn shown(line: &[u8]) -> String {
+fn to_display_text(line: &[u8]) -> String {
     String::from_utf8_lossy(line.trim_ascii()).into_owned()
 }
 
-fn some(text: &str) -> Option<String> {
+fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+fn parse_number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("Invalid number '{text}'."))
 }
 
-fn positive(text: &str) -> Result<Duration, String> {
+fn parse_positive_millis(text: &str) -> Result<Duration, String> {
     let millis = text.parse().ok().filter(|&millis: &u64| millis > 0);
     millis.map(Duration::from_millis).ok_or_else(|| "negative or zero time parameter.".into())
 }
 
-fn set_flag(flag: &mut bool, word: &str, option: &str) -> Result<(), String> {
+fn parse_flag(flag: &mut bool, word: &str, option: &str) -> Result<(), String> {
     *flag = match word.to_ascii_lowercase().as_str() {
         "yes" => true,
         "no" => false,

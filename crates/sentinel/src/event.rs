@@ -25,13 +25,13 @@ pub(crate) struct EventSubject {
     pub(crate) ip: String,
     pub(crate) port: u16,
     /// Name, IP address and port of the master that the replica or sentinel belongs to; `None` for a master.
-    pub(crate) of: Option<(String, String, u16)>,
+    pub(crate) master: Option<(String, String, u16)>,
 }
 
 impl std::fmt::Display for EventSubject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} {} {}", self.kind, self.name, self.ip, self.port)?;
-        if let Some((name, ip, port)) = &self.of {
+        if let Some((name, ip, port)) = &self.master {
             write!(f, " @ {name} {ip} {port}")?;
         }
         Ok(())

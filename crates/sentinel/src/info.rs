@@ -4,7 +4,7 @@ use crate::addr::{Addr, is_host};
 
 /// Maximum length in bytes of an INFO reply that is stored. A normal reply has a few kilobytes; a longer one is
 /// truncated.
-const MAX_TEXT: usize = 64 * 1024;
+const MAX_INFO_BYTES: usize = 64 * 1024;
 /// Maximum number of replicas that are read from one INFO reply.
 const MAX_REPLICAS: usize = 1024;
 
@@ -15,7 +15,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Master => "master",
             Self::Replica => "slave",
@@ -32,19 +32,19 @@ pub(crate) struct InfoReport {
     pub(crate) replicas: Vec<Addr>,
     pub(crate) master_host: Option<String>,
     pub(crate) master_port: Option<u16>,
-    pub(crate) link_up: Option<bool>,
+    pub(crate) is_link_up: Option<bool>,
     pub(crate) link_down_secs: Option<u64>,
     pub(crate) priority: Option<u32>,
     pub(crate) offset: Option<u64>,
-    pub(crate) announced: Option<bool>,
+    pub(crate) is_announced: Option<bool>,
     /// The replication ids of the server, without those that are all zeros.
-    pub(crate) history: Vec<String>,
+    pub(crate) replication_ids: Vec<String>,
     pub(crate) has_keys: bool,
 }
 
-/// Returns the text that SENTINEL INFO-CACHE shows, at most [`MAX_TEXT`] bytes of the reply.
-pub(crate) fn kept(text: &[u8]) -> String {
-    String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).into_owned()
+/// Returns the text that SENTINEL INFO-CACHE shows, at most [`MAX_INFO_BYTES`] bytes of the reply.
+pub(crate) fn truncate_text(text: &[u8]) -> String {
+    String::from_utf8_lossy(&text[..text.len().min(MAX_INFO_BYTES)]).into_owned()
 }
 
 /// Parses an INFO reply; unknown lines are ignored.
@@ -56,7 +56,9 @@ pub(crate) fn parse(text: &str) -> InfoReport {
             "run_id" if value.len() == 40 && value.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                 report.run_id = Some(value.to_owned());
             }
-            "master_replid" | "master_replid2" if is_set(value) => report.history.push(value.to_owned()),
+            "master_replid" | "master_replid2" if is_replication_id_set(value) => {
+                report.replication_ids.push(value.to_owned())
+            }
             "role" => {
                 report.role = match value {
                     "master" => Some(Role::Master),
@@ -66,16 +68,16 @@ pub(crate) fn parse(text: &str) -> InfoReport {
             }
             "master_host" if is_host(value) => report.master_host = Some(value.to_owned()),
             "master_port" => report.master_port = value.parse().ok(),
-            "master_link_status" => report.link_up = Some(value == "up"),
+            "master_link_status" => report.is_link_up = Some(value == "up"),
             "master_link_down_since_seconds" => {
                 report.link_down_secs = value.parse::<i64>().ok().map(|secs| secs.max(0) as u64);
             }
             "slave_priority" => report.priority = value.parse().ok(),
             "slave_repl_offset" => report.offset = value.parse().ok(),
-            "replica_announced" => report.announced = Some(value != "0"),
+            "replica_announced" => report.is_announced = Some(value != "0"),
             _ if is_database(field) => report.has_keys |= !value.starts_with("keys=0,"),
             _ if field.starts_with("slave") && report.replicas.len() < MAX_REPLICAS => {
-                report.replicas.extend(replica(field, value));
+                report.replicas.extend(parse_replica_line(field, value));
             }
             _ => {}
         }
@@ -84,7 +86,7 @@ pub(crate) fn parse(text: &str) -> InfoReport {
 }
 
 /// Returns whether a replication id is set. Redis shows an unset id as zeros.
-fn is_set(id: &str) -> bool {
+fn is_replication_id_set(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && id.bytes().any(|byte| byte != b'0')
 }
 
@@ -94,7 +96,7 @@ fn is_database(field: &str) -> bool {
 }
 
 /// Parses the address in `slave0:ip=127.0.0.1,port=6380,...` or, from old servers, `slave0:127.0.0.1,6380,...`.
-fn replica(field: &str, value: &str) -> Option<Addr> {
+fn parse_replica_line(field: &str, value: &str) -> Option<Addr> {
     if !field["slave".len()..].bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -134,11 +136,11 @@ mod tests {
             role: Some(Role::Replica),
             master_host: Some("10.0.0.1".into()),
             master_port: Some(6379),
-            link_up: Some(false),
+            is_link_up: Some(false),
             link_down_secs: Some(0),
             priority: Some(0),
             offset: Some(42),
-            announced: Some(false),
+            is_announced: Some(false),
             ..InfoReport::default()
         };
         assert_eq!(report, expected);
@@ -148,9 +150,9 @@ mod tests {
     fn info_has_the_replication_history_and_keys() {
         let (id, none) = ("ab".repeat(20), "0".repeat(40));
         let report = parse(&format!("master_replid:{id}\nmaster_replid2:{none}\ndb0:keys=0,expires=0\n"));
-        assert_eq!((report.history, report.has_keys), (vec![id.clone()], false));
+        assert_eq!((report.replication_ids, report.has_keys), (vec![id.clone()], false));
         let report = parse(&format!("master_replid:{none}\nmaster_replid2:{id}\ndb3:keys=1,expires=0\n"));
-        assert_eq!((report.history, report.has_keys), (vec![id], true));
+        assert_eq!((report.replication_ids, report.has_keys), (vec![id], true));
     }
 
     #[test]

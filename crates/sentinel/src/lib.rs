@@ -11,7 +11,7 @@
 //!
 //! 1. `failure_detector`: the master is silent for `down-after-milliseconds`, gives invalid replies, or its port
 //!    refuses connections after the link broke: it is subjectively down.
-//! 2. `ask`: the other sentinels are asked. If `quorum` of them agree, the master is objectively down.
+//! 2. `queries`: the other sentinels are asked. If `quorum` of them agree, the master is objectively down.
 //! 3. `consensus_member`: the master's consensus group (crate `consensus`) becomes active and elects a leader, whose
 //!    term is the epoch.
 //! 4. `failover`: the leader selects a replica, commits the choice, promotes the replica, and commits that the

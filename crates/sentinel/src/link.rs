@@ -1,8 +1,8 @@
 //! Connections to servers and other sentinels. The caller opens and closes them and passes received data on.
 //!
 //! Each server has a command link and a hello link, which is subscribed to hello messages. A sentinel has only a
-//! command
-//! link. Links belong to addresses rather than masters: two sentinels that share five hundred masters need one link.
+//! command link. Links belong to addresses rather than masters: two sentinels that share five hundred masters need one
+//! link.
 //!
 //! Two times distinguish a dead process from a slow one: since when a PING has been unanswered, and since when the port
 //! has refused connections after the link broke.
@@ -14,18 +14,18 @@ use clock::Instant;
 use resp::Value;
 
 use crate::addr::{Addr, RunId};
-use crate::master::foreign::HelloClaim;
+use crate::master::foreign_servers::HelloClaim;
 use crate::master::transactions::Transaction;
 use crate::settings::Timing;
 
 /// Maximum number of pending replies per link. Further requests are dropped.
-pub(crate) const MAX_PENDING: usize = 100;
+pub(crate) const MAX_PENDING_REPLIES: usize = 100;
 /// A connection attempt that takes longer than this counts as failed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Retry interval of connection attempts right after a link was lost, and later.
-const RETRY_SOON: Duration = Duration::from_millis(30);
-const RETRY_LATER: Duration = Duration::from_millis(500);
-const SOON: Duration = Duration::from_secs(1);
+const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(30);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+const RECENT_LOSS: Duration = Duration::from_secs(1);
 
 /// The id of a link. Ids are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,8 +41,8 @@ pub enum LinkKind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum LinkOwner {
-    Data,
+pub(crate) enum LinkPeer {
+    Server,
     Sentinel,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum LinkOwner {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PendingReply {
     /// A request whose reply needs no special handling.
-    Plain,
+    Ignored,
     /// AUTH with the credentials of this link.
     Auth,
     Ping,
@@ -60,11 +60,11 @@ pub(crate) enum PendingReply {
     Role(String),
     /// SENTINEL IS-MASTER-DOWN-BY-ADDR about the master with this name and address, sent to the sentinel with this run
     /// id.
-    Ask(String, Addr, RunId),
+    Query(String, Addr, RunId),
     /// The query whether the sentinel at the other end supports SENTINEL RAFT.
-    Probe,
+    RaftProbe,
     /// EXEC of a transaction that reconfigures a server of the master with this name.
-    Order(String, Transaction),
+    Transaction(String, Transaction),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(crate) enum LinkState {
 pub(crate) struct Link {
     pub(crate) addr: Addr,
     pub(crate) kind: LinkKind,
-    pub(crate) owner: LinkOwner,
+    pub(crate) peer: LinkPeer,
     pub(crate) user: String,
     pub(crate) pass: String,
     pub(crate) state: LinkState,
@@ -86,61 +86,61 @@ pub(crate) struct Link {
     pub(crate) local_ip: Option<String>,
     pub(crate) pending: VecDeque<PendingReply>,
     /// When an established link broke. Cleared when the link is up again.
-    pub(crate) lost: Option<Instant>,
+    pub(crate) lost_at: Option<Instant>,
     /// Since when connections have been refused after the link broke.
-    pub(crate) refused: Option<Instant>,
+    pub(crate) refused_since: Option<Instant>,
     /// When the oldest PING that has no correct answer yet was sent.
-    pub(crate) waiting: Option<Instant>,
+    pub(crate) unanswered_since: Option<Instant>,
     pub(crate) last_ping: Option<Instant>,
     /// When the last correct reply to a PING arrived, and when the last reply of any kind to a PING arrived.
-    pub(crate) last_good: Instant,
-    pub(crate) last_pong: Instant,
+    pub(crate) last_correct_reply: Instant,
+    pub(crate) last_ping_reply: Instant,
     /// When the last PONG arrived. Unlike a LOADING error, it shows that the server has loaded its data.
-    pub(crate) last_ready: Instant,
+    pub(crate) last_ready_reply: Instant,
     /// When the last message arrived on a hello link.
-    pub(crate) last_heard: Instant,
+    pub(crate) last_message: Instant,
     /// Whether the server is blocked by a script.
-    pub(crate) busy: bool,
+    pub(crate) is_busy: bool,
     /// Whether the server reports that it is a Redoubt master that restarted without its data.
-    pub(crate) empty: bool,
+    pub(crate) reports_no_data: bool,
     /// Whether the server rejected this sentinel's credentials.
-    pub(crate) unknown: bool,
+    pub(crate) has_rejected_credentials: bool,
     /// The text of the last error reply, to explain a rejected transaction.
     pub(crate) last_error: Option<String>,
     /// Errors about access rights that have been logged for this link.
-    pub(crate) refusals: BTreeSet<String>,
+    pub(crate) logged_errors: BTreeSet<String>,
     /// Whether the sentinel at the other end supports consensus groups; `None` until it has answered.
-    pub(crate) native: Option<bool>,
+    pub(crate) supports_raft: Option<bool>,
     /// The groups that sentinels announce in hello messages at this server.
-    pub(crate) claims: Vec<HelloClaim>,
+    pub(crate) hello_claims: Vec<HelloClaim>,
 }
 
 impl Link {
-    fn new(now: Instant, addr: Addr, kind: LinkKind, owner: LinkOwner, user: &str, pass: &str) -> Self {
+    fn new(now: Instant, addr: Addr, kind: LinkKind, peer: LinkPeer, user: &str, pass: &str) -> Self {
         Self {
             addr,
             kind,
-            owner,
+            peer,
             user: user.to_owned(),
             pass: pass.to_owned(),
             state: LinkState::Down { retry: now },
             local_ip: None,
             pending: VecDeque::new(),
-            lost: None,
-            refused: None,
-            waiting: None,
+            lost_at: None,
+            refused_since: None,
+            unanswered_since: None,
             last_ping: None,
-            last_good: now,
-            last_pong: now,
-            last_ready: now,
-            last_heard: now,
-            busy: false,
-            empty: false,
-            unknown: false,
+            last_correct_reply: now,
+            last_ping_reply: now,
+            last_ready_reply: now,
+            last_message: now,
+            is_busy: false,
+            reports_no_data: false,
+            has_rejected_credentials: false,
             last_error: None,
-            refusals: BTreeSet::new(),
-            native: None,
-            claims: Vec::new(),
+            logged_errors: BTreeSet::new(),
+            supports_raft: None,
+            hello_claims: Vec::new(),
         }
     }
 
@@ -150,12 +150,12 @@ impl Link {
 
     /// Whether the link is connected and the server has accepted the credentials.
     pub(crate) fn is_authenticated(&self) -> bool {
-        self.is_up() && !self.unknown
+        self.is_up() && !self.has_rejected_credentials
     }
 
     /// When the oldest PING without a correct answer was sent; `None` while the instance answers.
     pub(crate) fn silent_since(&self) -> Option<Instant> {
-        self.waiting.or_else(|| (!self.is_up()).then_some(self.last_good))
+        self.unanswered_since.or_else(|| (!self.is_up()).then_some(self.last_correct_reply))
     }
 
     /// How long a PING has been without a correct reply.
@@ -164,18 +164,18 @@ impl Link {
     }
 
     /// Returns whether the link was lost so recently that connection attempts are repeated quickly.
-    pub(crate) fn just_lost(&self, now: Instant) -> bool {
-        self.lost.is_some_and(|lost| now.since(lost) < SOON)
+    pub(crate) fn was_just_lost(&self, now: Instant) -> bool {
+        self.lost_at.is_some_and(|lost| now.since(lost) < RECENT_LOSS)
     }
 
     pub(crate) fn on_up(&mut self, now: Instant, local_ip: String) {
         self.state = LinkState::Up { since: now };
         self.local_ip = Some(local_ip);
         self.pending.clear();
-        self.lost = None;
-        self.refused = None;
-        self.empty = false;
-        self.last_heard = now;
+        self.lost_at = None;
+        self.refused_since = None;
+        self.reports_no_data = false;
+        self.last_message = now;
         self.last_ping = None;
     }
 
@@ -183,26 +183,26 @@ impl Link {
     pub(crate) fn set_credentials(&mut self, user: &str, pass: &str) {
         user.clone_into(&mut self.user);
         pass.clone_into(&mut self.pass);
-        self.refusals.clear();
+        self.logged_errors.clear();
     }
 
     /// Handles a broken link or a failed connection attempt; `refused` says that the host refused the connection.
     pub(crate) fn on_down(&mut self, now: Instant, refused: bool) {
         let was_up = self.is_up();
         self.pending.clear();
-        self.native = None;
+        self.supports_raft = None;
         if was_up {
-            self.lost.get_or_insert(now);
+            self.lost_at.get_or_insert(now);
         }
         if !refused {
-            self.refused = None;
-        } else if self.lost.is_some() {
-            self.refused.get_or_insert(now);
+            self.refused_since = None;
+        } else if self.lost_at.is_some() {
+            self.refused_since.get_or_insert(now);
         }
-        let wait = match (was_up, self.just_lost(now)) {
+        let wait = match (was_up, self.was_just_lost(now)) {
             (true, _) => Duration::ZERO,
-            (false, true) => RETRY_SOON,
-            (false, false) => RETRY_LATER,
+            (false, true) => QUICK_RETRY_INTERVAL,
+            (false, false) => RETRY_INTERVAL,
         };
         self.state = LinkState::Down { retry: now + wait };
     }
@@ -214,10 +214,10 @@ impl Link {
             return false;
         }
         let half = down_after / 2;
-        let is_silent =
-            self.waiting.is_some_and(|since| now.since(since) > half) && now.since(self.last_pong) > half;
+        let is_silent = self.unanswered_since.is_some_and(|since| now.since(since) > half)
+            && now.since(self.last_ping_reply) > half;
         let hears_nothing =
-            self.kind == LinkKind::Hello && now.since(self.last_heard) > timing.publish_period * 3;
+            self.kind == LinkKind::Hello && now.since(self.last_message) > timing.publish_period * 3;
         is_silent || hears_nothing
     }
 
@@ -225,10 +225,10 @@ impl Link {
     /// that the instance is down.
     pub(crate) fn next_due(&self, now: Instant, timing: &Timing, down_after: Duration) -> Instant {
         if self.kind == LinkKind::Hello {
-            return self.last_heard + timing.publish_period * 3;
+            return self.last_message + timing.publish_period * 3;
         }
         let ping = self.last_ping.map_or(now, |last| last + timing.ping_period_for(down_after));
-        let silent = self.waiting.map(|since| {
+        let silent = self.unanswered_since.map(|since| {
             let ends = [since + down_after / 2, since + down_after + Duration::from_millis(1)];
             ends.into_iter().find(|&end| end > now).unwrap_or(now)
         });
@@ -236,44 +236,44 @@ impl Link {
     }
 
     /// Whether a connection attempt is due; an attempt that hangs counts as failed.
-    pub(crate) fn connect_due(&mut self, now: Instant) -> ConnectDue {
+    pub(crate) fn decide_connect(&mut self, now: Instant) -> ConnectDecision {
         match self.state {
             LinkState::Down { retry } if now >= retry && self.addr.port != 0 => {
                 self.state = LinkState::Connecting { since: now };
-                ConnectDue::Connect
+                ConnectDecision::Connect
             }
             LinkState::Connecting { since } if now.since(since) > CONNECT_TIMEOUT => {
                 self.on_down(now, false);
-                ConnectDue::GiveUp
+                ConnectDecision::GiveUp
             }
-            _ => ConnectDue::Nothing,
+            _ => ConnectDecision::Wait,
         }
     }
 
     /// Handles a reply to PING. LOADING and MASTERDOWN are correct replies, because the process is alive and will serve
     /// clients later.
     pub(crate) fn on_pong(&mut self, now: Instant, reply: &Value) {
-        self.last_pong = now;
+        self.last_ping_reply = now;
         let good = match reply {
             Value::Simple(text) => text == "PONG",
             Value::Error(text) => text.starts_with("LOADING") || text.starts_with("MASTERDOWN"),
             _ => false,
         };
-        self.busy = matches!(reply, Value::Error(text) if text.starts_with("BUSY"));
-        self.empty = matches!(reply, Value::Error(text) if text.starts_with("EMPTYMASTER"));
+        self.is_busy = matches!(reply, Value::Error(text) if text.starts_with("BUSY"));
+        self.reports_no_data = matches!(reply, Value::Error(text) if text.starts_with("EMPTYMASTER"));
         if matches!(reply, Value::Simple(text) if text == "PONG") {
-            self.last_ready = now;
+            self.last_ready_reply = now;
         }
         if good {
-            self.last_good = now;
-            self.waiting = None;
+            self.last_correct_reply = now;
+            self.unanswered_since = None;
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConnectDue {
-    Nothing,
+pub(crate) enum ConnectDecision {
+    Wait,
     Connect,
     GiveUp,
 }
@@ -281,8 +281,8 @@ pub(crate) enum ConnectDue {
 /// All links, found by id or by address and purpose.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Links {
-    next: u64,
-    by_key: BTreeMap<(Addr, LinkKind, LinkOwner), LinkId>,
+    next_id: u64,
+    by_key: BTreeMap<(Addr, LinkKind, LinkPeer), LinkId>,
     links: BTreeMap<LinkId, Link>,
 }
 
@@ -293,17 +293,17 @@ impl Links {
         now: Instant,
         addr: &Addr,
         kind: LinkKind,
-        owner: LinkOwner,
+        peer: LinkPeer,
         (user, pass): (&str, &str),
     ) -> LinkId {
-        let key = (addr.clone(), kind, owner);
+        let key = (addr.clone(), kind, peer);
         if let Some(&id) = self.by_key.get(&key) {
             return id;
         }
-        self.next += 1;
-        let id = LinkId(self.next);
+        self.next_id += 1;
+        let id = LinkId(self.next_id);
         self.by_key.insert(key, id);
-        self.links.insert(id, Link::new(now, addr.clone(), kind, owner, user, pass));
+        self.links.insert(id, Link::new(now, addr.clone(), kind, peer, user, pass));
         id
     }
 
@@ -318,7 +318,7 @@ impl Links {
     }
 
     /// Releases all links that are not in `used`. Returns their ids for the caller to close them.
-    pub(crate) fn keep(&mut self, used: &BTreeSet<LinkId>) -> Vec<LinkId> {
+    pub(crate) fn release_unused(&mut self, used: &BTreeSet<LinkId>) -> Vec<LinkId> {
         let gone: Vec<LinkId> = self.links.keys().filter(|id| !used.contains(id)).copied().collect();
         self.links.retain(|id, _| used.contains(id));
         self.by_key.retain(|_, id| used.contains(id));
@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     fn link(now: Instant) -> Link {
-        Link::new(now, Addr::new("h", 1), LinkKind::Command, LinkOwner::Data, "", "")
+        Link::new(now, Addr::new("h", 1), LinkKind::Command, LinkPeer::Server, "", "")
     }
 
     #[test]
@@ -343,19 +343,19 @@ mod tests {
         let at = Instant::from_millis;
         let mut link = link(at(0));
         link.on_down(at(10), true);
-        assert_eq!(link.refused, None, "a port that never listened");
+        assert_eq!(link.refused_since, None, "a port that never listened");
         link.on_up(at(20), "me".into());
         link.on_down(at(30), false);
-        assert_eq!(link.connect_due(at(30)), ConnectDue::Connect, "at once");
+        assert_eq!(link.decide_connect(at(30)), ConnectDecision::Connect, "at once");
         link.on_down(at(31), true);
-        assert_eq!(link.refused, Some(at(31)));
-        assert_eq!(link.connect_due(at(40)), ConnectDue::Nothing);
-        assert_eq!(link.connect_due(at(61)), ConnectDue::Connect);
+        assert_eq!(link.refused_since, Some(at(31)));
+        assert_eq!(link.decide_connect(at(40)), ConnectDecision::Wait);
+        assert_eq!(link.decide_connect(at(61)), ConnectDecision::Connect);
         link.on_down(at(62), true);
-        assert_eq!(link.refused, Some(at(31)), "since the first");
-        assert_eq!(link.connect_due(at(100)), ConnectDue::Connect);
-        assert_eq!(link.connect_due(at(1101)), ConnectDue::GiveUp);
-        assert_eq!(link.refused, None, "silence is not refusal");
+        assert_eq!(link.refused_since, Some(at(31)), "since the first");
+        assert_eq!(link.decide_connect(at(100)), ConnectDecision::Connect);
+        assert_eq!(link.decide_connect(at(1101)), ConnectDecision::GiveUp);
+        assert_eq!(link.refused_since, None, "silence is not refusal");
     }
 
     #[test]
@@ -363,11 +363,11 @@ mod tests {
         let at = Instant::from_millis;
         let mut link = link(at(0));
         link.on_up(at(0), "me".into());
-        link.waiting = Some(at(10));
+        link.unanswered_since = Some(at(10));
         link.on_pong(at(11), &Value::Error("EMPTYMASTER This master started without its data".into()));
-        assert!(link.empty && link.waiting.is_some(), "no good answer");
+        assert!(link.reports_no_data && link.unanswered_since.is_some(), "no good answer");
         link.on_pong(at(20), &Value::Simple("PONG".into()));
-        assert!(!link.empty && link.waiting.is_none());
+        assert!(!link.reports_no_data && link.unanswered_since.is_none());
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
         let mut link = link(at(0));
         link.on_up(at(0), "me".into());
         assert_eq!(link.silent_for(at(500)), Duration::ZERO);
-        link.waiting = Some(at(600));
+        link.unanswered_since = Some(at(600));
         link.on_pong(at(700), &Value::Error("ERR what".into()));
         assert_eq!(link.silent_for(at(900)), Duration::from_millis(300), "a wrong answer is none");
         link.on_pong(at(900), &Value::Error("LOADING Redis is loading the dataset in memory".into()));

@@ -15,7 +15,7 @@ use crate::addr::{Addr, RunId};
 use crate::config::SentinelConfig;
 use crate::event::EventLevel;
 use crate::hello::{HELLO_CHANNEL, Hello};
-use crate::link::{LinkId, LinkKind, LinkOwner, Links, PendingReply};
+use crate::link::{LinkId, LinkKind, LinkPeer, Links, PendingReply};
 use crate::master::Master;
 use crate::scheduler::Scheduler;
 use crate::script::{JobId, ScriptOutcome, Scripts};
@@ -24,8 +24,8 @@ use crate::shared::{ConfigChange, Context, SharedState};
 use crate::writes::{Condition, FileWrites, RETRY_DELAY, StepOutput};
 
 /// How often a master with a problem is processed. A healthy master is processed only when something is due.
-pub(crate) const TICK: Duration = Duration::from_millis(100);
-pub(crate) const URGENT: Duration = Duration::from_millis(10);
+pub(crate) const TICK_INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const URGENT_INTERVAL: Duration = Duration::from_millis(10);
 /// Work that is due within this time is done together with work that is due now, which reduces the number of wakeups.
 pub(crate) const TIMER_SLACK: Duration = Duration::from_millis(50);
 /// The id of a client connection, chosen by the caller.
@@ -116,7 +116,7 @@ pub struct ClientCommand {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedScript {
     /// The index of the option in the arguments.
-    pub at: usize,
+    pub option_index: usize,
     /// The text of the error reply.
     pub error: String,
 }
@@ -205,7 +205,7 @@ pub struct MasterStatus {
     /// The address that clients get for this master.
     pub addr: Addr,
     /// The address of the monitored server. While this sentinel leads a failover, it is that of the old master.
-    pub watched: Addr,
+    pub monitored_addr: Addr,
     /// The epoch of the last switch that this sentinel knows.
     pub config_epoch: u64,
     /// The highest epoch that this sentinel has seen for any master.
@@ -250,7 +250,7 @@ pub struct Sentinel {
 
 impl std::fmt::Debug for Sentinel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sentinel").field("me", &self.shared.me).finish_non_exhaustive()
+        f.debug_struct("Sentinel").field("me", &self.shared.my_id).finish_non_exhaustive()
     }
 }
 
@@ -302,22 +302,22 @@ impl Sentinel {
         let fresh = RunId::from_random(rng.random());
         let newest = groups.values().map(|saved| saved.term.0).max().unwrap_or(0);
         let shared = SharedState {
-            me: config.myid.clone().unwrap_or(fresh),
+            my_id: config.myid.clone().unwrap_or(fresh),
             global: config.global.clone(),
             epoch: config.current_epoch.max(newest),
             links: Links::default(),
             links_changed: false,
             scheduler: Scheduler::default(),
             timing: Timing::default(),
-            tilt: None,
-            tilts: 0,
+            tilt_since: None,
+            tilt_count: 0,
             scripts: Scripts::default(),
             recorder: crate::failover_log::FailoverRecorder::default(),
             config_change: ConfigChange::None,
             has_unsaved_switch: false,
-            records: 0,
+            journal_records: 0,
             durable_record: 0,
-            resolved: BTreeMap::new(),
+            resolved_ips: BTreeMap::new(),
             crash_after_election: false,
             crash_after_promotion: false,
             rng,
@@ -325,7 +325,7 @@ impl Sentinel {
         let masters = BTreeMap::new();
         let writes = FileWrites::new(bytes);
         let mut sentinel = Self { masters, shared, config, writes, next_tick: now, last_seen: now };
-        let me = sentinel.shared.me.to_string();
+        let me = sentinel.shared.my_id.to_string();
         let known = std::mem::take(&mut sentinel.config.masters);
         let mut step = StepOutput::default();
         let mut cx = Context { now, shared: &mut sentinel.shared, out: &mut step };
@@ -346,7 +346,7 @@ impl Sentinel {
     /// This sentinel's run id, which survives restarts.
     #[must_use]
     pub fn my_id(&self) -> &RunId {
-        &self.shared.me
+        &self.shared.my_id
     }
 
     /// The port for clients and other sentinels.
@@ -378,7 +378,7 @@ impl Sentinel {
             }
             SentinelInput::Resolved { host, ip } => {
                 if host != ip {
-                    self.shared.resolved.insert(host, ip);
+                    self.shared.resolved_ips.insert(host, ip);
                     self.schedule_all_rounds();
                 }
             }
@@ -407,7 +407,7 @@ impl Sentinel {
 
     /// Holds back the actions that wait for a write, and begins the next write if none is in progress.
     fn finish_step(&mut self, now: Instant, step: StepOutput, out: &mut Vec<SentinelAction>) {
-        self.writes.admit(step, out);
+        self.writes.add_step(step, out);
         let Self { masters, writes, .. } = self;
         writes.begin_write(
             now,
@@ -418,12 +418,12 @@ impl Sentinel {
 
     /// Sends a client a reply of the process itself, after the earlier replies of the machine.
     pub fn send_reply(&mut self, client: ClientId, reply: Vec<u8>, out: &mut Vec<SentinelAction>) {
-        self.writes.admit_unconditional(SentinelAction::Reply { client, reply }, out);
+        self.writes.add_unconditional(SentinelAction::Reply { client, reply }, out);
     }
 
     /// Closes a client connection after the earlier replies.
     pub fn close_client(&mut self, client: ClientId, out: &mut Vec<SentinelAction>) {
-        self.writes.admit_unconditional(SentinelAction::CloseClient(client), out);
+        self.writes.add_unconditional(SentinelAction::CloseClient(client), out);
     }
 
     /// Detects that the clock jumped or that the process was paused. The sentinel then enters TILT mode, in which it
@@ -433,12 +433,12 @@ impl Sentinel {
         self.last_seen = now;
         let mut cx = Context { now, shared: &mut self.shared, out };
         if step > cx.shared.timing.tilt_trigger {
-            cx.shared.tilts += u64::from(cx.shared.tilt.is_none());
-            cx.shared.tilt = Some(now);
-            cx.event(EventLevel::Warning, "+tilt", "#tilt mode entered".into(), None);
-        } else if cx.shared.tilt.is_some_and(|since| now.since(since) > cx.shared.timing.tilt_period) {
-            cx.shared.tilt = None;
-            cx.event(EventLevel::Warning, "-tilt", "#tilt mode exited".into(), None);
+            cx.shared.tilt_count += u64::from(cx.shared.tilt_since.is_none());
+            cx.shared.tilt_since = Some(now);
+            cx.publish_event(EventLevel::Warning, "+tilt", "#tilt mode entered".into(), None);
+        } else if cx.shared.tilt_since.is_some_and(|since| now.since(since) > cx.shared.timing.tilt_period) {
+            cx.shared.tilt_since = None;
+            cx.publish_event(EventLevel::Warning, "-tilt", "#tilt mode exited".into(), None);
             // The reset precedes any decision that is based on observations from before TILT mode.
             for master in self.masters.values_mut() {
                 master.update_health(&mut cx);
@@ -460,15 +460,16 @@ impl Sentinel {
         if now >= self.next_tick {
             due.extend(cx.shared.scheduler.rounds.take_until(now + TIMER_SLACK));
             // Random jitter keeps sentinels from ticking in step after a common start.
-            self.next_tick = now + TICK - Duration::from_micros(cx.shared.rng.random_range(0..20_000));
+            self.next_tick =
+                now + TICK_INTERVAL - Duration::from_micros(cx.shared.rng.random_range(0..20_000));
         }
         for name in due {
             if let Some(master) = self.masters.get_mut(&*name) {
-                master.run_periodic_tasks(&mut cx);
+                master.run_due_tasks(&mut cx);
             }
         }
         let SharedState { scripts, timing, .. } = cx.shared;
-        scripts.tick(now, timing, cx.out);
+        scripts.start_due(now, timing, cx.out);
         if self.shared.config_change.is_due(now) {
             self.write_config(out);
         }
@@ -478,7 +479,7 @@ impl Sentinel {
         let mut cx = Context { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         state.on_up(now, local_ip);
-        let (kind, owner) = (state.kind, state.owner);
+        let (kind, peer) = (state.kind, state.peer);
         let (user, pass) = (state.user.clone(), state.pass.clone());
         if !pass.is_empty() {
             let words = [b"AUTH".to_vec(), user.into_bytes(), pass.into_bytes()];
@@ -486,21 +487,21 @@ impl Sentinel {
             cx.send_after(Condition::Nothing, link, PendingReply::Auth, words);
         }
         let suffix = if kind == LinkKind::Command { "cmd" } else { "pubsub" };
-        let name = format!("sentinel-{}-{suffix}", &cx.shared.me.as_str()[..8]);
-        cx.send(link, PendingReply::Plain, &["CLIENT", "SETNAME", &name]);
-        match (kind, owner) {
+        let name = format!("sentinel-{}-{suffix}", &cx.shared.my_id.as_str()[..8]);
+        cx.send(link, PendingReply::Ignored, &["CLIENT", "SETNAME", &name]);
+        match (kind, peer) {
             (LinkKind::Hello, _) => {
-                cx.send(link, PendingReply::Plain, &["SUBSCRIBE", HELLO_CHANNEL]);
+                cx.send(link, PendingReply::Ignored, &["SUBSCRIBE", HELLO_CHANNEL]);
             }
-            (LinkKind::Command, LinkOwner::Data) => {
+            (LinkKind::Command, LinkPeer::Server) => {
                 cx.ping(link);
                 for master in self.masters.values_mut() {
-                    master.ask_info_over(&mut cx, link);
+                    master.send_info_on(&mut cx, link);
                 }
             }
-            (LinkKind::Command, LinkOwner::Sentinel) => {
+            (LinkKind::Command, LinkPeer::Sentinel) => {
                 cx.ping(link);
-                cx.send(link, PendingReply::Probe, &["SENTINEL", "RAFT"]);
+                cx.send(link, PendingReply::RaftProbe, &["SENTINEL", "RAFT"]);
             }
         }
     }
@@ -512,7 +513,7 @@ impl Sentinel {
         // The first connection attempt is immediate, because a refusal distinguishes a dead process from a slow one.
         cx.connect(link);
         for master in self.masters.values().filter(|master| master.links().any(|held| held == link)) {
-            cx.shared.scheduler.alarms.set_sooner(master.name(), now + URGENT);
+            cx.shared.scheduler.alarms.set_sooner(master.name(), now + URGENT_INTERVAL);
         }
     }
 
@@ -520,8 +521,8 @@ impl Sentinel {
         let mut cx = Context { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         if state.kind == LinkKind::Hello {
-            state.last_heard = now;
-            if let Some(hello) = published(value).and_then(Hello::parse) {
+            state.last_message = now;
+            if let Some(hello) = hello_payload(value).and_then(Hello::parse) {
                 state.record_claim(now, &hello);
                 self.on_hello(now, &hello, out);
             } else {
@@ -537,10 +538,10 @@ impl Sentinel {
             return;
         }
         match pending {
-            PendingReply::Plain | PendingReply::Auth | PendingReply::Ping => {}
-            PendingReply::Probe => {
+            PendingReply::Ignored | PendingReply::Auth | PendingReply::Ping => {}
+            PendingReply::RaftProbe => {
                 if let Some(state) = cx.shared.links.find(link) {
-                    state.native = Some(!matches!(value, Value::Error(_)));
+                    state.supports_raft = Some(!matches!(value, Value::Error(_)));
                 }
                 for master in self.masters.values_mut() {
                     if master.sentinels().links().any(|one| one == link) {
@@ -558,12 +559,12 @@ impl Sentinel {
                     master.on_role(&mut cx, link, value);
                 }
             }
-            PendingReply::Ask(name, addr, run_id) => {
+            PendingReply::Query(name, addr, run_id) => {
                 if let Some(master) = self.masters.get_mut(&name) {
-                    master.on_answer(&mut cx, &addr, &run_id, value);
+                    master.on_query_reply(&mut cx, &addr, &run_id, value);
                 }
             }
-            PendingReply::Order(name, order) => {
+            PendingReply::Transaction(name, order) => {
                 if let Some(master) = self.masters.get_mut(&name) {
                     master.on_transaction_reply(&mut cx, link, &order, value);
                 }
@@ -584,18 +585,18 @@ impl Sentinel {
             return;
         }
         let used: BTreeSet<LinkId> = self.masters.values().flat_map(Master::links).collect();
-        let closed = self.shared.links.keep(&used);
+        let closed = self.shared.links.release_unused(&used);
         closed.into_iter().for_each(|link| out.push(SentinelAction::Close(link)));
     }
 
     /// Writes the configuration file in this step.
     pub(crate) fn write_config(&mut self, out: &mut StepOutput) {
         self.shared.config_change = ConfigChange::None;
-        self.config.myid = Some(self.shared.me.clone());
+        self.config.myid = Some(self.shared.my_id.clone());
         self.config.current_epoch = self.shared.epoch;
         self.config.global = self.shared.global.clone();
-        self.config.masters = self.masters.values().map(Master::known).collect();
-        out.config = Some(self.config.rewritten());
+        self.config.masters = self.masters.values().map(Master::to_known_master).collect();
+        out.config = Some(self.config.to_file_content());
     }
 
     /// The state of a monitored master, for the simulator and tests; `None` if the name is unknown.
@@ -605,7 +606,7 @@ impl Sentinel {
         let failover = master.failover();
         Some(MasterStatus {
             addr: master.current_addr().clone(),
-            watched: master.servers().master().addr().clone(),
+            monitored_addr: master.servers().master().addr().clone(),
             config_epoch: master.config_epoch(),
             epoch: self.shared.epoch,
             replicas: master.servers().replica_addrs().cloned().collect(),
@@ -626,7 +627,7 @@ impl Sentinel {
 }
 
 /// The payload of a Pub/Sub message if it arrived on the hello channel.
-fn published(value: &Value) -> Option<&[u8]> {
+fn hello_payload(value: &Value) -> Option<&[u8]> {
     match value.as_array()? {
         [kind, channel, payload]
             if kind.as_bytes() == Some(b"message")
@@ -646,7 +647,7 @@ impl Context<'_> {
         let now = self.now;
         if let Some(state) = self.shared.links.find(link) {
             state.last_ping = Some(now);
-            state.waiting.get_or_insert(now);
+            state.unanswered_since.get_or_insert(now);
         }
     }
 

@@ -12,30 +12,30 @@ use crate::master::consensus_member::ConsensusMember;
 use crate::master::failovers::{Failover, Failovers};
 use crate::master::failure_detector::FailureDetector;
 use crate::master::instance::Instance;
-use crate::master::known_sentinels::{KnownSentinels, Peer};
+use crate::master::known_sentinels::{KnownSentinel, KnownSentinels};
 use crate::master::monitored_servers::MonitoredServers;
 use crate::settings::MasterSettings;
 use crate::shared::Context;
 
-mod ask;
 mod consensus_member;
-mod epoch;
 mod failover;
 pub(crate) mod failovers;
 mod failure_detector;
-pub(crate) mod foreign;
+pub(crate) mod foreign_servers;
+mod group_actions;
 mod handover;
 mod health;
 pub(crate) mod instance;
 pub(crate) mod known_sentinels;
 mod monitored_servers;
-mod periodic;
-mod plan;
-mod record;
+mod periodic_tasks;
+mod queries;
 mod repair;
+mod replica_selection;
 mod reported_state;
-mod select;
+mod round_schedule;
 mod switch;
+mod switch_record;
 pub(crate) mod transactions;
 
 pub(crate) struct Master {
@@ -71,12 +71,12 @@ impl Master {
             master.add_replica(cx, addr);
         }
         for (addr, run_id) in &known.sentinels {
-            master.add_peer(cx, addr, run_id);
+            master.add_sentinel(cx, addr, run_id);
         }
         master.update_members(cx);
         // Applies a switch that was committed but not written to the configuration file.
         if let Some(switch) = master.consensus.committed_switch().filter(|switch| switch.done) {
-            master.learn_switch(cx, &switch);
+            master.adopt_switch(cx, &switch);
         }
         master
     }
@@ -133,14 +133,14 @@ impl Master {
     /// Removes another sentinel. Returns false if it is not known.
     pub(crate) fn forget_sentinel(&mut self, cx: &mut Context<'_>, run_id: &RunId) -> bool {
         let Some(peer) = self.sentinels.remove(run_id) else { return false };
-        self.announce_peer(cx, EventLevel::Warning, "-sentinel", &peer, "");
+        self.announce_sentinel(cx, EventLevel::Warning, "-sentinel", &peer, "");
         self.update_members(cx);
         cx.shared.links_changed = true;
         true
     }
 
     /// Describes the master for the configuration file. After a committed switch this is the new master.
-    pub(crate) fn known(&self) -> KnownMaster {
+    pub(crate) fn to_known_master(&self) -> KnownMaster {
         let addr = self.current_addr();
         let old = self.servers.master().addr();
         let replicas =
@@ -162,8 +162,13 @@ impl Master {
 
     /// Publishes an event about the master.
     pub(crate) fn announce(&self, cx: &mut Context<'_>, level: EventLevel, name: &str, extra: &str) {
-        let subject = cx.subject("master", &self.name, self.servers.master().addr(), None);
-        cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
+        let subject = cx.event_subject("master", &self.name, self.servers.master().addr(), None);
+        cx.publish_event(
+            level,
+            name,
+            format!("{subject}{extra}"),
+            self.settings.notification_script.as_deref(),
+        );
     }
 
     /// Publishes an event about a replica.
@@ -177,22 +182,32 @@ impl Master {
     ) {
         let shown = Addr::new(cx.shared.display_host(&addr.host), addr.port);
         let of = Some((self.name.as_str(), self.servers.master().addr()));
-        let subject = cx.subject("slave", &shown.to_string(), addr, of);
-        cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
+        let subject = cx.event_subject("slave", &shown.to_string(), addr, of);
+        cx.publish_event(
+            level,
+            name,
+            format!("{subject}{extra}"),
+            self.settings.notification_script.as_deref(),
+        );
     }
 
     /// Publishes an event about another sentinel.
-    pub(crate) fn announce_peer(
+    pub(crate) fn announce_sentinel(
         &self,
         cx: &mut Context<'_>,
         level: EventLevel,
         name: &str,
-        peer: &Peer,
+        peer: &KnownSentinel,
         extra: &str,
     ) {
         let of = Some((self.name.as_str(), self.servers.master().addr()));
-        let subject = cx.subject("sentinel", peer.run_id().as_str(), peer.addr(), of);
-        cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
+        let subject = cx.event_subject("sentinel", peer.run_id().as_str(), peer.addr(), of);
+        cx.publish_event(
+            level,
+            name,
+            format!("{subject}{extra}"),
+            self.settings.notification_script.as_deref(),
+        );
     }
 
     /// Adds a replica. Returns false if the address is known or there are too many replicas.
@@ -203,15 +218,15 @@ impl Master {
         let replica = Instance::new(cx, addr, Role::Replica, &self.settings);
         self.servers.insert_replica(replica);
         self.announce_replica(cx, EventLevel::Notice, "+slave", addr, "");
-        cx.changed();
+        cx.record_config_change();
         true
     }
 
     /// Adds another sentinel, unless its member id is taken or there are too many sentinels.
-    pub(crate) fn add_peer(&mut self, cx: &mut Context<'_>, addr: &Addr, run_id: &RunId) {
-        if self.sentinels.has_room_for(&cx.shared.me, run_id) {
+    pub(crate) fn add_sentinel(&mut self, cx: &mut Context<'_>, addr: &Addr, run_id: &RunId) {
+        if self.sentinels.has_room_for(&cx.shared.my_id, run_id) {
             let link = cx.link_to_sentinel(addr);
-            self.sentinels.insert(Peer::new(cx.now, addr, run_id, link));
+            self.sentinels.insert(KnownSentinel::new(cx.now, addr, run_id, link));
         }
     }
 
@@ -219,7 +234,7 @@ impl Master {
     pub(crate) fn update_members(&mut self, cx: &mut Context<'_>) {
         let voters = self.sentinels.voters(cx.shared.my_peer());
         let foreign = self.sentinels.redis_sentinels(&cx.shared.links);
-        self.drive(cx, consensus::GroupInput::SetMembers { voters, foreign_members: foreign });
+        self.drive_group(cx, consensus::GroupInput::SetMembers { voters, foreign_members: foreign });
     }
 
     /// The address that clients get: that of the new master as soon as the switch is committed.
@@ -228,7 +243,7 @@ impl Master {
     }
 
     /// Reconnects to the master and its replicas with the current credentials.
-    pub(crate) fn reconnect_all(&self, cx: &mut Context<'_>) {
+    pub(crate) fn reconnect_to_servers(&self, cx: &mut Context<'_>) {
         for instance in self.servers.iter() {
             for link in instance.links() {
                 if let Some(state) = cx.shared.links.find(link) {
@@ -240,7 +255,7 @@ impl Master {
     }
 
     /// Reconnects to all other sentinels with the current credentials.
-    pub(crate) fn reconnect_to_peers(&self, cx: &mut Context<'_>) {
+    pub(crate) fn reconnect_to_sentinels(&self, cx: &mut Context<'_>) {
         let (user, pass) = (cx.shared.global.sentinel_user.clone(), cx.shared.global.sentinel_pass.clone());
         for link in self.sentinels.links() {
             if let Some(state) = cx.shared.links.find(link) {

@@ -13,7 +13,7 @@ use crate::shared::Context;
 const REAUTHENTICATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of logged lines per link.
-const MAX_LINES: usize = 32;
+const MAX_LOGGED_ERRORS: usize = 32;
 
 impl Context<'_> {
     /// Handles an error about authentication or access rights. Returns false if the link has been closed because of it.
@@ -21,8 +21,8 @@ impl Context<'_> {
         let Some(state) = self.shared.links.find(link) else { return false };
         let Value::Error(text) = value else {
             // A reply other than an authentication error shows that the credentials were accepted.
-            if std::mem::take(&mut state.unknown) {
-                state.refusals.clear();
+            if std::mem::take(&mut state.has_rejected_credentials) {
+                state.logged_errors.clear();
             }
             return true;
         };
@@ -32,10 +32,10 @@ impl Context<'_> {
         }
         let user = if state.user.is_empty() { "default" } else { &state.user };
         // The command link reports the same errors as the hello link. After a rejected password, NOAUTH adds nothing.
-        let is_said = state.kind == LinkKind::Hello || (code == "NOAUTH" && !state.refusals.is_empty());
+        let is_said = state.kind == LinkKind::Hello || (code == "NOAUTH" && !state.logged_errors.is_empty());
         let line = match code {
             "NOPERM" => {
-                let rule = missing_rule(text);
+                let rule = missing_acl_rule(text);
                 format!(
                     "Permission denied by {}: the user '{user}' needs the rule {rule}. It says: {text}",
                     state.addr
@@ -46,7 +46,10 @@ impl Context<'_> {
             }
             _ => String::new(),
         };
-        if !line.is_empty() && state.refusals.len() < MAX_LINES && state.refusals.insert(line.clone()) {
+        if !line.is_empty()
+            && state.logged_errors.len() < MAX_LOGGED_ERRORS
+            && state.logged_errors.insert(line.clone())
+        {
             self.log(EventLevel::Warning, line);
         }
         if code == "NOAUTH" {
@@ -59,14 +62,14 @@ impl Context<'_> {
     fn retry_authentication_later(&mut self, link: LinkId) {
         self.reconnect(link);
         if let Some(state) = self.shared.links.find(link) {
-            state.unknown = true;
+            state.has_rejected_credentials = true;
             state.state = LinkState::Down { retry: self.now + REAUTHENTICATE_INTERVAL };
         }
     }
 }
 
 /// The ACL rule that the user lacks, derived from a NOPERM error, which names either the command or a channel.
-fn missing_rule(text: &str) -> String {
+fn missing_acl_rule(text: &str) -> String {
     match text.split('\'').nth(1) {
         Some(command) => format!("+{command}"),
         None if text.contains("channel") => "allchannels".to_owned(),
@@ -86,7 +89,7 @@ mod tests {
             ("NOPERM User watcher has no permissions to run the 'config|rewrite' command", "+config|rewrite"),
             ("NOPERM No permissions to access a channel", "allchannels"),
         ] {
-            assert_eq!(missing_rule(text), rule);
+            assert_eq!(missing_acl_rule(text), rule);
         }
     }
 }

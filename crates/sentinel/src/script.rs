@@ -13,9 +13,9 @@ use crate::machine::SentinelAction;
 use crate::settings::Timing;
 use crate::writes::StepOutput;
 
-const MAX_QUEUE: usize = 256;
-const MAX_RUNNING: usize = 16;
-const MAX_RETRY: u32 = 10;
+const MAX_QUEUED_SCRIPTS: usize = 256;
+const MAX_RUNNING_SCRIPTS: usize = 16;
+const MAX_RETRIES: u32 = 10;
 
 /// The id of a script run, chosen by the sentinel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,21 +31,21 @@ pub enum ScriptOutcome {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Job {
+pub(crate) struct ScriptJob {
     id: JobId,
     pub(crate) argv: Vec<String>,
     /// When the script was started; `None` while it is queued.
     pub(crate) started: Option<Instant>,
     /// The earliest start of the script, which is delayed after a failed run.
-    due: Instant,
+    earliest_start: Instant,
     pub(crate) retries: u32,
-    killed: bool,
+    is_killed: bool,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scripts {
-    pub(crate) jobs: VecDeque<Job>,
-    next: u64,
+    pub(crate) jobs: VecDeque<ScriptJob>,
+    next_id: u64,
 }
 
 impl Scripts {
@@ -55,33 +55,33 @@ impl Scripts {
 
     /// Queues a script. If the queue is full, the oldest script that is not running is dropped.
     pub(crate) fn queue(&mut self, now: Instant, argv: Vec<String>) {
-        self.next += 1;
-        self.jobs.push_back(Job {
-            id: JobId(self.next),
+        self.next_id += 1;
+        self.jobs.push_back(ScriptJob {
+            id: JobId(self.next_id),
             argv,
             started: None,
-            due: now,
+            earliest_start: now,
             retries: 0,
-            killed: false,
+            is_killed: false,
         });
-        if self.jobs.len() > MAX_QUEUE {
+        if self.jobs.len() > MAX_QUEUED_SCRIPTS {
             let oldest = self.jobs.iter().position(|job| job.started.is_none());
             oldest.and_then(|place| self.jobs.remove(place));
         }
     }
 
-    pub(crate) fn tick(&mut self, now: Instant, timing: &Timing, out: &mut StepOutput) {
+    pub(crate) fn start_due(&mut self, now: Instant, timing: &Timing, out: &mut StepOutput) {
         let mut running = self.running();
         for job in &mut self.jobs {
             match job.started {
-                Some(started) if !job.killed && now.since(started) > timing.script_max_runtime => {
-                    job.killed = true;
+                Some(started) if !job.is_killed && now.since(started) > timing.script_max_runtime => {
+                    job.is_killed = true;
                     out.push(SentinelAction::KillScript(job.id));
                 }
-                None if running < MAX_RUNNING && now >= job.due => {
+                None if running < MAX_RUNNING_SCRIPTS && now >= job.earliest_start => {
                     running += 1;
                     job.started = Some(now);
-                    job.killed = false;
+                    job.is_killed = false;
                     out.push(SentinelAction::RunScript { job: job.id, argv: job.argv.clone() });
                 }
                 _ => {}
@@ -95,8 +95,8 @@ impl Scripts {
         };
         let job = &mut self.jobs[place];
         let again = !matches!(outcome, ScriptOutcome::Exited(code) if code != 1);
-        if again && job.retries < MAX_RETRY {
-            job.due = now + retry_delay(timing.script_retry_delay, job.retries);
+        if again && job.retries < MAX_RETRIES {
+            job.earliest_start = now + retry_delay(timing.script_retry_delay, job.retries);
             job.retries += 1;
             job.started = None;
         } else {
@@ -115,7 +115,7 @@ mod tests {
 
     fn run(scripts: &mut Scripts, now: Instant) -> Vec<SentinelAction> {
         let mut out = StepOutput::default();
-        scripts.tick(now, &Timing::default(), &mut out);
+        scripts.start_due(now, &Timing::default(), &mut out);
         out.actions.into_iter().map(|(_, action)| action).collect()
     }
 
@@ -145,11 +145,11 @@ mod tests {
         for number in 0..300 {
             scripts.queue(now, vec![number.to_string()]);
         }
-        assert_eq!(scripts.jobs.len(), MAX_QUEUE);
-        assert_eq!(run(&mut scripts, now).len(), MAX_RUNNING);
+        assert_eq!(scripts.jobs.len(), MAX_QUEUED_SCRIPTS);
+        assert_eq!(run(&mut scripts, now).len(), MAX_RUNNING_SCRIPTS);
         assert_eq!(run(&mut scripts, now).len(), 0);
         let late = now + Duration::from_secs(61);
-        assert_eq!(run(&mut scripts, late).len(), MAX_RUNNING);
+        assert_eq!(run(&mut scripts, late).len(), MAX_RUNNING_SCRIPTS);
         assert_eq!(run(&mut scripts, late).len(), 0);
     }
 }

@@ -77,10 +77,10 @@ pub struct MasterSettings {
 }
 
 /// The default of Redis for `down-after-milliseconds`.
-pub(crate) const DOWN_AFTER: Duration = Duration::from_secs(30);
-pub(crate) const REFUSED_AFTER: Duration = Duration::from_millis(150);
-pub(crate) const FAILOVER_TIMEOUT: Duration = Duration::from_secs(180);
-pub(crate) const PARALLEL_SYNCS: u32 = 1;
+pub(crate) const DEFAULT_DOWN_AFTER: Duration = Duration::from_secs(30);
+pub(crate) const DEFAULT_REFUSED_AFTER: Duration = Duration::from_millis(150);
+pub(crate) const DEFAULT_FAILOVER_TIMEOUT: Duration = Duration::from_secs(180);
+pub(crate) const DEFAULT_PARALLEL_SYNCS: u32 = 1;
 
 impl MasterSettings {
     /// Creates the default options of Redis, with the given quorum.
@@ -88,10 +88,10 @@ impl MasterSettings {
     pub fn new(quorum: u32) -> Self {
         Self {
             quorum,
-            down_after: DOWN_AFTER,
-            refused_after: REFUSED_AFTER,
-            failover_timeout: FAILOVER_TIMEOUT,
-            parallel_syncs: PARALLEL_SYNCS,
+            down_after: DEFAULT_DOWN_AFTER,
+            refused_after: DEFAULT_REFUSED_AFTER,
+            failover_timeout: DEFAULT_FAILOVER_TIMEOUT,
+            parallel_syncs: DEFAULT_PARALLEL_SYNCS,
             notification_script: None,
             client_reconfig_script: None,
             auth_user: String::new(),
@@ -133,8 +133,8 @@ impl Default for Timing {
             ping_period: secs(1),
             ask_period: secs(1),
             publish_period: secs(2),
-            default_down_after: DOWN_AFTER,
-            default_failover_timeout: FAILOVER_TIMEOUT,
+            default_down_after: DEFAULT_DOWN_AFTER,
+            default_failover_timeout: DEFAULT_FAILOVER_TIMEOUT,
             tilt_trigger: secs(2),
             tilt_period: secs(30),
             slave_reconf_timeout: secs(10),
@@ -148,7 +148,7 @@ impl Default for Timing {
 
 impl Timing {
     /// All periods and limits with their names, in the order of SENTINEL DEBUG in Redis.
-    pub(crate) fn fields(&mut self) -> [(&'static str, &mut Duration); 13] {
+    pub(crate) fn named_values(&mut self) -> [(&'static str, &mut Duration); 13] {
         [
             ("INFO-PERIOD", &mut self.info_period),
             ("PING-PERIOD", &mut self.ping_period),

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::addr::{Addr, RunId};
 use crate::event::{EventLevel, EventSubject};
 use crate::failover_log::FailoverRecorder;
-use crate::link::{ConnectDue, LinkId, LinkKind, LinkOwner, Links, MAX_PENDING, PendingReply};
+use crate::link::{ConnectDecision, LinkId, LinkKind, LinkPeer, Links, MAX_PENDING_REPLIES, PendingReply};
 use crate::machine::SentinelAction;
 use crate::scheduler::Scheduler;
 use crate::script::Scripts;
@@ -45,7 +45,7 @@ impl ConfigChange {
 }
 
 pub(crate) struct SharedState {
-    pub(crate) me: RunId,
+    pub(crate) my_id: RunId,
     pub(crate) global: GlobalSettings,
     /// The highest epoch that this sentinel has seen for any master.
     pub(crate) epoch: u64,
@@ -55,9 +55,9 @@ pub(crate) struct SharedState {
     pub(crate) scheduler: Scheduler,
     pub(crate) timing: Timing,
     /// When the sentinel entered TILT mode; `None` outside of TILT mode.
-    pub(crate) tilt: Option<Instant>,
+    pub(crate) tilt_since: Option<Instant>,
     /// Number of times that TILT mode was entered.
-    pub(crate) tilts: u64,
+    pub(crate) tilt_count: u64,
     pub(crate) scripts: Scripts,
     pub(crate) recorder: FailoverRecorder,
     pub(crate) config_change: ConfigChange,
@@ -65,11 +65,11 @@ pub(crate) struct SharedState {
     /// a failed write.
     pub(crate) has_unsaved_switch: bool,
     /// Number of journal records since the start.
-    pub(crate) records: u64,
+    pub(crate) journal_records: u64,
     /// Number of the newest journal record that is on disk, as are all earlier records.
     pub(crate) durable_record: u64,
     /// The IP addresses of resolved hostnames, by hostname.
-    pub(crate) resolved: BTreeMap<String, String>,
+    pub(crate) resolved_ips: BTreeMap<String, String>,
     pub(crate) crash_after_election: bool,
     pub(crate) crash_after_promotion: bool,
     pub(crate) rng: ChaCha8Rng,
@@ -77,12 +77,12 @@ pub(crate) struct SharedState {
 
 impl SharedState {
     pub(crate) fn my_peer(&self) -> PeerId {
-        self.me.peer()
+        self.my_id.peer()
     }
 
     /// The IP address of a host, or the hostname if it is not resolved.
     pub(crate) fn ip_of<'a>(&'a self, host: &'a str) -> &'a str {
-        self.resolved.get(host).map_or(host, String::as_str)
+        self.resolved_ips.get(host).map_or(host, String::as_str)
     }
 
     /// A host in the form shown to clients and in events.
@@ -105,14 +105,20 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     /// Adds a record to the journal. Returns its number, for actions that wait for it ([`Condition::Record`]).
     pub(crate) fn persist(&mut self, record: GroupRecord) -> u64 {
-        self.shared.records += 1;
-        let number = self.shared.records;
+        self.shared.journal_records += 1;
+        let number = self.shared.journal_records;
         self.out.records.push(JournalRecord { number, record });
         number
     }
 
     /// Publishes and logs an event. `script` is the notification script of the master.
-    pub(crate) fn event(&mut self, level: EventLevel, name: &str, payload: String, script: Option<&str>) {
+    pub(crate) fn publish_event(
+        &mut self,
+        level: EventLevel,
+        name: &str,
+        payload: String,
+        script: Option<&str>,
+    ) {
         self.out.push(SentinelAction::Log { level, text: format!("{name} {payload}") });
         if let (EventLevel::Warning, Some(path)) = (level, script) {
             let argv = vec![path.to_owned(), name.to_owned(), payload.clone()];
@@ -127,7 +133,7 @@ impl Context<'_> {
         self.out.push(SentinelAction::Log { level, text });
     }
 
-    pub(crate) fn subject(
+    pub(crate) fn event_subject(
         &self,
         kind: &'static str,
         name: &str,
@@ -140,7 +146,7 @@ impl Context<'_> {
             name: name.to_owned(),
             ip: shown(&addr.host),
             port: addr.port,
-            of: of.map(|(name, addr)| (name.to_owned(), shown(&addr.host), addr.port)),
+            master: of.map(|(name, addr)| (name.to_owned(), shown(&addr.host), addr.port)),
         }
     }
 
@@ -160,7 +166,7 @@ impl Context<'_> {
         request: Vec<Vec<u8>>,
     ) -> bool {
         let Some(state) = self.shared.links.find(link) else { return false };
-        if !state.is_up() || state.pending.len() >= MAX_PENDING {
+        if !state.is_up() || state.pending.len() >= MAX_PENDING_REPLIES {
             return false;
         }
         state.pending.push_back(pending);
@@ -172,13 +178,13 @@ impl Context<'_> {
     pub(crate) fn connect(&mut self, link: LinkId) {
         let now = self.now;
         let Some(state) = self.shared.links.find(link) else { return };
-        match state.connect_due(now) {
-            ConnectDue::Connect => {
+        match state.decide_connect(now) {
+            ConnectDecision::Connect => {
                 let (addr, kind) = (state.addr.clone(), state.kind);
                 self.out.push(SentinelAction::Connect { link, addr, kind });
             }
-            ConnectDue::GiveUp => self.out.push(SentinelAction::Close(link)),
-            ConnectDue::Nothing => {}
+            ConnectDecision::GiveUp => self.out.push(SentinelAction::Close(link)),
+            ConnectDecision::Wait => {}
         }
     }
 
@@ -190,7 +196,7 @@ impl Context<'_> {
         let (now, links) = (self.now, &mut self.shared.links);
         self.shared.links_changed = true;
         (addr.port != 0)
-            .then(|| links.acquire(now, addr, LinkKind::Command, LinkOwner::Sentinel, (&user, &pass)))
+            .then(|| links.acquire(now, addr, LinkKind::Command, LinkPeer::Sentinel, (&user, &pass)))
     }
 
     /// Closes a link, which is then opened again.
@@ -199,19 +205,19 @@ impl Context<'_> {
         let Some(state) = self.shared.links.find(link) else { return };
         if state.is_up() {
             state.on_down(now, false);
-            state.lost = None;
+            state.lost_at = None;
             self.out.push(SentinelAction::Close(link));
         }
     }
 
     /// Makes the step write the configuration file at its end, so that a crash does not undo a switch.
-    pub(crate) fn switched(&mut self) {
+    pub(crate) fn require_config_write(&mut self) {
         self.shared.config_change = ConfigChange::Urgent;
         self.shared.has_unsaved_switch = true;
     }
 
     /// Notes that the configuration has changed, so that the file is written soon.
-    pub(crate) fn changed(&mut self) {
+    pub(crate) fn record_config_change(&mut self) {
         if let ConfigChange::None | ConfigChange::RetryAt(_) = self.shared.config_change {
             self.shared.config_change = ConfigChange::Since(self.now);
         }

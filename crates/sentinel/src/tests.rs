@@ -1,8 +1,8 @@
 //! Tests of a single sentinel. The simulator (crate `sim`) tests groups of sentinels.
 
-mod foreign;
+mod foreign_servers;
 mod handover;
-mod surface;
+mod options_and_commands;
 mod transactions;
 mod world;
 
@@ -25,14 +25,14 @@ sentinel down-after-milliseconds mymaster 1000
 const PEER: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 const OTHER: &str = "cccccccccccccccccccccccccccccccccccccccc";
 
-struct Bench {
+struct TestSentinel {
     sentinel: Sentinel,
     now: Instant,
     /// Whether the test reports the end of writes. Otherwise writes end at once.
     has_slow_disk: bool,
 }
 
-impl Bench {
+impl TestSentinel {
     /// Creates a sentinel with established links to its master.
     fn new() -> Self {
         let now = Instant::from_millis(100_000);
@@ -79,7 +79,7 @@ impl Bench {
     }
 
     /// Advances the time and handles all deadlines in between. Returns the published events.
-    fn pass(&mut self, millis: u64) -> Vec<String> {
+    fn advance_time(&mut self, millis: u64) -> Vec<String> {
         let end = self.now + Duration::from_millis(millis);
         let mut events = Vec::new();
         while let Some(due) = self.sentinel.next_deadline().filter(|due| *due <= end) {
@@ -100,7 +100,7 @@ impl Bench {
         reply.expect("every command is answered")
     }
 
-    fn meet(&mut self, run_id: &str, port: u16) -> Vec<SentinelAction> {
+    fn deliver_hello_of(&mut self, run_id: &str, port: u16) -> Vec<SentinelAction> {
         self.hello(&format!("10.0.0.8,{port},{run_id},0,mymaster,10.0.0.1,6379,0"))
     }
 
@@ -131,44 +131,44 @@ fn published(out: &[SentinelAction]) -> Vec<String> {
 
 #[test]
 fn refused_connections_after_a_broken_link_mean_down_within_refused_after() {
-    let mut bench = Bench::new();
+    let mut bench = TestSentinel::new();
     let out = bench.input(SentinelInput::Disconnected { link: LinkId(1) });
     let addr = Addr::new("10.0.0.1", 6379);
     let connect = SentinelAction::Connect { link: LinkId(1), addr, kind: LinkKind::Command };
     assert_eq!(out, [connect], "the first attempt is made at once");
     bench.input(SentinelInput::ConnectFailed { link: LinkId(1), refused: true });
-    assert_eq!(bench.pass(140), Vec::<String>::new());
-    assert_eq!(bench.pass(20), ["+sdown master mymaster 10.0.0.1 6379"]);
+    assert_eq!(bench.advance_time(140), Vec::<String>::new());
+    assert_eq!(bench.advance_time(20), ["+sdown master mymaster 10.0.0.1 6379"]);
 }
 
 #[test]
 fn broken_link_without_refusals_waits_for_down_after() {
-    let mut bench = Bench::new();
+    let mut bench = TestSentinel::new();
     bench.input(SentinelInput::Disconnected { link: LinkId(1) });
-    assert_eq!(bench.pass(990), Vec::<String>::new());
-    assert_eq!(bench.pass(100), ["+sdown master mymaster 10.0.0.1 6379"]);
+    assert_eq!(bench.advance_time(990), Vec::<String>::new());
+    assert_eq!(bench.advance_time(100), ["+sdown master mymaster 10.0.0.1 6379"]);
 }
 
 #[test]
 fn restart_within_refused_after_is_no_failure() {
-    let mut bench = Bench::new();
+    let mut bench = TestSentinel::new();
     bench.input(SentinelInput::Disconnected { link: LinkId(1) });
     bench.input(SentinelInput::ConnectFailed { link: LinkId(1), refused: true });
-    assert_eq!(bench.pass(100), Vec::<String>::new());
+    assert_eq!(bench.advance_time(100), Vec::<String>::new());
     bench.input(SentinelInput::Connected { link: LinkId(1), local_ip: "10.0.0.9".into() });
     for value in
         [Value::Simple("OK".into()), Value::Error("LOADING Redis is loading the dataset in memory".into())]
     {
         bench.input(SentinelInput::Reply { link: LinkId(1), value });
     }
-    assert_eq!(bench.pass(90), Vec::<String>::new());
+    assert_eq!(bench.advance_time(90), Vec::<String>::new());
 }
 
 #[test]
 fn vote_is_given_once_per_epoch_after_it_is_durable() {
-    let mut bench = Bench::new();
-    bench.meet(PEER, 26380);
-    bench.meet(OTHER, 26381);
+    let mut bench = TestSentinel::new();
+    bench.deliver_hello_of(PEER, 26380);
+    bench.deliver_hello_of(OTHER, 26381);
     let ask = |id: &str, epoch: u64| format!("SENTINEL IS-MASTER-DOWN-BY-ADDR 10.0.0.1 6379 {epoch} {id}");
     bench.has_slow_disk = true;
     let out = bench.input(command(&ask(PEER, 5)));
@@ -191,17 +191,17 @@ fn vote_is_given_once_per_epoch_after_it_is_durable() {
 
 #[test]
 fn sentinels_discovered_by_hello_count_until_replaced() {
-    let mut bench = Bench::new();
-    let out = bench.meet(PEER, 26380);
+    let mut bench = TestSentinel::new();
+    let out = bench.deliver_hello_of(PEER, 26380);
     let event = format!("+sentinel sentinel {PEER} 10.0.0.8 26380 @ mymaster 10.0.0.1 6379");
     assert_eq!(published(&out), [event]);
-    assert_eq!(published(&bench.meet(PEER, 26380)), Vec::<String>::new());
+    assert_eq!(published(&bench.deliver_hello_of(PEER, 26380)), Vec::<String>::new());
     // The sentinel restarted without its file and has a new run id at the same address. It counts once.
-    let out = bench.meet(OTHER, 26380);
+    let out = bench.deliver_hello_of(OTHER, 26380);
     assert!(published(&out)[0].starts_with(&format!("+sentinel-invalid-addr sentinel {PEER}")), "{out:?}");
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
-    bench.meet(PEER, 26381);
-    bench.pass(1500);
+    bench.deliver_hello_of(PEER, 26381);
+    bench.advance_time(1500);
     let text = bench.command("SENTINEL CKQUORUM mymaster");
     assert!(text.starts_with("-NOQUORUM 1 usable Sentinels."), "{text}");
     assert!(text.contains(&format!("{PEER} at 10.0.0.8:26381")), "{text}");
@@ -209,9 +209,9 @@ fn sentinels_discovered_by_hello_count_until_replaced() {
     assert_eq!(bench.command(&format!("SENTINEL FORGET-PEER mymaster {PEER}")), "+OK\r\n");
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
     // The sentinel moves to the address that another sentinel had before.
-    bench.meet(PEER, 26381);
+    bench.deliver_hello_of(PEER, 26381);
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3);
-    bench.meet(PEER, 26380);
+    bench.deliver_hello_of(PEER, 26380);
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
 }
 
@@ -220,24 +220,24 @@ fn sentinels_discovered_by_hello_count_until_replaced() {
 #[test]
 fn sentinel_without_files_forms_no_majority_with_one_that_was_away() {
     const THIRD: &str = "dddddddddddddddddddddddddddddddddddddddd";
-    let two_are_most = |bench: &Bench| bench.sentinel.masters["mymaster"].sentinels().majority() == 2;
+    let two_are_most = |bench: &TestSentinel| bench.sentinel.masters["mymaster"].sentinels().majority() == 2;
     for third_is_heard in [true, false] {
-        let mut bench = Bench::new();
-        bench.meet(PEER, 26380);
-        bench.meet(THIRD, 26381);
+        let mut bench = TestSentinel::new();
+        bench.deliver_hello_of(PEER, 26380);
+        bench.deliver_hello_of(THIRD, 26381);
         assert!(two_are_most(&bench));
-        bench.pass(100);
-        bench.meet(OTHER, 26380);
+        bench.advance_time(100);
+        bench.deliver_hello_of(OTHER, 26380);
         assert!(!two_are_most(&bench));
         assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3, "as operators count");
-        bench.pass(100);
-        bench.meet(OTHER, 26380);
+        bench.advance_time(100);
+        bench.deliver_hello_of(OTHER, 26380);
         assert!(!two_are_most(&bench));
         if third_is_heard {
-            bench.meet(THIRD, 26381);
+            bench.deliver_hello_of(THIRD, 26381);
         } else {
-            bench.pass(180_000);
-            bench.meet(OTHER, 26380);
+            bench.advance_time(180_000);
+            bench.deliver_hello_of(OTHER, 26380);
         }
         assert!(two_are_most(&bench), "{third_is_heard}");
     }
@@ -245,8 +245,8 @@ fn sentinel_without_files_forms_no_majority_with_one_that_was_away() {
 
 #[test]
 fn newer_configuration_in_a_hello_is_adopted_and_saved_at_once() {
-    let mut bench = Bench::new();
-    bench.meet(PEER, 26380);
+    let mut bench = TestSentinel::new();
+    bench.deliver_hello_of(PEER, 26380);
     let out = bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.2,6379,3"));
     let events = published(&out);
     assert!(events.contains(&"+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379".to_owned()), "{events:?}");
@@ -260,15 +260,15 @@ fn newer_configuration_in_a_hello_is_adopted_and_saved_at_once() {
 }
 
 /// Delivers a hello message with a newer configuration while writes take time.
-fn learn_switch(bench: &mut Bench) -> Vec<SentinelAction> {
-    bench.meet(PEER, 26380);
+fn deliver_newer_hello(bench: &mut TestSentinel) -> Vec<SentinelAction> {
+    bench.deliver_hello_of(PEER, 26380);
     bench.has_slow_disk = true;
     bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.2,6379,3"))
 }
 
 /// Handles deadlines for half a second and connects all links. Returns the writes and the sent hello messages.
-fn writes_and_hellos(
-    bench: &mut Bench,
+fn collect_writes_and_hellos(
+    bench: &mut TestSentinel,
     mut pending: Vec<SentinelAction>,
 ) -> (Vec<SentinelAction>, Vec<String>) {
     let (mut writes, mut hellos) = (Vec::new(), Vec::new());
@@ -293,7 +293,7 @@ fn writes_and_hellos(
     (writes, hellos)
 }
 
-fn announce_the_switch(hellos: &[String]) -> bool {
+fn all_announce_the_switch(hellos: &[String]) -> bool {
     !hellos.is_empty() && hellos.iter().all(|hello| hello.ends_with("mymaster,10.0.0.2,6379,3"))
 }
 
@@ -301,28 +301,28 @@ fn announce_the_switch(hellos: &[String]) -> bool {
 /// with a lower configuration epoch than it had announced.
 #[test]
 fn configuration_epoch_is_announced_once_it_is_on_disk() {
-    let mut bench = Bench::new();
-    let out = learn_switch(&mut bench);
-    let (writes, hellos) = writes_and_hellos(&mut bench, out);
+    let mut bench = TestSentinel::new();
+    let out = deliver_newer_hello(&mut bench);
+    let (writes, hellos) = collect_writes_and_hellos(&mut bench, out);
     assert!(matches!(writes[..], [SentinelAction::Write(FileWrite::Config(_))]), "{writes:?}");
     assert_eq!(hellos, Vec::<String>::new());
     let out = bench.input(SentinelInput::Written { journal_bytes: 0 });
-    let (_, hellos) = writes_and_hellos(&mut bench, out);
-    assert!(announce_the_switch(&hellos), "{hellos:?}");
+    let (_, hellos) = collect_writes_and_hellos(&mut bench, out);
+    assert!(all_announce_the_switch(&hellos), "{hellos:?}");
 }
 
 #[test]
 fn configuration_that_could_not_be_written_is_announced_and_written_again() {
-    let mut bench = Bench::new();
-    let out = learn_switch(&mut bench);
-    let (first, _) = writes_and_hellos(&mut bench, out);
+    let mut bench = TestSentinel::new();
+    let out = deliver_newer_hello(&mut bench);
+    let (first, _) = collect_writes_and_hellos(&mut bench, out);
     let out = bench.input(SentinelInput::WriteFailed);
-    let (writes, hellos) = writes_and_hellos(&mut bench, out);
+    let (writes, hellos) = collect_writes_and_hellos(&mut bench, out);
     assert_eq!(writes, [], "the write is repeated with a delay");
-    assert!(announce_the_switch(&hellos), "{hellos:?}");
+    assert!(all_announce_the_switch(&hellos), "{hellos:?}");
     bench.now += Duration::from_millis(500);
     let out = bench.deadline();
-    let (writes, _) = writes_and_hellos(&mut bench, out);
+    let (writes, _) = collect_writes_and_hellos(&mut bench, out);
     assert_eq!(writes, first);
 }
 
@@ -330,8 +330,8 @@ fn configuration_that_could_not_be_written_is_announced_and_written_again() {
 /// objectively down in the view of one sentinel.
 #[test]
 fn reply_about_a_replaced_master_does_not_affect_the_new_one() {
-    let mut bench = Bench::new();
-    let mut out = bench.meet(PEER, 26380);
+    let mut bench = TestSentinel::new();
+    let mut out = bench.deliver_hello_of(PEER, 26380);
     let mut peer = None;
     let mut requests = Vec::new();
     let is_question =
@@ -358,19 +358,19 @@ fn reply_about_a_replaced_master_does_not_affect_the_new_one() {
         let value = if is_question(&request) { down } else { Value::Simple("OK".into()) };
         bench.input(SentinelInput::Reply { link: peer.expect("it was asked"), value });
     }
-    let events = bench.pass(1500);
+    let events = bench.advance_time(1500);
     assert!(events.contains(&"+sdown master mymaster 10.0.0.2 6379".to_owned()), "{events:?}");
     assert!(!events.iter().any(|event| event.starts_with("+odown")), "{events:?}");
 }
 
 #[test]
 fn clock_jump_enters_tilt_mode() {
-    let mut bench = Bench::new();
+    let mut bench = TestSentinel::new();
     bench.now += Duration::from_secs(3);
     let out = bench.deadline();
     assert_eq!(published(&out), ["+tilt #tilt mode entered"]);
-    assert_eq!(bench.pass(29_000), Vec::<String>::new(), "silence proves nothing now");
-    let events = bench.pass(3_000);
+    assert_eq!(bench.advance_time(29_000), Vec::<String>::new(), "silence proves nothing now");
+    let events = bench.advance_time(3_000);
     assert_eq!(events[..2], ["-tilt #tilt mode exited", "+sdown master mymaster 10.0.0.1 6379"]);
 }
 
@@ -378,12 +378,12 @@ fn clock_jump_enters_tilt_mode() {
 /// selected a replica by the states from before TILT mode.
 #[test]
 fn instances_are_reevaluated_when_tilt_ends() {
-    let mut bench = Bench::new();
+    let mut bench = TestSentinel::new();
     bench.now += Duration::from_secs(3);
     bench.deadline();
-    bench.pass(29_900);
+    bench.advance_time(29_900);
     bench.now += Duration::from_millis(300);
-    let out = bench.meet(PEER, 26380);
+    let out = bench.deliver_hello_of(PEER, 26380);
     let events = published(&out);
     assert_eq!(
         events[..2],

@@ -18,13 +18,13 @@ use crate::link::LinkId;
 use crate::machine::{ClientId, FileWrite, SentinelAction};
 
 /// Size in bytes above which the journal is compacted.
-const LONG_JOURNAL: u64 = 256 * 1024;
+const MAX_JOURNAL_BYTES: u64 = 256 * 1024;
 /// Delay before a failed write is repeated, unless there is something new to write.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of actions held back per client. A client that exceeds it is disconnected.
-const MAX_HELD: usize = 1024;
+const MAX_HELD_ACTIONS: usize = 1024;
 /// The error reply to a change that could not be saved.
-const NOT_SAVED: &[u8] = b"-ERR Failed to save config file. Check server logs.\r\n";
+const NOT_SAVED_REPLY: &[u8] = b"-ERR Failed to save config file. Check server logs.\r\n";
 
 /// What must be on disk before an action is performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl FileWrites {
 
     /// Takes the output of a step and appends the actions that can be performed now. The caller then calls
     /// [`FileWrites::begin_write`].
-    pub(crate) fn admit(&mut self, step: StepOutput, out: &mut Vec<SentinelAction>) {
+    pub(crate) fn add_step(&mut self, step: StepOutput, out: &mut Vec<SentinelAction>) {
         let StepOutput { records, config, actions } = step;
         if let Some(JournalRecord { number, .. }) = records.last() {
             self.newest = *number;
@@ -174,16 +174,16 @@ impl FileWrites {
                 Condition::Record(number) => Awaited::Record(number),
                 Condition::Config => Awaited::Config(self.config.newest),
             };
-            self.admit_action(awaited, action, out);
+            self.add_action(awaited, action, out);
         }
     }
 
     /// Takes an action that waits for no write. It may still have to wait behind earlier actions to its destination.
-    pub(crate) fn admit_unconditional(&mut self, action: SentinelAction, out: &mut Vec<SentinelAction>) {
-        self.admit_action(Awaited::Nothing, action, out);
+    pub(crate) fn add_unconditional(&mut self, action: SentinelAction, out: &mut Vec<SentinelAction>) {
+        self.add_action(Awaited::Nothing, action, out);
     }
 
-    fn admit_action(&mut self, awaited: Awaited, action: SentinelAction, out: &mut Vec<SentinelAction>) {
+    fn add_action(&mut self, awaited: Awaited, action: SentinelAction, out: &mut Vec<SentinelAction>) {
         let destination = match &action {
             SentinelAction::Close(link) => {
                 self.held.remove(&Destination::Link(*link));
@@ -196,13 +196,13 @@ impl FileWrites {
             _ => None,
         };
         let Some(destination) = destination else { return out.push(action) };
-        let is_fulfilled = self.is_fulfilled(awaited);
+        let is_fulfilled = self.has_ended(awaited);
         match self.held.get_mut(&destination) {
-            None if is_fulfilled => out.push(self.settle(awaited, action)),
+            None if is_fulfilled => out.push(self.finish_action(awaited, action)),
             None => {
                 self.held.insert(destination, VecDeque::from([HeldAction { awaited, action }]));
             }
-            Some(queue) if queue.len() < MAX_HELD => queue.push_back(HeldAction { awaited, action }),
+            Some(queue) if queue.len() < MAX_HELD_ACTIONS => queue.push_back(HeldAction { awaited, action }),
             Some(_) => {
                 self.held.remove(&destination);
                 out.push(match destination {
@@ -272,7 +272,7 @@ impl FileWrites {
             Some(InFlight::Config { number }) => self.config.written = number,
             None => {}
         }
-        self.release(out);
+        self.release_actions(out);
     }
 
     /// Handles the failure of the write in progress. The caller then calls [`FileWrites::begin_write`].
@@ -283,7 +283,7 @@ impl FileWrites {
             Some(InFlight::Config { number }) => self.config.failed = number,
             None => {}
         }
-        self.release(out);
+        self.release_actions(out);
     }
 
     /// Number of the newest record that is on disk, as are all earlier records.
@@ -298,17 +298,17 @@ impl FileWrites {
 
     /// Whether the newest configuration is on disk or could not be written.
     pub(crate) fn config_is_settled(&self) -> bool {
-        self.is_fulfilled(Awaited::Config(self.config.newest))
+        self.has_ended(Awaited::Config(self.config.newest))
     }
 
     /// Appends the held actions whose writes have ended.
-    fn release(&mut self, out: &mut Vec<SentinelAction>) {
+    fn release_actions(&mut self, out: &mut Vec<SentinelAction>) {
         let mut held = std::mem::take(&mut self.held);
         for queue in held.values_mut() {
             while let Some(HeldAction { awaited, action }) =
-                queue.pop_front_if(|held| self.is_fulfilled(held.awaited))
+                queue.pop_front_if(|held| self.has_ended(held.awaited))
             {
-                out.push(self.settle(awaited, action));
+                out.push(self.finish_action(awaited, action));
             }
         }
         held.retain(|_, queue| !queue.is_empty());
@@ -316,7 +316,7 @@ impl FileWrites {
     }
 
     /// Whether the write that an action waits for has ended, successfully or not.
-    fn is_fulfilled(&self, awaited: Awaited) -> bool {
+    fn has_ended(&self, awaited: Awaited) -> bool {
         match awaited {
             Awaited::Nothing => true,
             Awaited::Record(number) => number <= self.durable,
@@ -325,12 +325,12 @@ impl FileWrites {
     }
 
     /// Replaces the reply to a change by an error if the configuration could not be written.
-    fn settle(&self, awaited: Awaited, action: SentinelAction) -> SentinelAction {
+    fn finish_action(&self, awaited: Awaited, action: SentinelAction) -> SentinelAction {
         match (awaited, action) {
             (Awaited::Config(number), SentinelAction::Reply { client, .. })
                 if number > self.config.written =>
             {
-                SentinelAction::Reply { client, reply: NOT_SAVED.to_vec() }
+                SentinelAction::Reply { client, reply: NOT_SAVED_REPLY.to_vec() }
             }
             (_, action) => action,
         }
@@ -338,7 +338,7 @@ impl FileWrites {
 }
 
 fn journal_state(bytes: u64) -> JournalState {
-    if bytes > LONG_JOURNAL { JournalState::Replace } else { JournalState::Intact }
+    if bytes > MAX_JOURNAL_BYTES { JournalState::Replace } else { JournalState::Intact }
 }
 
 #[cfg(test)]

@@ -35,14 +35,14 @@ pub(crate) const MASTER: &str = "mymaster";
 
 /// When the sentinels start. The replicas connect to the master before, so that the master's first INFO reply lists
 /// them.
-const SERVERS_FIRST: Duration = Duration::from_secs(1);
+const SENTINEL_START_DELAY: Duration = Duration::from_secs(1);
 /// Interval at which data that a partition delays is sent again.
-const RETRANSMIT: Duration = Duration::from_millis(20);
+const RETRANSMIT_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone)]
 enum SentinelSimEvent {
     /// All sentinels crash and lose their state, which makes an injected bug visible.
-    Forget,
+    LoseAllState,
     /// A sentinel starts for the first time.
     Start {
         host: usize,
@@ -73,7 +73,7 @@ enum SentinelSimEvent {
         incarnation: u64,
     },
     /// A Raft message arrives outside of the order of its connection.
-    Stray {
+    StrayMessage {
         host: usize,
         request: Vec<Vec<u8>>,
     },
@@ -97,7 +97,7 @@ struct SentinelWorld {
     /// The servers, whose host numbers follow those of the sentinels.
     servers: Vec<Server>,
     streams: BTreeMap<u64, SentinelConnection>,
-    opened: u64,
+    last_connection: u64,
     invariants: Vec<invariants::NamedInvariant>,
 }
 
@@ -124,14 +124,14 @@ impl SimulatedSystem for SentinelWorld {
 
     fn start_processes(&mut self) {
         for host in self.hosts_of(true) {
-            self.simulation.schedule_after(SERVERS_FIRST, SentinelSimEvent::Start { host });
+            self.simulation.schedule_after(SENTINEL_START_DELAY, SentinelSimEvent::Start { host });
         }
     }
 
     fn handle_event(&mut self, event: SentinelSimEvent) {
         match event {
             SentinelSimEvent::Start { host } => self.start(host),
-            SentinelSimEvent::Forget => {
+            SentinelSimEvent::LoseAllState => {
                 self.hosts_of(true).into_iter().for_each(|host| self.crash(host, 1, 40));
             }
             SentinelSimEvent::ConnectArrives { conn } => self.on_connect(conn),
@@ -151,14 +151,16 @@ impl SimulatedSystem for SentinelWorld {
                 if self.simulation.is_running(host) {
                     self.drive_handover(host);
                 } else {
-                    self.simulation
-                        .schedule_after(RETRANSMIT, SentinelSimEvent::Handover { host, incarnation });
+                    self.simulation.schedule_after(
+                        RETRANSMIT_INTERVAL,
+                        SentinelSimEvent::Handover { host, incarnation },
+                    );
                 }
             }
             SentinelSimEvent::Handover { .. } => {}
-            SentinelSimEvent::Stray { host, request } => {
+            SentinelSimEvent::StrayMessage { host, request } => {
                 if self.simulation.is_running(host) {
-                    self.serve_watcher(host, None, request);
+                    self.serve_sentinel(host, None, request);
                 }
             }
         }
@@ -201,15 +203,15 @@ impl SentinelWorld {
         let mut random = RandomSource::new(plan.seed);
         let sentinels = if plan.nodes >= 10 { 5 } else { 3 };
         let servers = plan.nodes.saturating_sub(sentinels).max(2);
-        let data = Data::new(&mut random, data::slots(), false);
+        let data = Data::new(&mut random, data::written_slots(), false);
         let mut world = Self {
             simulation: Simulation::new(plan, random, data, traced),
             ips: Vec::new(),
             sentinels: Vec::new(),
             servers: Vec::new(),
             streams: BTreeMap::new(),
-            opened: 0,
-            invariants: invariants::all(quorum(sentinels)),
+            last_connection: 0,
+            invariants: invariants::event_invariants(quorum(sentinels)),
         };
         for number in 0..sentinels {
             let sentinel =
@@ -301,7 +303,7 @@ impl SentinelWorld {
         let id = sentinel.my_id().to_string();
         let mut seen = Vec::new();
         let status = sentinel.status(MASTER);
-        let watched = status.as_ref().map(|status| status.watched.clone());
+        let watched = status.as_ref().map(|status| status.monitored_addr.clone());
         seen.extend(status.map(|status| SentinelObservation::Step { sentinel, status }));
         for action in actions {
             match action {
@@ -340,7 +342,7 @@ impl SentinelWorld {
                         self.simulation.promotions += 1;
                         if self.simulation.plan.injected_bug == Some(InjectedBug::LostDiskWrites) {
                             let soon = self.simulation.random.millis(0, 60);
-                            self.simulation.schedule_after(soon, SentinelSimEvent::Forget);
+                            self.simulation.schedule_after(soon, SentinelSimEvent::LoseAllState);
                         }
                         seen.push(SentinelObservation::Promotion {
                             leader: sentinel,
@@ -428,7 +430,7 @@ impl SentinelWorld {
     }
 
     /// Handles a request that a sentinel receives.
-    fn serve_watcher(&mut self, host: usize, client: Option<ClientId>, args: Vec<Vec<u8>>) {
+    fn serve_sentinel(&mut self, host: usize, client: Option<ClientId>, args: Vec<Vec<u8>>) {
         match args.first().map(Vec::as_slice) {
             Some(b"SENTINEL" | b"PUBLISH" | b"ROLE") => {
                 let protocol = Protocol::Resp2;
@@ -447,7 +449,7 @@ impl SentinelWorld {
         }
     }
 
-    fn find(&self, ip: &str) -> Option<usize> {
+    fn find_host(&self, ip: &str) -> Option<usize> {
         self.ips.iter().position(|other| other == ip)
     }
 }

@@ -3,61 +3,63 @@
 use super::{CommandCall, describe};
 use crate::machine::Sentinel;
 use crate::master::Master;
-use crate::master::known_sentinels::Peer;
+use crate::master::known_sentinels::KnownSentinel;
 
-pub(super) fn all(call: &mut CommandCall<'_>) {
+pub(super) fn list_masters(call: &mut CommandCall<'_>) {
     let Sentinel { masters, shared, .. } = &*call.sentinel;
-    let all: Vec<_> = masters.values().map(|master| describe::master(shared, call.now, master)).collect();
+    let all: Vec<_> =
+        masters.values().map(|master| describe::master_fields(shared, call.now, master)).collect();
     call.reply.array(all.len());
     for fields in all {
-        call.fields(&fields);
+        call.reply_fields(&fields);
     }
 }
 
-pub(super) fn one(call: &mut CommandCall<'_>) {
+pub(super) fn show_master(call: &mut CommandCall<'_>) {
     let now = call.now;
-    if call.master(0).is_none() {
+    if call.find_master(0).is_none() {
         return;
     }
-    let fields = describe::master(&call.sentinel.shared, now, &call.sentinel.masters[call.text(0)]);
-    call.fields(&fields);
+    let fields =
+        describe::master_fields(&call.sentinel.shared, now, &call.sentinel.masters[call.text_arg(0)]);
+    call.reply_fields(&fields);
 }
 
-pub(super) fn replicas(call: &mut CommandCall<'_>) {
-    list(call, |sentinel, now, master| {
-        let shown = |replica| describe::replica(&sentinel.shared, now, master, replica);
+pub(super) fn list_replicas(call: &mut CommandCall<'_>) {
+    reply_list(call, |sentinel, now, master| {
+        let shown = |replica| describe::replica_fields(&sentinel.shared, now, master, replica);
         master.servers().replicas().filter(|replica| replica.reported().is_announced()).map(shown).collect()
     });
 }
 
-pub(super) fn sentinels(call: &mut CommandCall<'_>) {
-    list(call, |sentinel, now, master| {
-        let shown = |peer: &Peer| {
+pub(super) fn list_sentinels(call: &mut CommandCall<'_>) {
+    reply_list(call, |sentinel, now, master| {
+        let shown = |peer: &KnownSentinel| {
             let sharing =
                 sentinel.masters.values().filter(|one| one.sentinels().get(peer.run_id()).is_some()).count();
-            describe::peer(&sentinel.shared, now, master, peer, sharing)
+            describe::sentinel_fields(&sentinel.shared, now, master, peer, sharing)
         };
         master.sentinels().iter().map(shown).collect()
     });
 }
 
-fn list(
+fn reply_list(
     call: &mut CommandCall<'_>,
     describe: fn(&Sentinel, clock::Instant, &Master) -> Vec<describe::Fields>,
 ) {
     let now = call.now;
-    if call.master(0).is_none() {
+    if call.find_master(0).is_none() {
         return;
     }
-    let all = describe(call.sentinel, now, &call.sentinel.masters[call.text(0)]);
+    let all = describe(call.sentinel, now, &call.sentinel.masters[call.text_arg(0)]);
     call.reply.array(all.len());
     for fields in all {
-        call.fields(&fields);
+        call.reply_fields(&fields);
     }
 }
 
-pub(super) fn address(call: &mut CommandCall<'_>) {
-    let Some(master) = call.sentinel.masters.get(call.text(0)) else {
+pub(super) fn show_master_addr(call: &mut CommandCall<'_>) {
+    let Some(master) = call.sentinel.masters.get(call.text_arg(0)) else {
         call.reply.null_array();
         return;
     };
@@ -68,7 +70,7 @@ pub(super) fn address(call: &mut CommandCall<'_>) {
     call.reply.bulk(port.to_string().as_bytes());
 }
 
-pub(super) fn info_cache(call: &mut CommandCall<'_>) {
+pub(super) fn show_info_cache(call: &mut CommandCall<'_>) {
     let now = call.now;
     let named = |name: &[u8]| call.sentinel.masters.get(std::str::from_utf8(name).ok()?);
     let masters: Vec<&Master> = call.args.iter().filter_map(|name| named(name)).collect();
@@ -90,8 +92,8 @@ pub(super) fn info_cache(call: &mut CommandCall<'_>) {
 }
 
 /// SENTINEL FAILOVERS: the recorded failovers, newest last.
-pub(super) fn failovers(call: &mut CommandCall<'_>) {
-    let mut words: Vec<&str> = (0..call.args.len()).map(|at| call.text(at)).collect();
+pub(super) fn list_failovers(call: &mut CommandCall<'_>) {
+    let mut words: Vec<&str> = (0..call.args.len()).map(|at| call.text_arg(at)).collect();
     let json = words.last().is_some_and(|word| word.eq_ignore_ascii_case("json"));
     if json {
         words.pop();

@@ -17,7 +17,7 @@ pub(super) fn failover(call: &mut CommandCall<'_>) {
         call.reply.error("ERR wrong number of arguments for 'sentinel|failover' command");
         return;
     }
-    if call.master(0).is_none() {
+    if call.find_master(0).is_none() {
         return;
     }
     let cause = match call.args.get(1) {
@@ -28,7 +28,7 @@ pub(super) fn failover(call: &mut CommandCall<'_>) {
             return;
         }
     };
-    let Some((master, mut cx)) = call.act_on(0) else { return };
+    let Some((master, mut cx)) = call.find_master_mut(0) else { return };
     if master.failover().is_some() {
         call.reply.error("INPROG Failover already in progress");
         return;
@@ -39,9 +39,9 @@ pub(super) fn failover(call: &mut CommandCall<'_>) {
     }
     let name = master.name().to_owned();
     cx.log(EventLevel::Notice, format!("Executing user requested FAILOVER of '{name}'"));
-    master.note(&mut cx, "requested by an operator".into());
+    master.record_failover_step(&mut cx, "requested by an operator".into());
     master.start_failover(&mut cx, cause);
-    master.advance_all(&mut cx);
+    master.advance_failover(&mut cx);
     call.reply.ok();
 }
 
@@ -50,12 +50,13 @@ pub(super) fn flushconfig(call: &mut CommandCall<'_>) {
 }
 
 pub(super) fn monitor(call: &mut CommandCall<'_>) {
-    let (Some(quorum), Some(port)) = (call.number::<i64>(3), call.number::<i64>(2)) else {
-        let what = if call.number::<i64>(3).is_none() { "ERR Invalid quorum" } else { "ERR Invalid port" };
+    let (Some(quorum), Some(port)) = (call.number_arg::<i64>(3), call.number_arg::<i64>(2)) else {
+        let what =
+            if call.number_arg::<i64>(3).is_none() { "ERR Invalid quorum" } else { "ERR Invalid port" };
         call.reply.error(what);
         return;
     };
-    let (name, host) = (call.text(0).to_owned(), call.text(1).to_owned());
+    let (name, host) = (call.text_arg(0).to_owned(), call.text_arg(1).to_owned());
     let names = call.sentinel.shared.global.resolve_hostnames;
     let quorum = u32::try_from(quorum).unwrap_or(0);
     let port = u16::try_from(port);
@@ -100,8 +101,8 @@ pub(super) fn monitor(call: &mut CommandCall<'_>) {
 }
 
 pub(super) fn remove(call: &mut CommandCall<'_>) {
-    let name = call.text(0).to_owned();
-    let Some((master, mut cx)) = call.act_on(0) else { return };
+    let name = call.text_arg(0).to_owned();
+    let Some((master, mut cx)) = call.find_master_mut(0) else { return };
     master.announce(&mut cx, EventLevel::Warning, "-monitor", "");
     cx.persist(GroupRecord { group: name.clone(), changes: vec![GroupChange::Dropped] });
     cx.shared.links_changed = true;

@@ -22,19 +22,19 @@ pub(super) fn raft(call: &mut CommandCall<'_>) {
         return;
     }
     let message = call.args[1];
-    let Some((master, mut cx)) = call.act_on(0) else { return };
-    master.drive(&mut cx, GroupInput::Message(message));
-    master.advance_all(&mut cx);
+    let Some((master, mut cx)) = call.find_master_mut(0) else { return };
+    master.drive_group(&mut cx, GroupInput::Message(message));
+    master.advance_failover(&mut cx);
     call.reply.ok();
 }
 
 pub(super) fn is_master_down(call: &mut CommandCall<'_>) {
-    let (Some(port), Some(epoch)) = (call.number::<i64>(1), call.number::<i64>(2)) else {
+    let (Some(port), Some(epoch)) = (call.number_arg::<i64>(1), call.number_arg::<i64>(2)) else {
         call.reply.error("ERR value is not an integer or out of range");
         return;
     };
-    let run_id = RunId::parse(call.text(3));
-    let host = call.text(0).to_owned();
+    let run_id = RunId::parse(call.text_arg(3));
+    let host = call.text_arg(0).to_owned();
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
     let addr = u16::try_from(port).ok().map(|port| Addr { host, port });
     let asked = addr.and_then(|addr| {
@@ -42,7 +42,7 @@ pub(super) fn is_master_down(call: &mut CommandCall<'_>) {
     });
     let mut cx = Context { now: call.now, shared, out: call.out };
     let epoch = u64::try_from(epoch).unwrap_or(0);
-    let answer = asked.map(|master| master.answer(&mut cx, epoch, run_id.as_ref()));
+    let answer = asked.map(|master| master.answer_query(&mut cx, epoch, run_id.as_ref()));
     let (down, leader, leader_epoch, condition) = answer.unwrap_or((false, None, 0, Condition::Nothing));
     call.condition = condition;
     call.reply.array(3);
@@ -52,7 +52,7 @@ pub(super) fn is_master_down(call: &mut CommandCall<'_>) {
 }
 
 pub(super) fn ckquorum(call: &mut CommandCall<'_>) {
-    let Some(master) = call.master(0) else { return };
+    let Some(master) = call.find_master(0) else { return };
     let (gone, here): (Vec<_>, Vec<_>) = master.sentinels().iter().partition(|peer| peer.sdown().is_some());
     let usable = here.len() + 1;
     let mut reasons = Vec::new();
@@ -75,9 +75,9 @@ pub(super) fn ckquorum(call: &mut CommandCall<'_>) {
     }
 }
 
-pub(super) fn forget(call: &mut CommandCall<'_>) {
-    let run_id = RunId::parse(call.text(1));
-    let Some((master, mut cx)) = call.act_on(0) else { return };
+pub(super) fn forget_peer(call: &mut CommandCall<'_>) {
+    let run_id = RunId::parse(call.text_arg(1));
+    let Some((master, mut cx)) = call.find_master_mut(0) else { return };
     if !run_id.is_some_and(|run_id| master.forget_sentinel(&mut cx, &run_id)) {
         call.reply.error("ERR No such Sentinel with that run id");
         return;

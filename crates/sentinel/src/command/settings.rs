@@ -39,7 +39,7 @@ pub(super) fn simulate_failure(call: &mut CommandCall<'_>) {
     let shared = &mut call.sentinel.shared;
     (shared.crash_after_election, shared.crash_after_promotion) = (false, false);
     for at in 0..call.args.len() {
-        let word = call.text(at).to_ascii_lowercase();
+        let word = call.text_arg(at).to_ascii_lowercase();
         let shared = &mut call.sentinel.shared;
         match word.as_str() {
             "crash-after-election" => shared.crash_after_election = true,
@@ -62,15 +62,15 @@ pub(super) fn simulate_failure(call: &mut CommandCall<'_>) {
 pub(super) fn debug(call: &mut CommandCall<'_>) {
     if call.args.is_empty() {
         let fields: Vec<(&'static str, String)> = {
-            let fields = call.sentinel.shared.timing.fields();
+            let fields = call.sentinel.shared.timing.named_values();
             fields.map(|(name, value)| (name, value.as_millis().to_string())).into()
         };
-        call.fields(&fields);
+        call.reply_fields(&fields);
         return;
     }
     for at in (0..call.args.len()).step_by(2) {
-        let (option, value) = (call.text(at).to_owned(), call.text(at + 1).to_owned());
-        let mut fields = call.sentinel.shared.timing.fields();
+        let (option, value) = (call.text_arg(at).to_owned(), call.text_arg(at + 1).to_owned());
+        let mut fields = call.sentinel.shared.timing.named_values();
         let field = fields.iter_mut().find(|(name, _)| name.eq_ignore_ascii_case(&option));
         let Some((_, field)) = field.filter(|_| at + 1 < call.args.len()) else {
             call.reply
@@ -88,7 +88,7 @@ pub(super) fn debug(call: &mut CommandCall<'_>) {
 }
 
 pub(super) fn config(call: &mut CommandCall<'_>) {
-    match (call.text(0).to_ascii_lowercase().as_str(), call.args.len()) {
+    match (call.text_arg(0).to_ascii_lowercase().as_str(), call.args.len()) {
         ("get", _) => config_get(call),
         ("set", 3..) => config_set(call),
         _ => call.reply.error(
@@ -117,7 +117,7 @@ fn config_get(call: &mut CommandCall<'_>) {
         let new: Vec<_> = new.filter(|one| !found.contains(one)).cloned().collect();
         found.extend(new);
     }
-    call.fields(&found);
+    call.reply_fields(&found);
 }
 
 /// SENTINEL CONFIG SET: applies all option-value pairs or none.
@@ -125,7 +125,7 @@ fn config_set(call: &mut CommandCall<'_>) {
     let mut global = call.sentinel.shared.global.clone();
     let mut seen = BTreeSet::new();
     for at in (1..call.args.len()).step_by(2) {
-        let option = call.text(at).to_owned();
+        let option = call.text_arg(at).to_owned();
         let error = match () {
             () if !GLOBAL_OPTIONS.contains(&option.to_ascii_lowercase().as_str()) => {
                 format!("ERR Invalid argument '{option}' to SENTINEL CONFIG SET")
@@ -134,8 +134,8 @@ fn config_set(call: &mut CommandCall<'_>) {
             () if !seen.insert(option.to_ascii_lowercase()) => {
                 format!("ERR Duplicate argument '{option}' to SENTINEL CONFIG SET")
             }
-            () if !set_global(&mut global, &option, call.text(at + 1)) => {
-                let value = call.text(at + 1);
+            () if !set_global(&mut global, &option, call.text_arg(at + 1)) => {
+                let value = call.text_arg(at + 1);
                 format!("ERR Invalid value '{value}' to SENTINEL CONFIG SET '{option}'")
             }
             () => continue,
@@ -152,7 +152,7 @@ fn config_set(call: &mut CommandCall<'_>) {
     let credentials = |global: &GlobalSettings| (global.sentinel_user.clone(), global.sentinel_pass.clone());
     if credentials(&before) != credentials(&cx.shared.global) {
         for master in masters.values() {
-            master.reconnect_to_peers(&mut cx);
+            master.reconnect_to_sentinels(&mut cx);
         }
     }
     call.sentinel.schedule_all_rounds();
@@ -219,14 +219,14 @@ impl Sentinel {
                 let path = String::from_utf8_lossy(&args[at + 1]).into_owned();
                 found.extend((!path.is_empty()).then_some((at, option, path)));
             }
-            at += 1 + values(&args[at].to_ascii_lowercase());
+            at += 1 + value_count(&args[at].to_ascii_lowercase());
         }
         found
     }
 }
 
 /// Returns the number of values that an option of SENTINEL SET takes.
-fn values(option: &[u8]) -> usize {
+fn value_count(option: &[u8]) -> usize {
     if option == b"rename-command" { 2 } else { 1 }
 }
 
@@ -234,35 +234,35 @@ fn values(option: &[u8]) -> usize {
 const SCRIPT_OPTIONS: [&str; 2] = ["notification-script", "client-reconfig-script"];
 
 /// SENTINEL SET: applies option-value pairs to a master; `rename-command` takes two values.
-pub(super) fn set(call: &mut CommandCall<'_>) {
-    if call.master(0).is_none() {
+pub(super) fn set_options(call: &mut CommandCall<'_>) {
+    if call.find_master(0).is_none() {
         return;
     }
-    let name = call.text(0).to_owned();
+    let name = call.text_arg(0).to_owned();
     let mut at = 1;
     while at < call.args.len() {
-        let option = call.text(at).to_ascii_lowercase();
-        let wanted = values(option.as_bytes());
-        let values: Vec<String> = (1..=wanted).map(|next| call.text(at + next).to_owned()).collect();
+        let option = call.text_arg(at).to_ascii_lowercase();
+        let wanted = value_count(option.as_bytes());
+        let values: Vec<String> = (1..=wanted).map(|next| call.text_arg(at + next).to_owned()).collect();
         let complete = at + wanted < call.args.len();
         // The index counts from the name of the command.
-        let rejected = call.rejected_script.as_ref().filter(|rejected| rejected.at == at + 2);
+        let rejected = call.rejected_script.as_ref().filter(|rejected| rejected.option_index == at + 2);
         let outcome = match rejected {
             Some(rejected) => Err(RejectedOption::Script(rejected.error.clone())),
-            None if complete => set_one(call, &name, &option, &values),
+            None if complete => set_option(call, &name, &option, &values),
             None => Err(RejectedOption::Unknown),
         };
         match outcome {
             Ok(()) => {}
             Err(refused) => {
-                let asked = call.text(at).to_owned();
+                let asked = call.text_arg(at).to_owned();
                 let text = match refused {
                     RejectedOption::Unknown => {
                         format!("ERR Unknown option or number of arguments for SENTINEL SET '{asked}'")
                     }
                     RejectedOption::Script(error) => format!("ERR {error}"),
-                    RejectedOption::Bad(value) => format!("ERR Invalid argument '{value}' for SENTINEL SET '{asked}'"),
-                    RejectedOption::Scripts => "ERR Reconfiguration of scripts path is denied for security reasons. \
+                    RejectedOption::InvalidValue(value) => format!("ERR Invalid argument '{value}' for SENTINEL SET '{asked}'"),
+                    RejectedOption::ScriptsDenied => "ERR Reconfiguration of scripts path is denied for security reasons. \
                         Check the deny-scripts-reconfig configuration directive in your Sentinel configuration"
                         .to_owned(),
                 };
@@ -278,13 +278,13 @@ pub(super) fn set(call: &mut CommandCall<'_>) {
 
 enum RejectedOption {
     Unknown,
-    Bad(String),
+    InvalidValue(String),
     /// The process cannot execute the script.
     Script(String),
-    Scripts,
+    ScriptsDenied,
 }
 
-fn set_one(
+fn set_option(
     call: &mut CommandCall<'_>,
     name: &str,
     option: &str,
@@ -295,14 +295,14 @@ fn set_one(
     let mut cx = Context { now: call.now, shared, out: call.out };
     let settings = master.settings_mut();
     let value = values[0].as_str();
-    let bad = || RejectedOption::Bad(value.to_owned());
+    let bad = || RejectedOption::InvalidValue(value.to_owned());
     let millis = |zero: bool| {
         let millis = value.parse::<u64>().ok().filter(|&millis| (zero || millis > 0) && millis < 1 << 40);
         millis.map(Duration::from_millis).ok_or_else(bad)
     };
     let count = || value.parse::<u32>().ok().filter(|&count| count > 0).ok_or_else(bad);
     let script = || match (cx.shared.global.deny_scripts_reconfig, value) {
-        (true, _) => Err(RejectedOption::Scripts),
+        (true, _) => Err(RejectedOption::ScriptsDenied),
         (false, "") => Ok(None),
         (false, path) => Ok(Some(path.to_owned())),
     };
@@ -322,7 +322,7 @@ fn set_one(
         "rename-command" => {
             let (from, to) = (value.to_ascii_uppercase(), &values[1]);
             if from.is_empty() || to.is_empty() {
-                return Err(RejectedOption::Bad(String::new()));
+                return Err(RejectedOption::InvalidValue(String::new()));
             }
             settings.renamed.insert(from, to.clone());
         }
@@ -332,7 +332,7 @@ fn set_one(
     announce_set(master, &mut cx, option, &shown);
     cx.shared.scheduler.schedule_round(master.name());
     if option.starts_with("auth-") {
-        master.reconnect_all(&mut cx);
+        master.reconnect_to_servers(&mut cx);
     }
     Ok(())
 }

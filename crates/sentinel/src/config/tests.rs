@@ -1,6 +1,6 @@
 use super::*;
 
-const FILE: &str = "# our sentinel
+const CONFIG_FILE: &str = "# our sentinel
 port 26380
 dir \"/tmp\"
 sentinel down-after-milliseconds mymaster 2000   
@@ -13,7 +13,7 @@ sentinel known-slave mymaster 127.0.0.1 6380
 
 #[test]
 fn configuration_lines_are_accepted_in_any_order() {
-    let config = SentinelConfig::parse(FILE).unwrap();
+    let config = SentinelConfig::parse(CONFIG_FILE).unwrap();
     let master = &config.masters[0];
     assert_eq!(master.addr, Addr::new("127.0.0.1", 6379));
     assert_eq!(master.settings.quorum, 2);
@@ -25,15 +25,15 @@ fn configuration_lines_are_accepted_in_any_order() {
 
 #[test]
 fn rewriting_preserves_comments_and_line_order() {
-    let mut config = SentinelConfig::parse(FILE).unwrap();
+    let mut config = SentinelConfig::parse(CONFIG_FILE).unwrap();
     config.myid = RunId::parse(&"ab".repeat(20));
     config.current_epoch = 7;
     let master = &mut config.masters[0];
     master.addr = Addr::new("127.0.0.1", 6380);
     master.replicas = vec![Addr::new("127.0.0.1", 6379), Addr::new("127.0.0.1", 6381)];
-    master.settings.failover_timeout = FAILOVER_TIMEOUT;
+    master.settings.failover_timeout = DEFAULT_FAILOVER_TIMEOUT;
     master.settings.auth_pass = "two words".into();
-    let text = String::from_utf8(config.rewritten()).unwrap();
+    let text = String::from_utf8(config.to_file_content()).unwrap();
     let expected = format!(
         "# our sentinel
 port 26380
@@ -56,40 +56,40 @@ sentinel current-epoch 7
     );
     assert_eq!(text, expected);
     let again = SentinelConfig::parse(&text).unwrap();
-    assert_eq!(again.rewritten(), text.as_bytes(), "a second rewrite changes nothing");
+    assert_eq!(again.to_file_content(), text.as_bytes(), "a second rewrite changes nothing");
     assert_eq!(again.masters, config.masters);
 }
 
 /// Invalid lines with the line number and the error text of redis-sentinel 7.0.15, if it reports one. `M` stands for a
 /// line that monitors `m`. Values that Redis silently reads as zero are rejected as well.
-const REFUSED: &[(&str, usize, &str)] = &[
+const REJECTED_LINES: &[(&str, usize, &str)] = &[
     ("sentinel monitor m 127.0.0.1 6379 0", 1, "Quorum must be 1 or greater."),
     ("SENTINEL MONITOR m 127.0.0.1 6379 -1", 1, "Quorum must be 1 or greater."),
     ("sentinel monitor m 127.0.0.1 6379 two", 1, "Quorum must be 1 or greater."),
     ("\nsentinel monitor m some.host 6379 1", 2, "Can't resolve instance hostname."),
     ("sentinel monitor m 127.0.0.1 99999 1", 1, "Invalid port number."),
     ("sentinel monitor m 127.0.0.1 x 1", 1, "Invalid port number."),
-    ("sentinel monitor m 127.0.0.1", 1, UNKNOWN),
-    ("sentinel monitor", 1, UNKNOWN),
+    ("sentinel monitor m 127.0.0.1", 1, UNKNOWN_STATEMENT),
+    ("sentinel monitor", 1, UNKNOWN_STATEMENT),
     ("M\nsentinel monitor m 127.0.0.1 2 1", 2, "Duplicate master name."),
-    ("sentinel frobnicate m 1", 1, UNKNOWN),
-    ("M\nsentinel quorum m 1", 2, UNKNOWN),
-    ("sentinel", 1, UNKNOWN),
+    ("sentinel frobnicate m 1", 1, UNKNOWN_STATEMENT),
+    ("M\nsentinel quorum m 1", 2, UNKNOWN_STATEMENT),
+    ("sentinel", 1, UNKNOWN_STATEMENT),
     ("sentinel parallel-syncs nobody 1", 1, "No such master with specified name."),
     ("sentinel auth-pass nobody x", 1, "No such master with specified name."),
-    ("sentinel down-after-milliseconds", 1, UNKNOWN),
-    ("M\nsentinel down-after-milliseconds m", 2, UNKNOWN),
-    ("M\nsentinel down-after-milliseconds m 1 2", 2, UNKNOWN),
+    ("sentinel down-after-milliseconds", 1, UNKNOWN_STATEMENT),
+    ("M\nsentinel down-after-milliseconds m", 2, UNKNOWN_STATEMENT),
+    ("M\nsentinel down-after-milliseconds m 1 2", 2, UNKNOWN_STATEMENT),
     ("M\nsentinel down-after-milliseconds m soon", 2, "negative or zero time parameter."),
     ("M\nsentinel failover-timeout m 0", 2, "negative or zero time parameter."),
     ("M\nsentinel failover-timeout m -1", 2, "negative or zero time parameter."),
     ("M\nsentinel master-reboot-down-after-period m -1", 2, "negative time parameter."),
     ("M\nsentinel parallel-syncs m x", 2, "Invalid number 'x'."),
     ("M\nsentinel config-epoch m 99999999999999999999", 2, "Invalid number '99999999999999999999'."),
-    ("M\nsentinel known-replica m 127.0.0.1", 2, UNKNOWN),
+    ("M\nsentinel known-replica m 127.0.0.1", 2, UNKNOWN_STATEMENT),
     ("M\nsentinel known-replica m some.host 1", 2, "Can't resolve instance hostname."),
     ("M\nsentinel known-sentinel m 127.0.0.1 99999 x", 2, "Invalid port number."),
-    ("M\nsentinel rename-command m GET", 2, UNKNOWN),
+    ("M\nsentinel rename-command m GET", 2, UNKNOWN_STATEMENT),
     (
         "M\nsentinel rename-command m SLAVEOF a\nsentinel rename-command m slaveof b",
         3,
@@ -105,7 +105,7 @@ const REFUSED: &[(&str, usize, &str)] = &[
         1,
         "Please specify yes or no for the deny-scripts-reconfig options.",
     ),
-    ("sentinel sentinel-pass", 1, UNKNOWN),
+    ("sentinel sentinel-pass", 1, UNKNOWN_STATEMENT),
     ("dir \"/tmp", 1, "Unbalanced quotes in configuration line"),
     ("dir \"/tmp\"x", 1, "Unbalanced quotes in configuration line"),
     (
@@ -117,7 +117,7 @@ const REFUSED: &[(&str, usize, &str)] = &[
 
 #[test]
 fn invalid_lines_are_reported_with_their_number() {
-    for (text, line, reason) in REFUSED {
+    for (text, line, reason) in REJECTED_LINES {
         let text = text.replace("M\n", "sentinel monitor m 127.0.0.1 1 1\n");
         let error = SentinelConfig::parse(&text).unwrap_err();
         assert_eq!((error.line, error.reason.as_str()), (*line, *reason), "{text}");
@@ -129,8 +129,8 @@ fn invalid_lines_are_reported_with_their_number() {
 fn arbitrary_bytes_in_lines_are_rejected_or_preserved() {
     for (text, line, reason) in [
         (&b"port 1\n\xff\xfe\x00\x01 1"[..], 2, "Bad directive or wrong number of arguments"),
-        (b"sentinel \xff m 1", 1, UNKNOWN),
-        (b"sentinel monitor \xff 127.0.0.1 1 1", 1, UNKNOWN),
+        (b"sentinel \xff m 1", 1, UNKNOWN_STATEMENT),
+        (b"sentinel monitor \xff 127.0.0.1 1 1", 1, UNKNOWN_STATEMENT),
         (b"\n\n\"\xff", 3, "Unbalanced quotes in configuration line"),
     ] {
         let error = SentinelConfig::parse(text).unwrap_err();
@@ -138,7 +138,10 @@ fn arbitrary_bytes_in_lines_are_rejected_or_preserved() {
     }
     let long = format!("sentinel {} 1", "x".repeat(1 << 20));
     let error = SentinelConfig::parse(format!("port 1\n{long}\n")).unwrap_err();
-    assert_eq!((error.line, error.reason.as_str(), error.text.as_str()), (2, UNKNOWN, long.as_str()));
+    assert_eq!(
+        (error.line, error.reason.as_str(), error.text.as_str()),
+        (2, UNKNOWN_STATEMENT, long.as_str())
+    );
 
     // The file has a comment in another encoding and user names that are not UTF-8.
     let mut config =
@@ -146,7 +149,7 @@ fn arbitrary_bytes_in_lines_are_rejected_or_preserved() {
     assert_eq!(config.users[0], [&b"\xff\xfe"[..], b"on", b"&\xff*"]);
     assert_eq!(config.users[1], [&b"\xff"[..], b"off"]);
     config.users.push(vec![b"\xfd".to_vec(), b"on".to_vec()]);
-    let text = config.rewritten();
+    let text = config.to_file_content();
     let expected = &b"# gr\xfc\xdfe\nuser \"\\xff\\xfe\" on \"&\\xff*\"\nuser \"\\xff\" off\n"[..];
     assert!(text.starts_with(expected), "{}", text.escape_ascii());
     assert_eq!(SentinelConfig::parse(&text).unwrap().users, config.users);
@@ -180,7 +183,7 @@ fn user_lines_keep_their_order_and_new_ones_are_appended() {
     let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
     config.users =
         vec![words(&format!("alice on #{hash} resetchannels +@all")), words("carol off -@all (~a -@all)")];
-    let text = String::from_utf8(config.rewritten()).unwrap();
+    let text = String::from_utf8(config.to_file_content()).unwrap();
     let expected = format!(
         "user alice on #{hash} resetchannels +@all\nport 1\n\n# Generated by CONFIG REWRITE\n\
          sentinel current-epoch 0\nuser carol off -@all (~a -@all)\n"

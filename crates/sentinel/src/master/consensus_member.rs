@@ -6,11 +6,11 @@ use clock::Instant;
 use consensus::{Group, GroupAction, GroupInput, PeerId, RecordNumber, SavedGroup, Term};
 
 use crate::addr::{Addr, RunId};
-use crate::master::record::Switch;
+use crate::master::switch_record::Switch;
 use crate::writes::Condition;
 
 /// Number of journal positions that are remembered. The group's actions wait for one of its last two records.
-const REMEMBERED: usize = 8;
+const MAX_REMEMBERED_POSITIONS: usize = 8;
 
 /// The position of one of the group's records in the journal that all groups share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl ConsensusMember {
     /// Records the position of a record that was added to the journal.
     pub(crate) fn on_journaled(&mut self, in_group: RecordNumber, in_journal: u64) {
         self.positions.push_back(JournalPosition { in_group, in_journal });
-        if self.positions.len() > REMEMBERED {
+        if self.positions.len() > MAX_REMEMBERED_POSITIONS {
             self.positions.pop_front();
         }
     }

@@ -17,21 +17,21 @@ use crate::machine::SentinelAction;
 use crate::master::Master;
 use crate::master::failovers::{Failover, FailoverCause, FailoverPhase};
 use crate::master::instance::ReconfigurationState;
-use crate::master::record::Switch;
-use crate::master::select::{ineligibility, select};
+use crate::master::replica_selection::{find_ineligibility_reason, select_best};
+use crate::master::switch_record::Switch;
 use crate::shared::Context;
 
 /// How long a leader waits for recent INFO from the replicas, which were queried when the master was first suspected.
-const INFO_WAIT: Duration = Duration::from_millis(200);
+const MAX_INFO_WAIT: Duration = Duration::from_millis(200);
 /// Interval at which an unanswered promotion is repeated.
-const PROMOTE_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+const PROMOTION_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a leader keeps the group active after the commit of the switch, to replicate the switch to slow members.
-const LEADER_LINGER: Duration = Duration::from_secs(1);
+const LEADER_LINGER_TIME: Duration = Duration::from_secs(1);
 
 impl Master {
     /// Performs all steps of detection and failover that are possible now. Called after every change.
-    pub(crate) fn advance_all(&mut self, cx: &mut Context<'_>) {
-        if cx.shared.tilt.is_some() {
+    pub(crate) fn advance_failover(&mut self, cx: &mut Context<'_>) {
+        if cx.shared.tilt_since.is_some() {
             return;
         }
         self.detect_foreign_servers(cx);
@@ -39,10 +39,10 @@ impl Master {
             self.start_failover(cx, FailoverCause::Down);
         }
         self.start_failover_after_handover(cx);
-        self.ask_others(cx);
-        self.advance(cx);
+        self.query_sentinels(cx);
+        self.advance_phases(cx);
         if !self.failovers.is_running() && self.consensus.is_active() {
-            self.drive(cx, GroupInput::Deactivate);
+            self.drive_group(cx, GroupInput::Deactivate);
         }
         self.repair(cx);
     }
@@ -50,36 +50,36 @@ impl Master {
     pub(crate) fn start_failover(&mut self, cx: &mut Context<'_>, cause: FailoverCause) {
         self.failovers.start(cx.now, cause);
         let past = Term(cx.shared.epoch);
-        self.drive(cx, GroupInput::Activate { last_forbidden_term: past });
+        self.drive_group(cx, GroupInput::Activate { last_forbidden_term: past });
     }
 
     /// Handles a change of the group's leader: a new leader selects a replica, a former leader aborts its failover.
-    pub(crate) fn on_leader(&mut self, cx: &mut Context<'_>, term: Term, leader: Option<PeerId>) {
+    pub(crate) fn on_leader_changed(&mut self, cx: &mut Context<'_>, term: Term, leader: Option<PeerId>) {
         let Some(failover) = self.failovers.current_mut() else { return };
         let elected = leader == Some(cx.shared.my_peer());
         match failover.phase() {
             FailoverPhase::Elect if elected => {
                 failover.select(cx.now, term.0);
-                self.note(cx, format!("elected leader in epoch {}", term.0));
+                self.record_failover_step(cx, format!("elected leader in epoch {}", term.0));
                 self.announce(cx, EventLevel::Warning, "+elected-leader", "");
                 if cx.shared.crash_after_election {
                     cx.out.push(SentinelAction::Crash);
                 }
                 self.announce(cx, EventLevel::Warning, "+failover-state-select-slave", "");
-                self.ask_all_replicas(cx);
+                self.send_info_to_replicas(cx);
             }
             FailoverPhase::Elect | FailoverPhase::Reconf { .. } => {}
             phase if elected && phase.epoch() == Some(term.0) => {}
             _ => {
                 self.announce(cx, EventLevel::Warning, "-failover-abort-not-elected", "");
-                self.note(cx, format!("leadership lost to epoch {}", term.0));
+                self.record_failover_step(cx, format!("leadership lost to epoch {}", term.0));
                 self.failovers.end();
             }
         }
     }
 
     /// Advances the failover as far as possible.
-    fn advance(&mut self, cx: &mut Context<'_>) {
+    fn advance_phases(&mut self, cx: &mut Context<'_>) {
         loop {
             let Some(failover) = self.failovers.current() else { return };
             let before = failover.phase().clone();
@@ -127,16 +127,16 @@ impl Master {
             return;
         }
         let since = failover.since();
-        let promoted = self.promoted_by_predecessor(cx);
+        let promoted = self.find_promoted_replica(cx);
         let successor = self.servers.successor(cx);
         if promoted.is_none() && successor.is_none() && failover.cause() == FailoverCause::HandedOver {
-            self.abort(cx, "-failover-abort-no-good-slave");
+            self.abort_failover(cx, "-failover-abort-no-good-slave");
             return;
         }
         let why = if promoted.is_some() { "was promoted by an earlier leader" } else { "was handed over to" };
         if let Some(addr) = promoted.or(successor) {
-            self.note(cx, format!("{addr} {why}"));
-            self.confirm(cx, epoch, &addr);
+            self.record_failover_step(cx, format!("{addr} {why}"));
+            self.propose_completion(cx, epoch, &addr);
             return;
         }
         let asked_since = self.servers.master().sdown().unwrap_or(since);
@@ -144,37 +144,40 @@ impl Master {
             let up = replica.sdown().is_none() && cx.shared.links.at(replica.command_link()).is_up();
             up && replica.reported().received_at().is_none_or(|at| at < asked_since)
         });
-        if waits && cx.now.since(since) < INFO_WAIT {
+        if waits && cx.now.since(since) < MAX_INFO_WAIT {
             return;
         }
         let candidates = self.servers.candidates(cx);
         let limits = self.servers.eligibility_limits(cx, self.settings.down_after);
         for candidate in &candidates {
-            let verdict =
-                ineligibility(candidate, limits).map_or_else(String::new, |why| format!(", not fit: {why}"));
+            let verdict = find_ineligibility_reason(candidate, limits)
+                .map_or_else(String::new, |why| format!(", not fit: {why}"));
             let (addr, priority, offset) = (&candidate.addr, candidate.priority, candidate.offset);
-            self.note(cx, format!("candidate {addr} priority {priority} offset {offset}{verdict}"));
+            self.record_failover_step(
+                cx,
+                format!("candidate {addr} priority {priority} offset {offset}{verdict}"),
+            );
         }
-        let Some(best) = select(&candidates, limits).map(|best| best.addr.clone()) else {
-            self.abort(cx, "-failover-abort-no-good-slave");
+        let Some(best) = select_best(&candidates, limits).map(|best| best.addr.clone()) else {
+            self.abort_failover(cx, "-failover-abort-no-good-slave");
             return;
         };
         self.announce_replica(cx, EventLevel::Warning, "+selected-slave", &best, "");
-        let switch = self.switch_to(epoch, &best, false);
-        self.drive(cx, GroupInput::Propose(switch.encode()));
+        let switch = self.build_switch(epoch, &best, false);
+        self.drive_group(cx, GroupInput::Propose(switch.encode()));
         let index = self.consensus.last_index();
         if let Some(failover) = self.failovers.current_mut() {
             failover.await_agreement(cx.now, best, index);
         }
     }
 
-    fn switch_to(&self, epoch: u64, to: &Addr, done: bool) -> Switch {
+    fn build_switch(&self, epoch: u64, to: &Addr, done: bool) -> Switch {
         let pair = |addr: &Addr| (addr.host.clone(), addr.port);
         Switch { epoch, from: pair(self.servers.master().addr()), to: pair(to), done }
     }
 
     /// The replica whose promotion a previous leader committed, if it has become a master.
-    fn promoted_by_predecessor(&self, cx: &Context<'_>) -> Option<Addr> {
+    fn find_promoted_replica(&self, cx: &Context<'_>) -> Option<Addr> {
         let switch = self.consensus.committed_switch()?;
         let to = Addr::new(&switch.to.0, switch.to.1);
         let replica = self.servers.replica(&to)?;
@@ -188,16 +191,16 @@ impl Master {
     /// Whether any replica can be promoted now.
     pub(crate) fn has_eligible_replica(&self, cx: &Context<'_>) -> bool {
         let limits = self.servers.eligibility_limits(cx, self.settings.down_after);
-        select(&self.servers.candidates(cx), limits).is_some()
+        select_best(&self.servers.candidates(cx), limits).is_some()
     }
 
     fn while_agreeing(&mut self, cx: &mut Context<'_>, epoch: u64, target: &Addr, index: u64) {
         let Some(failover) = self.failovers.current() else { return };
         let quorum = if failover.cause() == FailoverCause::Down { self.settings.quorum as usize } else { 0 };
-        let agreed = self.consensus.has_committed(&self.switch_to(epoch, target, false));
+        let agreed = self.consensus.has_committed(&self.build_switch(epoch, target, false));
         if !agreed || self.consensus.acknowledged(index) < quorum.max(self.sentinels.majority()) {
             if cx.now.since(failover.since()) > cx.shared.timing.election_timeout {
-                self.abort(cx, "-failover-abort-not-elected");
+                self.abort_failover(cx, "-failover-abort-not-elected");
             }
             return;
         }
@@ -212,19 +215,19 @@ impl Master {
         let late = cx.now.since(failover.since()) > self.settings.failover_timeout;
         let (cause, forced) = (failover.cause(), failover.is_forced());
         let Some(replica) = self.servers.replica(target) else {
-            self.abort(cx, "-failover-abort-slave-timeout");
+            self.abort_failover(cx, "-failover-abort-slave-timeout");
             return;
         };
         if replica.reported().role() == Role::Master
             && replica.reported().received_at().is_some_and(|at| at >= failover.since())
         {
             if let Some(epoch) = failover.phase().epoch() {
-                self.confirm(cx, epoch, target);
+                self.propose_completion(cx, epoch, target);
             }
             return;
         }
         if late || replica.sdown().is_some() {
-            self.abort(cx, "-failover-abort-slave-timeout");
+            self.abort_failover(cx, "-failover-abort-slave-timeout");
             return;
         }
         if !forced && self.detector.is_objectively_down() {
@@ -232,7 +235,7 @@ impl Master {
             return;
         }
         if sent.is_some_and(|at| {
-            cx.now.since(at) < PROMOTE_RETRY_INTERVAL || cause == FailoverCause::Coordinated
+            cx.now.since(at) < PROMOTION_RETRY_INTERVAL || cause == FailoverCause::Coordinated
         }) {
             return;
         }
@@ -249,7 +252,7 @@ impl Master {
                 self.send_slaveof(cx, target, None)
             };
         if done {
-            self.ask_info_over(cx, link);
+            self.send_info_on(cx, link);
             if sent.is_none() {
                 self.announce_replica(cx, EventLevel::Notice, "+failover-state-wait-promotion", target, "");
             }
@@ -260,10 +263,10 @@ impl Master {
     /// Handles the death of the master during a handover. A coordinated failover is aborted; any other one continues
     /// without the master.
     fn on_master_death_during_handover(&mut self, cx: &mut Context<'_>, cause: FailoverCause) {
-        self.note(cx, "the master is down and will not hand over".into());
+        self.record_failover_step(cx, "the master is down and will not hand over".into());
         if cause == FailoverCause::Coordinated {
             // The master is down, so an automatic failover follows.
-            self.abort(cx, "-failover-abort-slave-timeout");
+            self.abort_failover(cx, "-failover-abort-slave-timeout");
         } else if let Some(failover) = self.failovers.current_mut() {
             failover.force();
             failover.set_promotion_sent(None);
@@ -271,23 +274,23 @@ impl Master {
     }
 
     /// Proposes to the group that the switch is complete.
-    fn confirm(&mut self, cx: &mut Context<'_>, epoch: u64, target: &Addr) {
-        let switch = self.switch_to(epoch, target, true);
-        self.note(cx, format!("{target} is a master"));
+    fn propose_completion(&mut self, cx: &mut Context<'_>, epoch: u64, target: &Addr) {
+        let switch = self.build_switch(epoch, target, true);
+        self.record_failover_step(cx, format!("{target} is a master"));
         if let Some(failover) = self.failovers.current_mut() {
             failover.confirm(cx.now, target.clone());
         }
-        self.drive(cx, GroupInput::Propose(switch.encode()));
+        self.drive_group(cx, GroupInput::Propose(switch.encode()));
     }
 
     fn while_confirming(&mut self, cx: &mut Context<'_>, epoch: u64, target: &Addr) {
-        if !self.consensus.has_committed(&self.switch_to(epoch, target, true)) {
+        if !self.consensus.has_committed(&self.build_switch(epoch, target, true)) {
             return;
         }
         self.config_epoch = epoch;
         self.failovers.on_switched();
-        cx.switched();
-        self.note(cx, format!("switch to {target} committed in epoch {epoch}"));
+        cx.require_config_write();
+        self.record_failover_step(cx, format!("switch to {target} committed in epoch {epoch}"));
         // After a handover the promoted replica's configuration file still makes it a replica, so it must be rewritten.
         if let Some(failover) = self.failovers.current_mut() {
             let new = self.servers.replica(target).map(|replica| replica.command_link());
@@ -295,7 +298,7 @@ impl Master {
             let old = new.map(|_| self.servers.master().command_link());
             failover.set_awaiting_final_commands(old.into_iter().chain(new).collect());
         }
-        self.confirm_roles(cx);
+        self.send_final_commands(cx);
         self.announce_replica(cx, EventLevel::Warning, "+promoted-slave", target, "");
         if cx.shared.crash_after_promotion {
             cx.out.push(SentinelAction::Crash);
@@ -311,13 +314,13 @@ impl Master {
     fn while_reconfiguring(&mut self, cx: &mut Context<'_>, epoch: u64, target: &Addr) {
         let Some(failover) = self.failovers.current() else { return };
         let since = failover.since();
-        if self.consensus.is_active() && cx.now.since(since) > LEADER_LINGER {
-            self.drive(cx, GroupInput::Deactivate);
+        if self.consensus.is_active() && cx.now.since(since) > LEADER_LINGER_TIME {
+            self.drive_group(cx, GroupInput::Deactivate);
         }
         let late = cx.now.since(since) > self.settings.failover_timeout;
         let others = self.servers.replicas().filter(|one| one.addr() != target && one.foreign().is_none());
         let others: Vec<Addr> = others.map(|one| one.addr().clone()).collect();
-        self.confirm_roles(cx);
+        self.send_final_commands(cx);
         let awaiting_final_commands =
             |failover: &Failover| failover.awaits_final_commands() && self.servers.master().sdown().is_none();
         let unfinished = |addr: &Addr| {
@@ -330,7 +333,7 @@ impl Master {
         // replaced.
         let lost = self.servers.replica(target).is_some_and(|promoted| promoted.sdown().is_some());
         if open && !late && !lost {
-            self.reconfigure_next(cx, target, &others);
+            self.reconfigure_next_replicas(cx, target, &others);
             return;
         }
         if late {
@@ -344,14 +347,14 @@ impl Master {
             }
         }
         self.announce(cx, EventLevel::Warning, "+failover-end", "");
-        self.change_address(cx, target);
+        self.switch_to_addr(cx, target);
         // A later leader may have switched to the same replica under its own epoch.
         debug_assert!(self.config_epoch >= epoch);
     }
 
     /// Sends the next replicas the command to follow the new master. Up to `parallel-syncs` replicas synchronize at a
     /// time.
-    fn reconfigure_next(&mut self, cx: &mut Context<'_>, target: &Addr, others: &[Addr]) {
+    fn reconfigure_next_replicas(&mut self, cx: &mut Context<'_>, target: &Addr, others: &[Addr]) {
         let timeout = cx.shared.timing.slave_reconf_timeout;
         for addr in others {
             let busy = self.servers.replicas().filter(|one| one.reconfiguration().is_running()).count();
@@ -373,7 +376,7 @@ impl Master {
                 {
                     self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-sent", addr, "");
                     self.servers.set_reconfiguration(cx.now, addr, ReconfigurationState::Sent);
-                    self.ask_info_over(cx, link);
+                    self.send_info_on(cx, link);
                 }
                 _ => {}
             }
@@ -398,19 +401,19 @@ impl Master {
                 self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-done", addr, "");
             }
         }
-        self.advance_all(cx);
+        self.advance_failover(cx);
     }
 
     /// Aborts the failover. A new attempt follows if the master is still down.
-    pub(crate) fn abort(&mut self, cx: &mut Context<'_>, event: &str) {
+    pub(crate) fn abort_failover(&mut self, cx: &mut Context<'_>, event: &str) {
         self.announce(cx, EventLevel::Warning, event, "");
-        cx.shared.recorder.end(cx.now, &self.name, FailoverOutcome::GivenUp, event);
+        cx.shared.recorder.end_failover(cx.now, &self.name, FailoverOutcome::GivenUp, event);
         if self.failovers.current().is_some_and(Failover::awaits_handover) {
             self.cancel_handover(cx);
         }
         let jitter = Duration::from_millis(cx.shared.rng.random_range(0..250));
         self.failovers.fail(cx.now, self.settings.failover_timeout, jitter);
         // This sentinel gives up the leadership, because another sentinel may have better information.
-        self.drive(cx, GroupInput::Deactivate);
+        self.drive_group(cx, GroupInput::Deactivate);
     }
 }

@@ -17,7 +17,7 @@ use crate::addr::Addr;
 use crate::link::LinkId;
 
 /// Delay after the first failed attempt, doubled with each further one.
-const FIRST_DELAY: Duration = Duration::from_millis(250);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 /// The reason for which a failover was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -264,7 +264,7 @@ impl Failovers {
 
     /// Ends a failed failover. The delay before the next one doubles up to `max_delay`; `jitter` is added to it.
     pub(crate) fn fail(&mut self, now: Instant, max_delay: Duration, jitter: Duration) {
-        let delay = FIRST_DELAY * 2u32.pow(self.failures.min(9));
+        let delay = FIRST_RETRY_DELAY * 2u32.pow(self.failures.min(9));
         self.failures += 1;
         self.retry_at = now + delay.min(max_delay) + jitter;
         self.current = None;
@@ -365,6 +365,6 @@ mod tests {
         assert_eq!(delays, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
         failovers.on_switched();
         failovers.fail(NOW, LIMIT, Duration::ZERO);
-        assert!(failovers.may_start(NOW + FIRST_DELAY));
+        assert!(failovers.may_start(NOW + FIRST_RETRY_DELAY));
     }
 }

@@ -17,7 +17,7 @@ use crate::settings::{MasterSettings, Timing};
 
 /// Returns why an instance counts as down, or `None` if it is up. `lineage` is given for a master, which also counts as
 /// down if it has become a replica or takes too long to load its data.
-pub(crate) fn down_cause(
+pub(crate) fn find_down_cause(
     now: Instant,
     instance: &Instance,
     lineage: Option<&Lineage>,
@@ -25,7 +25,7 @@ pub(crate) fn down_cause(
     settings: &MasterSettings,
     timing: &Timing,
 ) -> Option<&'static str> {
-    if let Some(cause) = link_down_cause(now, link, settings) {
+    if let Some(cause) = find_link_down_cause(now, link, settings) {
         return Some(cause);
     }
     let is_master = lineage.is_some();
@@ -42,13 +42,17 @@ pub(crate) fn down_cause(
 }
 
 /// Returns why the server or sentinel at the other end of a command link counts as down, or `None` if it is up.
-pub(crate) fn link_down_cause(now: Instant, link: &Link, settings: &MasterSettings) -> Option<&'static str> {
+pub(crate) fn find_link_down_cause(
+    now: Instant,
+    link: &Link,
+    settings: &MasterSettings,
+) -> Option<&'static str> {
     let refused =
         |since: Instant| !settings.refused_after.is_zero() && now.since(since) >= settings.refused_after;
-    if link.refused.is_some_and(refused) {
+    if link.refused_since.is_some_and(refused) {
         return Some("refuses connections");
     }
-    if link.empty {
+    if link.reports_no_data {
         return Some("came back without its data");
     }
     (link.silent_for(now) > settings.down_after).then_some("is silent")
@@ -58,19 +62,19 @@ pub(crate) fn link_down_cause(now: Instant, link: &Link, settings: &MasterSettin
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DownVotes {
     /// Whether this sentinel considers the master down. Otherwise the other votes do not count.
-    pub(crate) own: bool,
-    pub(crate) others: usize,
+    pub(crate) is_suspected: bool,
+    pub(crate) other_votes: usize,
     pub(crate) quorum: usize,
 }
 
 impl DownVotes {
     /// The number of sentinels that consider the master down.
     pub(crate) fn count(self) -> usize {
-        self.others + usize::from(self.own)
+        self.other_votes + usize::from(self.is_suspected)
     }
 
-    fn suffice(self) -> bool {
-        self.own && self.count() >= self.quorum
+    fn reach_quorum(self) -> bool {
+        self.is_suspected && self.count() >= self.quorum
     }
 }
 
@@ -91,8 +95,8 @@ impl FailureDetector {
     }
 
     /// Updates the state from the votes. Returns whether the master is objectively down if that has changed.
-    pub(crate) fn count(&mut self, now: Instant, votes: DownVotes) -> Option<bool> {
-        let is_down = votes.suffice();
+    pub(crate) fn update(&mut self, now: Instant, votes: DownVotes) -> Option<bool> {
+        let is_down = votes.reach_quorum();
         if is_down == self.is_objectively_down() {
             return None;
         }
@@ -113,7 +117,7 @@ mod tests {
     use super::*;
     use crate::addr::Addr;
     use crate::info::InfoReport;
-    use crate::link::{LinkKind, LinkOwner, Links};
+    use crate::link::{LinkKind, LinkPeer, Links};
 
     const NOW: Instant = Instant::from_millis(100_000);
     const SECOND: Duration = Duration::from_secs(1);
@@ -129,28 +133,28 @@ mod tests {
     fn master() -> (Link, Instance) {
         let (mut links, addr) = (Links::default(), Addr::new("10.0.0.1", 6379));
         let kinds = [LinkKind::Command, LinkKind::Hello];
-        let ids = kinds.map(|kind| links.acquire(NOW, &addr, kind, LinkOwner::Data, ("", "")));
+        let ids = kinds.map(|kind| links.acquire(NOW, &addr, kind, LinkPeer::Server, ("", "")));
         let link = links.find(ids[0]).unwrap();
         link.on_up(NOW, "10.0.0.9".into());
         (link.clone(), Instance::with_links(NOW, &addr, Role::Master, ids))
     }
 
     fn cause(now: Instant, instance: &Instance, lineage: &Lineage, link: &Link) -> Option<&'static str> {
-        down_cause(now, instance, Some(lineage), link, &settings(), &Timing::default())
+        find_down_cause(now, instance, Some(lineage), link, &settings(), &Timing::default())
     }
 
     #[test]
     fn silence_and_refusals_have_limits_of_their_own() {
         let (mut link, _) = master();
-        assert_eq!(link_down_cause(NOW + SECOND * 60, &link, &settings()), None, "nothing was asked");
-        link.waiting = Some(NOW);
-        assert_eq!(link_down_cause(NOW + SECOND * 5, &link, &settings()), None);
-        assert_eq!(link_down_cause(NOW + SECOND * 6, &link, &settings()), Some("is silent"));
-        link.refused = Some(NOW);
-        assert_eq!(link_down_cause(NOW + SECOND, &link, &settings()), Some("refuses connections"));
+        assert_eq!(find_link_down_cause(NOW + SECOND * 60, &link, &settings()), None, "nothing was asked");
+        link.unanswered_since = Some(NOW);
+        assert_eq!(find_link_down_cause(NOW + SECOND * 5, &link, &settings()), None);
+        assert_eq!(find_link_down_cause(NOW + SECOND * 6, &link, &settings()), Some("is silent"));
+        link.refused_since = Some(NOW);
+        assert_eq!(find_link_down_cause(NOW + SECOND, &link, &settings()), Some("refuses connections"));
         let mut patient = settings();
         patient.refused_after = Duration::ZERO;
-        assert_eq!(link_down_cause(NOW + SECOND, &link, &patient), None, "0 turns it off");
+        assert_eq!(find_link_down_cause(NOW + SECOND, &link, &patient), None, "0 turns it off");
     }
 
     #[test]
@@ -164,7 +168,7 @@ mod tests {
         assert_eq!(cause(in_ring, &master, &Lineage::Unclear, &link), None);
         assert_eq!(cause(in_ring, &master, &Lineage::Ring, &link), Some("calls itself a replica"));
         assert_eq!(cause(otherwise, &master, &Lineage::Unclear, &link), Some("calls itself a replica"));
-        assert_eq!(down_cause(otherwise, &master, None, &link, &settings(), &timing), None, "a replica");
+        assert_eq!(find_down_cause(otherwise, &master, None, &link, &settings(), &timing), None, "a replica");
     }
 
     #[test]
@@ -175,20 +179,20 @@ mod tests {
         assert_eq!(cause(restarted + SECOND * 3, &master, &Lineage::Unclear, &link), None);
         let late = restarted + SECOND * 4;
         assert_eq!(cause(late, &master, &Lineage::Unclear, &link), Some("takes too long to load its data"));
-        link.last_ready = restarted;
+        link.last_ready_reply = restarted;
         assert_eq!(cause(late, &master, &Lineage::Unclear, &link), None);
     }
 
     #[test]
     fn quorum_counts_only_with_the_own_vote() {
         let mut detector = FailureDetector::default();
-        let votes = |own, others| DownVotes { own, others, quorum: 2 };
-        assert_eq!(detector.count(NOW, votes(true, 0)), None);
-        assert_eq!(detector.count(NOW, votes(false, 2)), None);
-        assert_eq!(detector.count(NOW, votes(true, 1)), Some(true));
+        let votes = |is_suspected, other_votes| DownVotes { is_suspected, other_votes, quorum: 2 };
+        assert_eq!(detector.update(NOW, votes(true, 0)), None);
+        assert_eq!(detector.update(NOW, votes(false, 2)), None);
+        assert_eq!(detector.update(NOW, votes(true, 1)), Some(true));
         assert_eq!(detector.odown(), Some(NOW));
-        assert_eq!(detector.count(NOW + SECOND, votes(true, 2)), None);
+        assert_eq!(detector.update(NOW + SECOND, votes(true, 2)), None);
         assert_eq!(detector.odown(), Some(NOW), "the time of the first change");
-        assert_eq!(detector.count(NOW + SECOND, votes(true, 0)), Some(false));
+        assert_eq!(detector.update(NOW + SECOND, votes(true, 0)), Some(false));
     }
 }

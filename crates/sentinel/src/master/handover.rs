@@ -19,7 +19,7 @@ use crate::master::repair::PROMOTION_TIMEOUT;
 use crate::shared::Context;
 
 /// Maximum age of an INFO reply that shows a handover. INFO is sent every second while a handover is possible.
-const FRESH: Duration = Duration::from_secs(3);
+const MAX_INFO_AGE: Duration = Duration::from_secs(3);
 
 /// Where the chain of masters that starts at the monitored master ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl MonitoredServers {
         let mut instance = self.master();
         let mut in_step = true;
         for _ in 0..=self.replica_count() {
-            if !instance.reported().is_recent(cx.now, FRESH) || instance.sdown().is_some() {
+            if !instance.reported().is_recent(cx.now, MAX_INFO_AGE) || instance.sdown().is_some() {
                 return Lineage::Unclear;
             }
             if instance.reported().role() == Role::Master {
@@ -86,7 +86,7 @@ impl Master {
         }
         let Some(successor) = self.servers.successor(cx) else { return };
         if since > PROMOTION_TIMEOUT || !self.consensus.is_promoting(&successor, self.config_epoch) {
-            self.note(cx, format!("the master hands over to {successor}"));
+            self.record_failover_step(cx, format!("the master hands over to {successor}"));
             self.start_failover(cx, FailoverCause::HandedOver);
         }
     }

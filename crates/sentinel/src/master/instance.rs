@@ -6,8 +6,8 @@ use clock::Instant;
 
 use crate::addr::Addr;
 use crate::info::{InfoReport, Role};
-use crate::link::{Link, LinkId, LinkKind, LinkOwner};
-use crate::master::foreign::ForeignReason;
+use crate::link::{Link, LinkId, LinkKind, LinkPeer};
+use crate::master::foreign_servers::ForeignReason;
 use crate::master::reported_state::{ReportChange, ReportedState};
 use crate::master::transactions::REFUSAL_LIFETIME;
 use crate::settings::MasterSettings;
@@ -80,15 +80,15 @@ pub(crate) struct Instance {
     /// Why the server is not treated as a replica of this group; `None` if it is one.
     foreign: Option<ForeignReason>,
     /// When the server was last sent a hello message; `None` if one is due now.
-    hello_sent: Option<Instant>,
-    info_requested: Option<Instant>,
+    hello_sent_at: Option<Instant>,
+    info_requested_at: Option<Instant>,
 }
 
 impl Instance {
     pub(crate) fn new(cx: &mut Context<'_>, addr: &Addr, role: Role, settings: &MasterSettings) -> Self {
         let now = cx.now;
         let signed = (settings.auth_user.as_str(), settings.auth_pass.as_str());
-        let mut acquire = |kind| cx.shared.links.acquire(now, addr, kind, LinkOwner::Data, signed);
+        let mut acquire = |kind| cx.shared.links.acquire(now, addr, kind, LinkPeer::Server, signed);
         let links = [acquire(LinkKind::Command), acquire(LinkKind::Hello)];
         Self::with_links(now, addr, role, links)
     }
@@ -109,8 +109,8 @@ impl Instance {
                 repaired_at: None,
             },
             foreign: None,
-            hello_sent: None,
-            info_requested: None,
+            hello_sent_at: None,
+            info_requested_at: None,
         }
     }
 
@@ -157,7 +157,7 @@ impl Instance {
     /// Updates the subjectively-down state. `is_suspected` means that there is a reason to consider the server down. A
     /// server that is down stays down until it answers correctly.
     pub(crate) fn update_health(&mut self, now: Instant, is_suspected: bool, link: &Link) -> HealthChange {
-        let is_down = is_suspected || self.health.sdown.is_some_and(|since| link.last_good < since);
+        let is_down = is_suspected || self.health.sdown.is_some_and(|since| link.last_correct_reply < since);
         match (self.health.sdown.is_some(), is_down) {
             (false, true) => {
                 self.health.sdown = Some(now);
@@ -168,7 +168,7 @@ impl Instance {
                 self.health.is_script_kill_sent = false;
                 HealthChange::CameBack
             }
-            (true, true) if link.busy && !self.health.is_script_kill_sent => {
+            (true, true) if link.is_busy && !self.health.is_script_kill_sent => {
                 self.health.is_script_kill_sent = true;
                 HealthChange::IsBlockedByScript
             }
@@ -188,7 +188,7 @@ impl Instance {
 
     /// Returns since when the server has been loading its data after a restart.
     pub(crate) fn loading_since(&self, link: &Link) -> Option<Instant> {
-        self.health.rebooted_at.filter(|at| link.last_ready < *at)
+        self.health.rebooted_at.filter(|at| link.last_ready_reply < *at)
     }
 
     pub(crate) fn reconfiguration(&self) -> ReconfigurationState {
@@ -236,21 +236,21 @@ impl Instance {
     }
 
     /// When the server was last sent a hello message; `None` if one is due now.
-    pub(crate) fn hello_sent(&self) -> Option<Instant> {
-        self.hello_sent
+    pub(crate) fn hello_sent_at(&self) -> Option<Instant> {
+        self.hello_sent_at
     }
 
-    pub(crate) fn set_hello_sent(&mut self, at: Option<Instant>) {
-        self.hello_sent = at;
+    pub(crate) fn set_hello_sent_at(&mut self, at: Option<Instant>) {
+        self.hello_sent_at = at;
     }
 
     /// When INFO was last sent; `None` if it is due now.
-    pub(crate) fn info_requested(&self) -> Option<Instant> {
-        self.info_requested
+    pub(crate) fn info_requested_at(&self) -> Option<Instant> {
+        self.info_requested_at
     }
 
-    pub(crate) fn set_info_requested(&mut self, now: Instant) {
-        self.info_requested = Some(now);
+    pub(crate) fn set_info_requested_at(&mut self, now: Instant) {
+        self.info_requested_at = Some(now);
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
     fn instance() -> (Links, Instance) {
         let (mut links, addr) = (Links::default(), Addr::new("10.0.0.1", 6379));
         let kinds = [LinkKind::Command, LinkKind::Hello];
-        let ids = kinds.map(|kind| links.acquire(NOW, &addr, kind, LinkOwner::Data, ("", "")));
+        let ids = kinds.map(|kind| links.acquire(NOW, &addr, kind, LinkPeer::Server, ("", "")));
         (links, Instance::with_links(NOW, &addr, Role::Master, ids))
     }
 
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(instance.update_health(down_at, true, link), HealthChange::WentDown);
         assert_eq!(instance.sdown(), Some(down_at));
         assert_eq!(instance.update_health(down_at + SECOND, false, link), HealthChange::Unchanged);
-        link.last_good = down_at + SECOND;
+        link.last_correct_reply = down_at + SECOND;
         assert_eq!(instance.update_health(down_at + SECOND, false, link), HealthChange::CameBack);
         assert_eq!(instance.sdown(), None);
     }
@@ -287,11 +287,11 @@ mod tests {
     fn script_that_blocks_a_server_is_killed_once_per_failure() {
         let (mut links, mut instance) = instance();
         let link = links.find(instance.command_link()).unwrap();
-        link.busy = true;
+        link.is_busy = true;
         assert_eq!(instance.update_health(NOW, true, link), HealthChange::WentDown);
         assert_eq!(instance.update_health(NOW, true, link), HealthChange::IsBlockedByScript);
         assert_eq!(instance.update_health(NOW, true, link), HealthChange::Unchanged);
-        link.last_good = NOW;
+        link.last_correct_reply = NOW;
         assert_eq!(instance.update_health(NOW, false, link), HealthChange::CameBack);
         assert!(!instance.is_script_kill_sent());
     }

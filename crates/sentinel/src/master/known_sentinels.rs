@@ -18,7 +18,7 @@ const MAX_SENTINELS: usize = 1024;
 
 /// Another sentinel that monitors the same master.
 #[derive(Debug, Clone)]
-pub(crate) struct Peer {
+pub(crate) struct KnownSentinel {
     run_id: RunId,
     /// The announced address. Port 0 means that the sentinel cannot be reached.
     addr: Addr,
@@ -32,16 +32,16 @@ pub(crate) struct Peer {
     /// The configuration epoch in the last hello message of this sentinel.
     config_epoch: Option<u64>,
     /// When this sentinel was last sent a hello message; `None` if one is due now.
-    hello_sent: Option<Instant>,
+    hello_sent_at: Option<Instant>,
     /// When this sentinel was last asked whether the master is down.
-    queried: Option<Instant>,
+    queried_at: Option<Instant>,
     /// When this sentinel last reported the master as down.
-    master_down: Option<Instant>,
+    down_reported_at: Option<Instant>,
     /// The candidate and the epoch of the vote that this sentinel last reported.
     vote: Option<(String, u64)>,
 }
 
-impl Peer {
+impl KnownSentinel {
     pub(crate) fn new(now: Instant, addr: &Addr, run_id: &RunId, link: Option<LinkId>) -> Self {
         Self {
             run_id: run_id.clone(),
@@ -51,9 +51,9 @@ impl Peer {
             last_hello: now,
             continuous_since: now,
             config_epoch: None,
-            hello_sent: None,
-            queried: None,
-            master_down: None,
+            hello_sent_at: None,
+            queried_at: None,
+            down_reported_at: None,
             vote: None,
         }
     }
@@ -112,27 +112,27 @@ impl Peer {
             && now.since(self.continuous_since) > settled
     }
 
-    pub(crate) fn hello_sent(&self) -> Option<Instant> {
-        self.hello_sent
+    pub(crate) fn hello_sent_at(&self) -> Option<Instant> {
+        self.hello_sent_at
     }
 
     /// Whether `interval` has passed since the last query about the master.
     pub(crate) fn is_query_due(&self, now: Instant, interval: Duration) -> bool {
-        self.queried.is_none_or(|at| now.since(at) >= interval)
+        self.queried_at.is_none_or(|at| now.since(at) >= interval)
     }
 
     /// Sets when the sentinel was last asked about the master.
-    pub(crate) fn set_queried(&mut self, at: Instant) {
-        self.queried = Some(at);
+    pub(crate) fn set_queried_at(&mut self, at: Instant) {
+        self.queried_at = Some(at);
     }
 
     /// Records whether the sentinel considers the master down.
-    pub(crate) fn set_master_down(&mut self, now: Instant, is_down: bool) {
-        self.master_down = is_down.then_some(now);
+    pub(crate) fn set_down_reported(&mut self, now: Instant, is_down: bool) {
+        self.down_reported_at = is_down.then_some(now);
     }
 
     pub(crate) fn reports_master_down(&self) -> bool {
-        self.master_down.is_some()
+        self.down_reported_at.is_some()
     }
 
     /// The candidate and the epoch of the vote that this sentinel last reported.
@@ -151,26 +151,26 @@ impl Peer {
 /// The other sentinels of a master.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnownSentinels {
-    peers: BTreeMap<RunId, Peer>,
+    peers: BTreeMap<RunId, KnownSentinel>,
     /// Former member ids of sentinels that restarted without their files, with the time of the change. Such a sentinel
     /// may have forgotten its vote in an epoch that this sentinel does not know.
     former_members: BTreeMap<PeerId, Instant>,
 }
 
 impl KnownSentinels {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &KnownSentinel> {
         self.peers.values()
     }
 
-    pub(crate) fn get(&self, run_id: &RunId) -> Option<&Peer> {
+    pub(crate) fn get(&self, run_id: &RunId) -> Option<&KnownSentinel> {
         self.peers.get(run_id)
     }
 
-    pub(crate) fn get_mut(&mut self, run_id: &RunId) -> Option<&mut Peer> {
+    pub(crate) fn get_mut(&mut self, run_id: &RunId) -> Option<&mut KnownSentinel> {
         self.peers.get_mut(run_id)
     }
 
-    pub(crate) fn by_id(&self, id: PeerId) -> Option<&Peer> {
+    pub(crate) fn by_id(&self, id: PeerId) -> Option<&KnownSentinel> {
         self.peers.values().find(|peer| peer.id() == id)
     }
 
@@ -191,15 +191,15 @@ impl KnownSentinels {
 
     /// Whether a sentinel with this run id can be added: there is space, and no other sentinel has its member id.
     pub(crate) fn has_room_for(&self, me: &RunId, run_id: &RunId) -> bool {
-        let is_taken = |peer: &Peer| peer.run_id != *run_id && peer.id() == run_id.peer();
+        let is_taken = |peer: &KnownSentinel| peer.run_id != *run_id && peer.id() == run_id.peer();
         self.peers.len() < MAX_SENTINELS && run_id.peer() != me.peer() && !self.peers.values().any(is_taken)
     }
 
-    pub(crate) fn insert(&mut self, peer: Peer) {
+    pub(crate) fn insert(&mut self, peer: KnownSentinel) {
         self.peers.insert(peer.run_id.clone(), peer);
     }
 
-    pub(crate) fn remove(&mut self, run_id: &RunId) -> Option<Peer> {
+    pub(crate) fn remove(&mut self, run_id: &RunId) -> Option<KnownSentinel> {
         self.peers.remove(run_id)
     }
 
@@ -226,14 +226,15 @@ impl KnownSentinels {
 
     /// The members of the consensus group, including this sentinel and former members.
     pub(crate) fn voters(&self, me: PeerId) -> BTreeSet<PeerId> {
-        let peers = self.peers.values().map(Peer::id);
+        let peers = self.peers.values().map(KnownSentinel::id);
         peers.chain([me]).chain(self.former_members.keys().copied()).collect()
     }
 
     /// The members that do not support SENTINEL RAFT.
     pub(crate) fn redis_sentinels(&self, links: &Links) -> BTreeSet<PeerId> {
-        let is_redis = |peer: &&Peer| peer.link.is_some_and(|link| links.at(link).native == Some(false));
-        self.peers.values().filter(is_redis).map(Peer::id).collect()
+        let is_redis =
+            |peer: &&KnownSentinel| peer.link.is_some_and(|link| links.at(link).supports_raft == Some(false));
+        self.peers.values().filter(is_redis).map(KnownSentinel::id).collect()
     }
 
     pub(crate) fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
@@ -242,31 +243,31 @@ impl KnownSentinels {
 
     /// Makes hello messages to all sentinels due now.
     pub(crate) fn schedule_hellos(&mut self) {
-        self.peers.values_mut().for_each(|peer| peer.hello_sent = None);
+        self.peers.values_mut().for_each(|peer| peer.hello_sent_at = None);
     }
 
     /// Records that a hello message was sent on this link.
     pub(crate) fn on_hello_sent(&mut self, now: Instant, link: LinkId) {
         if let Some(peer) = self.peers.values_mut().find(|peer| peer.link == Some(link)) {
-            peer.hello_sent = Some(now);
+            peer.hello_sent_at = Some(now);
         }
     }
 
     /// Drops reports older than `lifetime`. Returns the number of sentinels that report the master as down.
     pub(crate) fn count_down_reports(&mut self, now: Instant, lifetime: Duration) -> usize {
         for peer in self.peers.values_mut() {
-            if peer.master_down.is_some_and(|at| now.since(at) > lifetime) {
-                peer.master_down = None;
+            if peer.down_reported_at.is_some_and(|at| now.since(at) > lifetime) {
+                peer.down_reported_at = None;
             }
         }
-        self.peers.values().filter(|peer| peer.master_down.is_some()).count()
+        self.peers.values().filter(|peer| peer.down_reported_at.is_some()).count()
     }
 
     /// Forgets what the sentinels have reported about the master, because another server has become the master.
     pub(crate) fn forget_reports(&mut self) {
         for peer in self.peers.values_mut() {
-            peer.master_down = None;
-            peer.queried = None;
+            peer.down_reported_at = None;
+            peer.queried_at = None;
             peer.vote = None;
         }
     }
@@ -300,7 +301,7 @@ mod tests {
     fn sentinels(letters: &str) -> KnownSentinels {
         let mut sentinels = KnownSentinels::default();
         for letter in letters.chars() {
-            sentinels.insert(Peer::new(NOW, &Addr::new("10.0.0.8", 26379), &run_id(letter), None));
+            sentinels.insert(KnownSentinel::new(NOW, &Addr::new("10.0.0.8", 26379), &run_id(letter), None));
         }
         sentinels
     }
@@ -347,8 +348,8 @@ mod tests {
     #[test]
     fn reports_of_a_master_that_is_down_expire() {
         let mut sentinels = sentinels("bc");
-        sentinels.get_mut(&run_id('b')).unwrap().set_master_down(NOW, true);
-        sentinels.get_mut(&run_id('c')).unwrap().set_master_down(NOW + SECOND, true);
+        sentinels.get_mut(&run_id('b')).unwrap().set_down_reported(NOW, true);
+        sentinels.get_mut(&run_id('c')).unwrap().set_down_reported(NOW + SECOND, true);
         assert_eq!(sentinels.count_down_reports(NOW + SECOND, SECOND), 2);
         assert_eq!(sentinels.count_down_reports(NOW + SECOND * 2, SECOND), 1);
         sentinels.forget_reports();

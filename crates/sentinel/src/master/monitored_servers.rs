@@ -87,7 +87,7 @@ impl MonitoredServers {
     /// Makes hello messages to all servers due now.
     pub(crate) fn schedule_hellos(&mut self) {
         let all = std::iter::once(&mut self.master).chain(self.replicas.values_mut());
-        all.for_each(|instance| instance.set_hello_sent(None));
+        all.for_each(|instance| instance.set_hello_sent_at(None));
     }
 
     /// The command links and the hello links of all servers.
@@ -101,8 +101,8 @@ impl MonitoredServers {
     }
 
     /// When each server was last sent a hello message; `None` if one is due now.
-    pub(crate) fn hellos_sent(&self) -> impl Iterator<Item = Option<Instant>> + '_ {
-        self.iter().map(Instance::hello_sent)
+    pub(crate) fn hello_times(&self) -> impl Iterator<Item = Option<Instant>> + '_ {
+        self.iter().map(Instance::hello_sent_at)
     }
 }
 
@@ -159,10 +159,10 @@ mod tests {
     #[test]
     fn scheduled_hellos_are_due_at_all_servers() {
         let mut servers = servers();
-        servers.by_command_link_mut(LinkId(2)).unwrap().set_hello_sent(Some(NOW));
-        servers.by_command_link_mut(LinkId(6)).unwrap().set_hello_sent(Some(NOW));
-        assert_eq!(servers.hellos_sent().collect::<Vec<_>>(), [Some(NOW), None, Some(NOW)]);
+        servers.by_command_link_mut(LinkId(2)).unwrap().set_hello_sent_at(Some(NOW));
+        servers.by_command_link_mut(LinkId(6)).unwrap().set_hello_sent_at(Some(NOW));
+        assert_eq!(servers.hello_times().collect::<Vec<_>>(), [Some(NOW), None, Some(NOW)]);
         servers.schedule_hellos();
-        assert_eq!(servers.hellos_sent().collect::<Vec<_>>(), [None; 3]);
+        assert_eq!(servers.hello_times().collect::<Vec<_>>(), [None; 3]);
     }
 }

@@ -6,7 +6,7 @@
 //! configuration epoch in recent hello messages. A newer switch would also have needed a majority, so at least one of
 //! these sentinels would have announced it.
 //!
-//! Servers of other groups at a replica's address are left alone (`foreign`).
+//! Servers of other groups at a replica's address are left alone (`foreign_servers`).
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Master {
                 let link = replica.command_link();
                 let event = if role == Role::Master { "+convert-to-slave" } else { "+fix-slave-config" };
                 self.announce_replica(cx, EventLevel::Notice, event, &addr, "");
-                self.ask_info_over(cx, link);
+                self.send_info_on(cx, link);
             }
         }
     }

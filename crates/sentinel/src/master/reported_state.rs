@@ -6,7 +6,7 @@ use clock::Instant;
 
 use crate::addr::Addr;
 use crate::info::{InfoReport, Role};
-use crate::master::foreign::ReplicationHistory;
+use crate::master::foreign_servers::ReplicationHistory;
 
 /// The priority of a replica that has not reported one.
 const DEFAULT_PRIORITY: u32 = 100;
@@ -79,7 +79,7 @@ impl ReportedState {
             self.run_id.clone_from(run_id);
         }
         self.history = ReplicationHistory {
-            ids: report.history.clone(),
+            ids: report.replication_ids.clone(),
             has_keys: report.has_keys,
             replicas: report.replicas.clone(),
         };
@@ -170,11 +170,11 @@ impl ReplicaReport {
             self.master = master;
             self.master_since = now;
         }
-        self.link_up = report.link_up.unwrap_or(false);
+        self.link_up = report.is_link_up.unwrap_or(false);
         self.link_down_for = Duration::from_secs(report.link_down_secs.unwrap_or(0));
         self.priority = report.priority.unwrap_or(self.priority);
         self.offset = report.offset.unwrap_or(self.offset);
-        self.is_announced = report.announced.unwrap_or(true);
+        self.is_announced = report.is_announced.unwrap_or(true);
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
             role: Some(Role::Replica),
             master_host: Some(host.into()),
             master_port: Some(6379),
-            link_up: Some(true),
+            is_link_up: Some(true),
             offset: Some(7),
             ..InfoReport::default()
         }

@@ -12,7 +12,7 @@ use crate::master::Master;
 use crate::master::failovers::FailoverPhase;
 use crate::master::instance::Instance;
 use crate::master::monitored_servers::MonitoredServers;
-use crate::master::record::Switch;
+use crate::master::switch_record::Switch;
 use crate::shared::Context;
 
 impl Master {
@@ -23,59 +23,59 @@ impl Master {
             matches!(failover.phase(), FailoverPhase::Confirm { epoch, .. } if *epoch == switch.epoch)
         });
         if switch.done && !leads {
-            self.learn_switch(cx, switch);
+            self.adopt_switch(cx, switch);
         }
     }
 
-    pub(crate) fn learn_switch(&mut self, cx: &mut Context<'_>, switch: &Switch) {
+    pub(crate) fn adopt_switch(&mut self, cx: &mut Context<'_>, switch: &Switch) {
         if switch.epoch <= self.config_epoch {
             return;
         }
         self.config_epoch = switch.epoch;
-        self.learn_epoch(cx, switch.epoch);
-        cx.switched();
+        self.adopt_epoch(cx, switch.epoch);
+        cx.require_config_write();
         let to = Addr::new(&switch.to.0, switch.to.1);
         if cx.shared.same_addr(&to, self.current_addr()) {
             return;
         }
         let leader = self.consensus.voted_for().and_then(|leader| self.sentinels.get(leader));
         if let Some(peer) = leader {
-            self.announce_peer(cx, EventLevel::Warning, "+config-update-from", peer, "");
+            self.announce_sentinel(cx, EventLevel::Warning, "+config-update-from", peer, "");
         }
         self.call_reconfig_script(cx, "observer", &to);
-        self.change_address(cx, &to);
+        self.switch_to_addr(cx, &to);
     }
 
     /// Follows the configuration in a hello message, whose epoch must be newer.
-    pub(crate) fn follow_hello(&mut self, cx: &mut Context<'_>, hello: &Hello) {
+    pub(crate) fn adopt_hello(&mut self, cx: &mut Context<'_>, hello: &Hello) {
         self.config_epoch = hello.config_epoch;
-        cx.switched();
+        cx.require_config_write();
         if cx.shared.same_addr(&hello.master_addr, self.current_addr()) {
             return;
         }
         if let Some(peer) = self.sentinels.get(&hello.run_id) {
-            self.announce_peer(cx, EventLevel::Warning, "+config-update-from", peer, "");
+            self.announce_sentinel(cx, EventLevel::Warning, "+config-update-from", peer, "");
         }
         self.call_reconfig_script(cx, "observer", &hello.master_addr);
-        self.change_address(cx, &hello.master_addr);
+        self.switch_to_addr(cx, &hello.master_addr);
     }
 
     /// Monitors `to` as the new master; the old master is expected to return as a replica.
-    pub(crate) fn change_address(&mut self, cx: &mut Context<'_>, to: &Addr) {
+    pub(crate) fn switch_to_addr(&mut self, cx: &mut Context<'_>, to: &Addr) {
         // Another leader's switch may arrive before the end of this leader's failover, so the old address is the one
         // that clients got.
         let current = self.current_addr();
         let old = if cx.shared.same_addr(current, to) { self.servers.master().addr() } else { current };
         let shown = |addr: &Addr| format!("{} {}", cx.shared.display_host(&addr.host), addr.port);
         let payload = format!("{} {} {}", self.name, shown(old), shown(to));
-        cx.event(
+        cx.publish_event(
             EventLevel::Warning,
             "+switch-master",
             payload,
             self.settings.notification_script.as_deref(),
         );
-        self.note(cx, format!("switched to {to}"));
-        cx.shared.recorder.end(cx.now, &self.name, FailoverOutcome::Replaced, "done");
+        self.record_failover_step(cx, format!("switched to {to}"));
+        cx.shared.recorder.end_failover(cx.now, &self.name, FailoverOutcome::Replaced, "done");
         let all = self.servers.replica_addrs().chain([self.servers.master().addr()]);
         let replicas: Vec<Addr> = all.filter(|addr| !cx.shared.same_addr(addr, to)).cloned().collect();
         self.reset_observations(cx, to);
@@ -93,11 +93,11 @@ impl Master {
         self.consensus.forget_candidate();
         self.schedule_hellos();
         cx.shared.links_changed = true;
-        cx.changed();
+        cx.record_config_change();
         cx.resolve(&addr.host);
-        self.drive(cx, GroupInput::Deactivate);
+        self.drive_group(cx, GroupInput::Deactivate);
         let link = self.servers.master().command_link();
-        self.ask_info_over(cx, link);
+        self.send_info_on(cx, link);
     }
 
     /// Calls the reconfiguration script with master name, role, state, old and new address.

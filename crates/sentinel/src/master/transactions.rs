@@ -14,7 +14,7 @@ use resp::Value;
 
 use crate::addr::Addr;
 use crate::event::EventLevel;
-use crate::link::{LinkId, MAX_PENDING, PendingReply};
+use crate::link::{LinkId, MAX_PENDING_REPLIES, PendingReply};
 use crate::master::Master;
 use crate::master::failovers::{FailoverCause, FailoverPhase};
 use crate::master::instance::ReconfigurationState;
@@ -23,7 +23,7 @@ use crate::writes::Condition;
 
 /// Time limit for a handover that an operator requested. After it, the replica is promoted without the master. It is
 /// shorter than the interval for repeating a promotion.
-const HAND_OVER: Duration = Duration::from_millis(1500);
+const HANDOVER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long a server that rejected a command is avoided if there is another candidate.
 pub(crate) const REFUSAL_LIFETIME: Duration = Duration::from_secs(10);
 
@@ -38,7 +38,7 @@ pub(crate) enum Transaction {
 
 impl Transaction {
     /// The index of the command in the transaction whose reply shows the result.
-    fn place(&self) -> usize {
+    fn result_index(&self) -> usize {
         match self {
             Self::Follow(_) => 0,
             Self::HandOver => 1,
@@ -60,11 +60,11 @@ impl Master {
         };
         let mut commands = vec![vec![slaveof, host, port]];
         commands.extend(self.role_change_commands());
-        self.transact(
+        self.send_transaction(
             cx,
             replica.command_link(),
             commands,
-            PendingReply::Order(self.name.clone(), Transaction::Follow(addr.clone())),
+            PendingReply::Transaction(self.name.clone(), Transaction::Follow(addr.clone())),
         )
     }
 
@@ -84,7 +84,7 @@ impl Master {
     pub(crate) fn request_handover(&self, cx: &mut Context<'_>, target: &Addr) -> bool {
         let only_so =
             self.failovers.current().is_some_and(|failover| failover.cause() == FailoverCause::Coordinated);
-        let most = if only_so { Duration::MAX } else { HAND_OVER };
+        let most = if only_so { Duration::MAX } else { HANDOVER_TIMEOUT };
         let (host, port) = (cx.shared.display_host(&target.host), target.port.to_string());
         let timeout = self.settings.failover_timeout.min(most).as_millis().to_string();
         let (client, failover) = (self.settings.command("CLIENT"), self.settings.command("FAILOVER"));
@@ -93,32 +93,32 @@ impl Master {
             words(&[client, "PAUSE", &timeout, "WRITE"]),
             words(&[failover, "TO", host, &port, "TIMEOUT", &timeout]),
         ];
-        self.transact(
+        self.send_transaction(
             cx,
             self.servers.master().command_link(),
             commands,
-            PendingReply::Order(self.name.clone(), Transaction::HandOver),
+            PendingReply::Transaction(self.name.clone(), Transaction::HandOver),
         )
     }
 
     /// Cancels a requested handover, whether or not it has begun.
     pub(crate) fn cancel_handover(&self, cx: &mut Context<'_>) {
         let link = self.servers.master().command_link();
-        cx.send(link, PendingReply::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
+        cx.send(link, PendingReply::Ignored, &[self.settings.command("FAILOVER"), "ABORT"]);
         self.resume_writes(cx);
     }
 
     fn resume_writes(&self, cx: &mut Context<'_>) {
         cx.send(
             self.servers.master().command_link(),
-            PendingReply::Plain,
+            PendingReply::Ignored,
             &[self.settings.command("CLIENT"), "UNPAUSE"],
         );
     }
 
     /// After a handover, makes the old and the new master rewrite their configuration files and disconnect their
     /// clients. The failover remembers the servers that cannot be reached.
-    pub(crate) fn confirm_roles(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn send_final_commands(&mut self, cx: &mut Context<'_>) {
         let Some(failover) = self.failovers.current_mut() else { return };
         let asked = matches!(failover.cause(), FailoverCause::Operator | FailoverCause::Coordinated);
         let links = failover.set_awaiting_final_commands(Vec::new());
@@ -126,7 +126,8 @@ impl Master {
         if asked {
             commands.push(vec![self.settings.command("CLIENT").to_owned(), "UNPAUSE".into()]);
         }
-        let unreached = |link: &LinkId| !self.transact(cx, *link, commands.clone(), PendingReply::Plain);
+        let unreached =
+            |link: &LinkId| !self.send_transaction(cx, *link, commands.clone(), PendingReply::Ignored);
         let left: Vec<LinkId> = links.into_iter().filter(unreached).collect();
         if let Some(failover) = self.failovers.current_mut() {
             failover.set_awaiting_final_commands(left);
@@ -135,7 +136,7 @@ impl Master {
 
     /// Sends a transaction; `pending` describes how to handle the reply to EXEC. Returns false if the link is down or
     /// has too many pending replies, or if this sentinel's votes are not on disk yet.
-    fn transact(
+    fn send_transaction(
         &self,
         cx: &mut Context<'_>,
         link: LinkId,
@@ -146,13 +147,13 @@ impl Master {
             return false;
         }
         let Some(state) = cx.shared.links.find(link) else { return false };
-        if !state.is_up() || state.pending.len() + commands.len() + 2 > MAX_PENDING {
+        if !state.is_up() || state.pending.len() + commands.len() + 2 > MAX_PENDING_REPLIES {
             return false;
         }
         state.last_error = None;
         let alone = |command| vec![self.settings.command(command).to_owned()];
-        let begin = std::iter::once((alone("MULTI"), PendingReply::Plain));
-        let middle = commands.into_iter().map(|command| (command, PendingReply::Plain));
+        let begin = std::iter::once((alone("MULTI"), PendingReply::Ignored));
+        let middle = commands.into_iter().map(|command| (command, PendingReply::Ignored));
         for (command, pending) in begin.chain(middle).chain([(alone("EXEC"), pending)]) {
             let words = command.into_iter().map(String::into_bytes).collect();
             cx.send_after(Condition::Nothing, link, pending, words);
@@ -172,7 +173,7 @@ impl Master {
         let why = match value {
             // The error of the individual command explains why the transaction was rejected.
             Value::Error(text) => last_error.unwrap_or_else(|| text.clone()),
-            Value::Array(replies) => match replies.get(order.place()) {
+            Value::Array(replies) => match replies.get(order.result_index()) {
                 Some(Value::Error(text)) => text.clone(),
                 _ => return,
             },
@@ -187,7 +188,7 @@ impl Master {
                 self.on_handover_refused(cx, &why);
             }
         }
-        self.advance_all(cx);
+        self.advance_failover(cx);
     }
 
     fn on_replicaof_refused(&mut self, cx: &mut Context<'_>, addr: &Addr, why: &str) {
@@ -197,16 +198,16 @@ impl Master {
         cx.log(EventLevel::Warning, format!("{addr} did not do what it was told to: {why}"));
         if why.contains("while failing over") {
             // An operator may have requested a handover to a target that never becomes ready.
-            cx.send(link, PendingReply::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
+            cx.send(link, PendingReply::Ignored, &[self.settings.command("FAILOVER"), "ABORT"]);
         }
         let Some(failover) = self.failovers.current() else { return };
         match failover.phase() {
             FailoverPhase::Promote { target, .. } if target == addr => {
-                self.note(cx, format!("{addr} refused to be promoted: {why}"));
-                self.abort(cx, "-failover-abort-slave-timeout");
+                self.record_failover_step(cx, format!("{addr} refused to be promoted: {why}"));
+                self.abort_failover(cx, "-failover-abort-slave-timeout");
             }
             FailoverPhase::Reconf { .. } if reconf == ReconfigurationState::Sent => {
-                self.note(cx, format!("{addr} refused to follow: {why}"));
+                self.record_failover_step(cx, format!("{addr} refused to follow: {why}"));
                 self.servers.set_reconfiguration(cx.now, addr, ReconfigurationState::Refused);
             }
             FailoverPhase::Elect
@@ -232,9 +233,9 @@ impl Master {
             EventLevel::Warning,
             format!("The master {} refused to hand over: {why}", self.servers.master().addr()),
         );
-        self.note(cx, format!("the master refused to hand over: {why}"));
+        self.record_failover_step(cx, format!("the master refused to hand over: {why}"));
         if only_so {
-            self.abort(cx, "-failover-abort-slave-timeout");
+            self.abort_failover(cx, "-failover-abort-slave-timeout");
         }
     }
 }

@@ -15,9 +15,9 @@ fn hand_over(world: &mut World, to: u8) {
 #[test]
 fn handover_without_sentinels_is_followed_within_seconds() {
     let mut world = World::new("");
-    world.pass(2000);
+    world.advance_time(2000);
     hand_over(&mut world, 2);
-    world.pass(5500);
+    world.advance_time(5500);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     assert!(!world.events.iter().any(|event| event.starts_with("+sdown")), "{:?}", world.events);
     assert!(!world.sent_to(&server(2)).contains(&"SLAVEOF NO ONE"), "nobody is promoted once more");
@@ -27,21 +27,21 @@ fn handover_without_sentinels_is_followed_within_seconds() {
 #[test]
 fn chained_handovers_lead_to_the_last_master() {
     let mut world = World::new("");
-    world.pass(2000);
+    world.advance_time(2000);
     hand_over(&mut world, 3);
     world.servers.get_mut(&server(3)).unwrap().master = Some(server(2));
     world.servers.get_mut(&server(2)).unwrap().master = None;
-    world.pass(5500);
+    world.advance_time(5500);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
 }
 
 #[test]
 fn replica_reporting_the_master_role_alone_is_no_successor() {
     let mut world = World::new("");
-    world.pass(2000);
+    world.advance_time(2000);
     // The master still has the master role, so it has not handed over.
     world.servers.get_mut(&server(2)).unwrap().master = None;
-    world.pass(15_000);
+    world.advance_time(15_000);
     assert!(!world.has_event(SWITCHED), "{:?}", world.events);
     assert!(world.sent_to(&server(2)).contains(&"SLAVEOF 10.0.0.1 6379"), "it is made a replica again");
 }
@@ -49,18 +49,18 @@ fn replica_reporting_the_master_role_alone_is_no_successor() {
 #[test]
 fn replica_out_of_sync_with_the_master_is_no_successor() {
     let mut world = World::new("");
-    world.pass(2000);
+    world.advance_time(2000);
     hand_over(&mut world, 2);
     world.servers.get_mut(&server(1)).unwrap().synced = false;
-    world.pass(15_000);
+    world.advance_time(15_000);
     assert!(!world.has_event(SWITCHED), "{:?}", world.events);
 }
 
 #[test]
 fn master_replicating_from_an_unknown_server_is_not_replaced_at_once() {
     let mut world = World::new("");
-    world.pass(2000);
+    world.advance_time(2000);
     world.servers.get_mut(&server(1)).unwrap().master = Some(server(9));
-    world.pass(15_000);
+    world.advance_time(15_000);
     assert!(!world.events.iter().any(|event| event.starts_with("+sdown")), "{:?}", world.events);
 }

@@ -4,13 +4,13 @@ use super::world::{World, server};
 use crate::SentinelInput;
 
 const SWITCHED: &str = "+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379";
-const NOT_PROMOTED: &str = "-failover-abort-slave-timeout master mymaster 10.0.0.1 6379";
+const PROMOTION_ABORTED: &str = "-failover-abort-slave-timeout master mymaster 10.0.0.1 6379";
 
 fn deny(world: &mut World, number: u8, command: &'static str) {
     world.servers.get_mut(&server(number)).unwrap().denies.insert(command);
 }
 
-fn said(world: &World, words: &str) -> usize {
+fn logged_lines(world: &World, words: &str) -> usize {
     world.log.iter().filter(|line| line.contains(words)).count()
 }
 
@@ -21,12 +21,16 @@ fn replica_without_promotion_rights_is_skipped_and_the_missing_rule_logged() {
     let mut world = World::new("sentinel auth-user mymaster watcher\nsentinel auth-pass mymaster p\n");
     deny(&mut world, 2, "SLAVEOF");
     world.kill(&server(1));
-    world.pass(3000);
-    assert!(world.has_event(NOT_PROMOTED), "{:?}", world.events);
+    world.advance_time(3000);
+    assert!(world.has_event(PROMOTION_ABORTED), "{:?}", world.events);
     assert!(world.has_event("+switch-master mymaster 10.0.0.1 6379 10.0.0.3 6379"), "{:?}", world.events);
     let rule = "Permission denied by 10.0.0.2:6379: the user 'watcher' needs the rule +slaveof";
-    assert_eq!(said(&world, rule), 1, "{:?}", world.log);
-    assert!(said(&world, "10.0.0.2:6379 did not do what it was told to: NOPERM") > 0, "{:?}", world.log);
+    assert_eq!(logged_lines(&world, rule), 1, "{:?}", world.log);
+    assert!(
+        logged_lines(&world, "10.0.0.2:6379 did not do what it was told to: NOPERM") > 0,
+        "{:?}",
+        world.log
+    );
     // The replica refuses to follow the new master as well, and the failover does not wait for this replica.
     assert!(world.has_event("+failover-end master mymaster 10.0.0.1 6379"), "{:?}", world.events);
 }
@@ -38,12 +42,12 @@ fn failover_denied_everywhere_succeeds_once_allowed() {
     deny(&mut world, 2, "SLAVEOF");
     deny(&mut world, 3, "SLAVEOF");
     world.kill(&server(1));
-    world.pass(8000);
-    let attempts = world.events.iter().filter(|event| *event == NOT_PROMOTED).count();
+    world.advance_time(8000);
+    let attempts = world.events.iter().filter(|event| *event == PROMOTION_ABORTED).count();
     assert!((2..=4).contains(&attempts), "{:?}", world.events);
-    assert_eq!(said(&world, "needs the rule +slaveof"), 2, "once for each: {:?}", world.log);
+    assert_eq!(logged_lines(&world, "needs the rule +slaveof"), 2, "once for each: {:?}", world.log);
     world.servers.get_mut(&server(2)).unwrap().denies.clear();
-    world.pass(20_000);
+    world.advance_time(20_000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
 }
 
@@ -53,11 +57,14 @@ fn old_master_stuck_in_a_handover_is_reconfigured() {
     let mut world = World::new("");
     world.servers.get_mut(&server(1)).unwrap().hands_over = true;
     world.kill(&server(1));
-    world.pass(3000);
+    world.advance_time(3000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     world.servers.get_mut(&server(1)).unwrap().alive = true;
-    world.pass(30_000);
-    assert!(said(&world, "did not do what it was told to: ERR REPLICAOF not allowed while failing over") > 0);
+    world.advance_time(30_000);
+    assert!(
+        logged_lines(&world, "did not do what it was told to: ERR REPLICAOF not allowed while failing over")
+            > 0
+    );
     assert_eq!(world.servers[&server(1)].master, Some(server(2)), "{:?}", world.log);
 }
 
@@ -69,10 +76,10 @@ fn denied_handover_is_skipped_or_aborts_a_coordinated_failover() {
         let mut world = World::new("");
         deny(&mut world, 1, "FAILOVER");
         assert_eq!(world.command(&format!("SENTINEL FAILOVER mymaster{word}")), "+OK\r\n");
-        world.pass(3000);
+        world.advance_time(3000);
         assert_eq!(world.has_event(SWITCHED), switched, "{:?}", world.events);
-        assert_eq!(world.has_event(NOT_PROMOTED), !switched, "{:?}", world.events);
-        assert_eq!(said(&world, "needs the rule +failover"), 1, "{:?}", world.log);
+        assert_eq!(world.has_event(PROMOTION_ABORTED), !switched, "{:?}", world.events);
+        assert_eq!(logged_lines(&world, "needs the rule +failover"), 1, "{:?}", world.log);
     }
 }
 
@@ -82,7 +89,7 @@ fn denied_handover_is_skipped_or_aborts_a_coordinated_failover() {
 fn handover_pauses_clients_and_disconnects_them() {
     let mut world = World::new("sentinel failover-timeout mymaster 5000\n");
     assert_eq!(world.command("SENTINEL FAILOVER mymaster COORDINATED"), "+OK\r\n");
-    world.pass(3000);
+    world.advance_time(3000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     let settled = [
         "MULTI",
@@ -105,18 +112,18 @@ fn failed_handover_resumes_writes() {
     let mut world = World::new("");
     world.refuses_failover = true;
     world.command("SENTINEL FAILOVER mymaster COORDINATED");
-    world.pass(200);
-    assert!(world.has_event(NOT_PROMOTED), "{:?}", world.events);
+    world.advance_time(200);
+    assert!(world.has_event(PROMOTION_ABORTED), "{:?}", world.events);
     assert!(world.sent_to(&server(1)).contains(&"CLIENT UNPAUSE"));
-    assert_eq!(said(&world, "The master 10.0.0.1:6379 refused to hand over: ERR FAILOVER target"), 1);
+    assert_eq!(logged_lines(&world, "The master 10.0.0.1:6379 refused to hand over: ERR FAILOVER target"), 1);
 
     let mut world = World::new("");
     world.ignores_failover = true;
     world.command("SENTINEL FAILOVER mymaster COORDINATED");
-    world.pass(200);
+    world.advance_time(200);
     world.kill(&server(2));
-    world.pass(2000);
-    assert!(world.has_event(NOT_PROMOTED), "{:?}", world.events);
+    world.advance_time(2000);
+    assert!(world.has_event(PROMOTION_ABORTED), "{:?}", world.events);
     let sent = world.sent_to(&server(1));
     assert!(sent.ends_with(&["FAILOVER ABORT", "CLIENT UNPAUSE"]), "{sent:?}");
 }
@@ -128,9 +135,9 @@ fn master_that_dies_during_a_handover_is_replaced() {
         let mut world = World::new("");
         world.ignores_failover = true;
         world.command(&format!("SENTINEL FAILOVER mymaster{word}"));
-        world.pass(200);
+        world.advance_time(200);
         world.kill(&server(1));
-        world.pass(2000);
+        world.advance_time(2000);
         assert!(world.has_event(SWITCHED), "{word}: {:?}", world.events);
     }
 }
@@ -142,7 +149,7 @@ fn unreachable_old_master_gets_its_final_commands_later() {
     let mut world = World::new("");
     world.command("SENTINEL FAILOVER mymaster COORDINATED");
     world.breaks_after_failover = true;
-    world.pass(3000);
+    world.advance_time(3000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     assert!(world.sent_to(&server(1)).contains(&"CLIENT UNPAUSE"), "{:?}", world.sent_to(&server(1)));
 }
@@ -153,7 +160,7 @@ fn server_that_refuses_to_follow_is_not_asked_repeatedly() {
     let mut world = World::new("");
     deny(&mut world, 3, "SLAVEOF");
     world.kill(&server(1));
-    world.pass(60_000);
+    world.advance_time(60_000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     let told = world.events.iter().filter(|event| event.starts_with("+fix-slave-config")).count();
     assert!((2..=6).contains(&told), "{told} times: {:?}", world.events);
@@ -173,22 +180,25 @@ fn wrong_password_counts_as_disconnected() {
     world.command("SENTINEL SET mymaster auth-pass wrong");
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..90 {
-        world.pass(10);
+        world.advance_time(10);
         seen.insert(flags(&mut world));
     }
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["master,disconnected"]);
-    world.pass(2000);
+    world.advance_time(2000);
     assert_eq!(
         flags(&mut world),
         "s_down,master,disconnected".replace("s_down,", "s_down,o_down,"),
         "its quorum is 1"
     );
     assert_eq!(
-        said(&world, "Authentication of the user 'default' failed at 10.0.0.1:6379. It says: WRONGPASS"),
+        logged_lines(
+            &world,
+            "Authentication of the user 'default' failed at 10.0.0.1:6379. It says: WRONGPASS"
+        ),
         1
     );
     world.command("SENTINEL SET mymaster auth-pass new");
-    world.pass(2000);
+    world.advance_time(2000);
     assert_eq!(flags(&mut world), "master");
 }
 
@@ -198,12 +208,12 @@ fn wrong_password_counts_as_disconnected() {
 fn replica_that_missed_the_switch_is_reconfigured() {
     let mut world = World::new("");
     world.kill(&server(3));
-    world.pass(1500);
+    world.advance_time(1500);
     world.command("SENTINEL FAILOVER mymaster");
-    world.pass(1000);
+    world.advance_time(1000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     world.servers.get_mut(&server(3)).unwrap().alive = true;
-    world.pass(6000);
+    world.advance_time(6000);
     assert_eq!(world.servers[&server(3)].master, Some(server(2)), "{:?}", world.events);
 }
 
@@ -216,9 +226,9 @@ fn failover_waits_only_once_for_a_frozen_replica() {
     world.command("SENTINEL DEBUG slave-reconf-timeout 2000");
     world.servers.get_mut(&server(3)).unwrap().frozen = true;
     world.command("SENTINEL FAILOVER mymaster");
-    world.pass(1500);
+    world.advance_time(1500);
     assert!(!world.has_event(SWITCHED), "{:?}", world.events);
-    world.pass(3000);
+    world.advance_time(3000);
     let events = |word: &str| {
         let wanted = format!("{word} slave 10.0.0.3:6379 10.0.0.3 6379 @ mymaster 10.0.0.1 6379");
         world.events.iter().filter(|event| **event == wanted).count()
@@ -236,11 +246,11 @@ fn promotion_is_decided_once_the_votes_are_on_disk() {
     let mut world = World::new("");
     world.has_slow_disk = true;
     world.kill(&server(1));
-    world.pass(2000);
+    world.advance_time(2000);
     assert!(world.has_event("+elected-leader master mymaster 10.0.0.1 6379"), "{:?}", world.events);
     assert!(!world.sent_to(&server(2)).contains(&"SLAVEOF NO ONE"), "{:?}", world.sent);
     world.has_slow_disk = false;
     world.input(SentinelInput::Written { journal_bytes: 0 });
-    world.pass(200);
+    world.advance_time(200);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
 }

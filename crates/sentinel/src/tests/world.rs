@@ -45,7 +45,7 @@ pub(super) struct World {
     pub(super) now: Instant,
     pub(super) servers: BTreeMap<Addr, FakeServer>,
     links: BTreeMap<LinkId, (Addr, LinkKind)>,
-    up: BTreeSet<LinkId>,
+    up_links: BTreeSet<LinkId>,
     /// Renamed commands and their new names.
     pub(super) renamed_commands: BTreeMap<&'static str, &'static str>,
     /// Whether all masters reject FAILOVER.
@@ -57,14 +57,14 @@ pub(super) struct World {
     /// The password that all servers require; `None` means that they require none.
     pub(super) password: Option<&'static str>,
     /// Links on which AUTH has succeeded.
-    signed_in: BTreeSet<LinkId>,
+    authenticated_links: BTreeSet<LinkId>,
     /// The published events: channel and payload.
     pub(super) events: Vec<String>,
     /// The sent requests with their receivers, except for periodic ones.
     pub(super) sent: Vec<(Addr, String)>,
     pub(super) hellos: Vec<String>,
     /// The periodic requests (PING, INFO, PUBLISH) with time and receiver.
-    pub(super) routine: Vec<(Instant, Addr, &'static str)>,
+    pub(super) periodic_requests: Vec<(Instant, Addr, &'static str)>,
     pub(super) scripts: Vec<(JobId, Vec<String>)>,
     pub(super) killed_scripts: Vec<JobId>,
     pub(super) resolves: Vec<String>,
@@ -88,11 +88,11 @@ impl World {
             "sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\nsentinel monitor mymaster 10.0.0.1 6379 1\n\
              sentinel down-after-milliseconds mymaster 1000\n{lines}"
         );
-        Self::of(&text)
+        Self::with_config(&text)
     }
 
     /// Creates a sentinel with this configuration.
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn with_config(text: &str) -> Self {
         let now = Instant::from_millis(100_000);
         let mut out = Vec::new();
         let config = SentinelConfig::parse(text).unwrap();
@@ -117,17 +117,17 @@ impl World {
             now,
             servers: (1..=3).map(|number| (server(number), fake(number))).collect(),
             links: BTreeMap::new(),
-            up: BTreeSet::new(),
+            up_links: BTreeSet::new(),
             renamed_commands: BTreeMap::new(),
             refuses_failover: false,
             ignores_failover: false,
             breaks_after_failover: false,
             password: None,
-            signed_in: BTreeSet::new(),
+            authenticated_links: BTreeSet::new(),
             events: Vec::new(),
             sent: Vec::new(),
             hellos: Vec::new(),
-            routine: Vec::new(),
+            periodic_requests: Vec::new(),
             scripts: Vec::new(),
             killed_scripts: Vec::new(),
             resolves: Vec::new(),
@@ -136,19 +136,19 @@ impl World {
             log: Vec::new(),
             replies: String::new(),
         };
-        world.carry_out(out);
-        world.pass(500);
+        world.execute_actions(out);
+        world.advance_time(500);
         world
     }
 
     pub(super) fn input(&mut self, input: SentinelInput) {
         let mut out = Vec::new();
         self.sentinel.handle(self.now, input, &mut out);
-        self.carry_out(out);
+        self.execute_actions(out);
     }
 
     /// Advances the time and handles all deadlines in between.
-    pub(super) fn pass(&mut self, millis: u64) {
+    pub(super) fn advance_time(&mut self, millis: u64) {
         let end = self.now + Duration::from_millis(millis);
         while let Some(due) = self.sentinel.next_deadline().filter(|due| *due <= end) {
             self.now = self.now.max(due);
@@ -160,9 +160,9 @@ impl World {
     /// Kills a process: its connections break and new ones are refused.
     pub(super) fn kill(&mut self, addr: &Addr) {
         self.servers.get_mut(addr).unwrap().alive = false;
-        for link in self.up.clone() {
+        for link in self.up_links.clone() {
             if self.links[&link].0 == *addr {
-                self.up.remove(&link);
+                self.up_links.remove(&link);
                 self.input(SentinelInput::Disconnected { link });
             }
         }
@@ -176,14 +176,14 @@ impl World {
         let command = SentinelInput::Command(ClientCommand { client, protocol, args, rejected_script: None });
         self.sentinel.handle(self.now, command, &mut out);
         self.replies.clear();
-        self.carry_out(out);
+        self.execute_actions(out);
         std::mem::take(&mut self.replies)
     }
 
     /// Delivers a hello message at the server `at`; its sender belongs to `group` and announces `master`.
-    pub(super) fn greet(&mut self, at: &Addr, group: &str, master: &Addr) {
+    pub(super) fn deliver_hello(&mut self, at: &Addr, group: &str, master: &Addr) {
         let to = |(link, (addr, kind)): (&LinkId, &(Addr, LinkKind))| {
-            (addr == at && *kind == LinkKind::Hello && self.up.contains(link)).then_some(*link)
+            (addr == at && *kind == LinkKind::Hello && self.up_links.contains(link)).then_some(*link)
         };
         let link = self.links.iter().find_map(to).expect("it is listened to");
         let id = "b".repeat(40);
@@ -202,22 +202,22 @@ impl World {
         self.sent.iter().filter(|(to, _)| to == addr).map(|(_, line)| line.as_str()).collect()
     }
 
-    fn carry_out(&mut self, out: Vec<SentinelAction>) {
+    fn execute_actions(&mut self, out: Vec<SentinelAction>) {
         let mut queue: VecDeque<SentinelAction> = out.into();
         while let Some(action) = queue.pop_front() {
             let input = match action {
                 SentinelAction::Connect { link, addr, kind } => {
                     self.links.insert(link, (addr.clone(), kind));
                     if self.servers.get(&addr).is_some_and(|server| server.alive) {
-                        self.up.insert(link);
+                        self.up_links.insert(link);
                         Some(SentinelInput::Connected { link, local_ip: "10.0.0.9".into() })
                     } else {
                         Some(SentinelInput::ConnectFailed { link, refused: true })
                     }
                 }
                 SentinelAction::Close(link) => {
-                    self.up.remove(&link);
-                    self.signed_in.remove(&link);
+                    self.up_links.remove(&link);
+                    self.authenticated_links.remove(&link);
                     None
                 }
                 SentinelAction::Send { link, request, .. } => self.answer(link, &request),
@@ -267,21 +267,21 @@ impl World {
         let words: Vec<&str> = request.iter().map(|word| std::str::from_utf8(word).unwrap()).collect();
         let asked =
             self.renamed_commands.iter().find(|(_, new)| **new == words[0]).map_or(words[0], |(old, _)| *old);
-        let routine = ["PING", "INFO", "PUBLISH"].into_iter().find(|word| *word == asked);
-        self.routine.extend(routine.map(|word| (self.now, addr.clone(), word)));
+        let periodic_requests = ["PING", "INFO", "PUBLISH"].into_iter().find(|word| *word == asked);
+        self.periodic_requests.extend(periodic_requests.map(|word| (self.now, addr.clone(), word)));
         match asked {
             "PING" | "INFO" | "ROLE" => {}
             "CLIENT" if words[1] == "SETNAME" => {}
             "PUBLISH" => self.hellos.push(words[2].to_owned()),
             _ => self.sent.push((addr.clone(), words.join(" "))),
         }
-        if kind == LinkKind::Hello || !self.up.contains(&link) || self.servers[&addr].frozen {
+        if kind == LinkKind::Hello || !self.up_links.contains(&link) || self.servers[&addr].frozen {
             return None;
         }
         if let Some(password) = self.password {
             let value = match asked {
                 "AUTH" if words.last() == Some(&password) => {
-                    self.signed_in.insert(link);
+                    self.authenticated_links.insert(link);
                     Value::Simple("OK".into())
                 }
                 "AUTH" => {
@@ -289,13 +289,13 @@ impl World {
                 }
                 _ => Value::Error("NOAUTH Authentication required.".into()),
             };
-            if !self.signed_in.contains(&link) || asked == "AUTH" {
+            if !self.authenticated_links.contains(&link) || asked == "AUTH" {
                 return Some(SentinelInput::Reply { link, value });
             }
         }
         let value = self.run(&addr, asked, &words[1..])?;
         if asked == "FAILOVER" && std::mem::take(&mut self.breaks_after_failover) {
-            self.up.remove(&link);
+            self.up_links.remove(&link);
             return Some(SentinelInput::Disconnected { link });
         }
         Some(SentinelInput::Reply { link, value: self.in_transaction(&addr, asked, value) })

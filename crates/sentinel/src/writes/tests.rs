@@ -24,9 +24,9 @@ fn reply(text: &str) -> SentinelAction {
     SentinelAction::Reply { client: CLIENT, reply: text.into() }
 }
 
-struct Bench(FileWrites);
+struct TestWrites(FileWrites);
 
-impl Bench {
+impl TestWrites {
     fn new() -> Self {
         Self(FileWrites::new(0))
     }
@@ -46,7 +46,7 @@ impl Bench {
 
     fn step(&mut self, records: &[u64], actions: Vec<(Condition, SentinelAction)>) -> Vec<SentinelAction> {
         let records = records.iter().map(|number| record(*number)).collect();
-        self.run(NOW, |writes, out| writes.admit(StepOutput { records, config: None, actions }, out))
+        self.run(NOW, |writes, out| writes.add_step(StepOutput { records, config: None, actions }, out))
     }
 
     fn config(&mut self, text: &str, condition: Condition) -> Vec<SentinelAction> {
@@ -55,7 +55,7 @@ impl Bench {
             config: Some(text.into()),
             actions: vec![(condition, reply("+OK\r\n"))],
         };
-        self.run(NOW, |writes, out| writes.admit(step, out))
+        self.run(NOW, |writes, out| writes.add_step(step, out))
     }
 
     fn written(&mut self) -> Vec<SentinelAction> {
@@ -79,7 +79,7 @@ fn replace() -> SentinelAction {
 
 #[test]
 fn vote_leaves_after_its_record_and_blocks_only_its_own_link() {
-    let mut bench = Bench::new();
+    let mut bench = TestWrites::new();
     let actions = vec![
         (Condition::Record(1), send(PEER, "vote")),
         (Condition::Nothing, send(PEER, "ping")),
@@ -92,7 +92,7 @@ fn vote_leaves_after_its_record_and_blocks_only_its_own_link() {
 
 #[test]
 fn records_that_arrive_during_a_write_are_written_together() {
-    let mut bench = Bench::new();
+    let mut bench = TestWrites::new();
     assert_eq!(bench.step(&[1], Vec::new()), [append(&[1])]);
     assert_eq!(bench.step(&[2], vec![(Condition::Record(2), send(PEER, "vote"))]), []);
     assert_eq!(bench.step(&[3], Vec::new()), []);
@@ -102,7 +102,7 @@ fn records_that_arrive_during_a_write_are_written_together() {
 
 #[test]
 fn failed_append_is_followed_by_a_replacement() {
-    let mut bench = Bench::new();
+    let mut bench = TestWrites::new();
     assert_eq!(bench.step(&[1], vec![(Condition::Record(1), send(PEER, "vote"))]), [append(&[1])]);
     assert_eq!(bench.failed(), [replace()]);
     assert_eq!(bench.written(), [send(PEER, "vote")]);
@@ -111,7 +111,7 @@ fn failed_append_is_followed_by_a_replacement() {
 
 #[test]
 fn failed_replacement_is_retried_after_a_delay_or_with_new_records() {
-    let mut bench = Bench::new();
+    let mut bench = TestWrites::new();
     bench.step(&[1], vec![(Condition::Record(1), send(PEER, "vote"))]);
     bench.failed();
     assert_eq!(bench.failed(), []);
@@ -127,7 +127,7 @@ fn failed_replacement_is_retried_after_a_delay_or_with_new_records() {
 
 #[test]
 fn configuration_is_written_while_the_journal_cannot_be() {
-    let mut bench = Bench::new();
+    let mut bench = TestWrites::new();
     bench.step(&[1], Vec::new());
     bench.failed();
     bench.failed();
@@ -142,12 +142,12 @@ fn configuration_is_written_while_the_journal_cannot_be() {
 
 #[test]
 fn reply_to_a_change_waits_for_its_configuration_and_tells_of_a_failure() {
-    let mut bench = Bench::new();
+    let mut bench = TestWrites::new();
     let config = |text: &str| SentinelAction::Write(FileWrite::Config(text.into()));
     assert_eq!(bench.config("a", Condition::Config), [config("a")]);
     assert_eq!(bench.config("b", Condition::Config), []);
     assert_eq!(bench.written(), [reply("+OK\r\n"), config("b")]);
-    let error = String::from_utf8(NOT_SAVED.to_vec()).unwrap();
+    let error = String::from_utf8(NOT_SAVED_REPLY.to_vec()).unwrap();
     assert_eq!(bench.failed(), [reply(&error)]);
     // An error reply confirms nothing, so it does not wait.
     assert_eq!(bench.config("c", Condition::Nothing), [reply("+OK\r\n"), config("c")]);
@@ -155,9 +155,9 @@ fn reply_to_a_change_waits_for_its_configuration_and_tells_of_a_failure() {
 
 #[test]
 fn long_journal_is_replaced() {
-    let mut bench = Bench::new();
+    let mut bench = TestWrites::new();
     bench.step(&[1], Vec::new());
-    assert_eq!(bench.run(NOW, |writes, out| writes.on_written(LONG_JOURNAL + 1, out)), []);
+    assert_eq!(bench.run(NOW, |writes, out| writes.on_written(MAX_JOURNAL_BYTES + 1, out)), []);
     assert_eq!(bench.step(&[2], Vec::new()), [replace()]);
     bench.written();
     assert_eq!(bench.step(&[3], Vec::new()), [append(&[3])]);
@@ -165,7 +165,7 @@ fn long_journal_is_replaced() {
 
 #[test]
 fn closed_links_and_clients_get_nothing_that_was_held() {
-    let mut bench = Bench::new();
+    let mut bench = TestWrites::new();
     let vote = |action| (Condition::Record(1), action);
     bench.step(&[1], vec![vote(send(PEER, "vote")), vote(reply("vote"))]);
     assert_eq!(
@@ -178,9 +178,9 @@ fn closed_links_and_clients_get_nothing_that_was_held() {
 
 #[test]
 fn client_that_causes_too_many_held_replies_is_disconnected() {
-    let mut bench = Bench::new();
+    let mut bench = TestWrites::new();
     bench.step(&[1], vec![(Condition::Record(1), reply("vote"))]);
-    for _ in 1..MAX_HELD {
+    for _ in 1..MAX_HELD_ACTIONS {
         assert_eq!(bench.step(&[], vec![(Condition::Nothing, reply("pong"))]), []);
     }
     let closed = SentinelAction::CloseClient(CLIENT);

@@ -15,13 +15,13 @@ use crate::InjectedBug;
 use crate::data::{KeyGroup, RoleChange};
 
 /// The value of `empty-master-timeout`, which is longer than any TILT.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const EMPTY_MASTER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The number of key groups to which clients write.
-const KEYS: KeyGroup = 6;
+const WRITTEN_KEY_GROUPS: KeyGroup = 6;
 
 /// Returns the slots that clients write to.
-pub(super) fn slots() -> SlotSet {
-    (0..KEYS).filter_map(Slot::new).collect()
+pub(super) fn written_slots() -> SlotSet {
+    (0..WRITTEN_KEY_GROUPS).filter_map(Slot::new).collect()
 }
 
 impl SentinelWorld {
@@ -48,8 +48,8 @@ impl SentinelWorld {
 
     fn execute(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) -> Vec<u8> {
         self.record_takeovers();
-        let standing = self.server_replication(host);
-        let (mut reply, effect) = self.server(host).answer(request, &standing);
+        let replication = self.server_replication(host);
+        let (mut reply, effect) = self.server(host).answer(request, &replication);
         match effect {
             RequestEffect::None | RequestEffect::Exec => {}
             RequestEffect::Multi => {
@@ -63,8 +63,9 @@ impl SentinelWorld {
                 }
             }
             RequestEffect::Publish(payload) => self.publish(host, &payload),
-            RequestEffect::Kill { subscribed } => {
-                let conns = self.conns(|stream| stream.server == host && stream.subscribed == subscribed);
+            RequestEffect::CloseConnections { subscribed } => {
+                let conns =
+                    self.find_connections(|stream| stream.server == host && stream.subscribed == subscribed);
                 for other in conns.into_iter().filter(|&other| other != conn) {
                     self.push_to_client(other, ToClient::Closed);
                 }
@@ -87,7 +88,7 @@ impl SentinelWorld {
 
     /// Makes a server follow a master.
     pub(super) fn follow(&mut self, host: usize, upstream: Upstream) {
-        let master = upstream.as_ref().map(|(ip, _)| self.find(ip));
+        let master = upstream.as_ref().map(|(ip, _)| self.find_host(ip));
         self.server(host).upstream = upstream;
         self.end_wait(host);
         match master {
@@ -111,7 +112,7 @@ impl SentinelWorld {
         writer.bulk(b"message");
         writer.bulk(sentinel::HELLO_CHANNEL.as_bytes());
         writer.bulk(payload);
-        for conn in self.conns(|stream| stream.server == host && stream.subscribed) {
+        for conn in self.find_connections(|stream| stream.server == host && stream.subscribed) {
             self.push_to_client(conn, ToClient::Bytes(message.clone()));
         }
     }
@@ -138,7 +139,7 @@ impl SentinelWorld {
         if server.upstream.is_some() || has_data || planted {
             return;
         }
-        server.empty_master = Some(EmptyMaster::new(followers, now, TIMEOUT));
+        server.empty_master = Some(EmptyMaster::new(followers, now, EMPTY_MASTER_TIMEOUT));
         let store = &mut self.simulation.data.stores[host];
         store.replica_admission = ReplicaAdmission::None;
         store.set_node_flag(NodeFlags::EMPTY_MASTER, true);
@@ -185,8 +186,11 @@ impl SentinelWorld {
             Some(_) => {}
             None => {
                 let leads = server.upstream.is_none();
-                let kept =
-                    server.replica_recorder.update_recorded_replicas(now, leads.then_some(replicas), TIMEOUT);
+                let kept = server.replica_recorder.update_recorded_replicas(
+                    now,
+                    leads.then_some(replicas),
+                    EMPTY_MASTER_TIMEOUT,
+                );
                 if let Some(replicas) = kept.map(<[_]>::to_vec) {
                     let own = server.replica_recorder.own_address().cloned();
                     server.followers = Some(RecordedReplicas { history, own_address: own, replicas });
@@ -200,7 +204,7 @@ impl SentinelWorld {
         self.record_takeovers();
         self.record_followers();
         if self.simulation.clients_still_write() {
-            self.simulation.start_client_writes(0..KEYS, 50_000);
+            self.simulation.start_client_writes(0..WRITTEN_KEY_GROUPS, 50_000);
         }
         self.simulation.run_maintenance();
         while let Some(host) = self.simulation.take_finished_shutdown() {

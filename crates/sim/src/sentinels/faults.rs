@@ -56,7 +56,7 @@ impl SentinelWorld {
                 let host = self.simulation.random.below(self.ips.len());
                 self.simulation.processes[host].extra_latency = self.simulation.random.millis(0, 150);
             }
-            _ => self.operate(),
+            _ => self.perform_operator_action(),
         }
     }
 
@@ -68,14 +68,14 @@ impl SentinelWorld {
         }
     }
 
-    pub(super) fn is_watcher(&self, host: usize) -> bool {
+    pub(super) fn is_sentinel(&self, host: usize) -> bool {
         host < self.sentinels.len()
     }
 
     fn current_master(&mut self) -> usize {
         let status = self.sentinel(0).sentinel.as_ref().and_then(|sentinel| sentinel.status(MASTER));
         let ip = status.map(|status| status.addr.host).unwrap_or_default();
-        self.find(&ip).unwrap_or(self.ips.len() - 1)
+        self.find_host(&ip).unwrap_or(self.ips.len() - 1)
     }
 
     /// Kills a process and schedules its restart. Once per run, a sentinel may lose its disk.
@@ -84,8 +84,8 @@ impl SentinelWorld {
             return;
         }
         self.simulation.trace(|| format!("host {host} crashes"));
-        let kept = self.simulation.random.chance(60);
-        self.end_process(host, kept, (shortest, longest));
+        let keeps_data = self.simulation.random.chance(60);
+        self.end_process(host, keeps_data, (shortest, longest));
     }
 
     /// Schedules the restart of a server that has shut down on purpose.
@@ -94,8 +94,8 @@ impl SentinelWorld {
         self.end_process(host, true, (50, 6000));
     }
 
-    fn end_process(&mut self, host: usize, kept: bool, (shortest, longest): (u64, u64)) {
-        if !self.is_watcher(host) {
+    fn end_process(&mut self, host: usize, keeps_data: bool, (shortest, longest): (u64, u64)) {
+        if !self.is_sentinel(host) {
             // Replicas are recorded when they connect.
             self.record_followers_of(host);
         }
@@ -111,7 +111,7 @@ impl SentinelWorld {
             }
         }
         self.break_streams(host);
-        self.simulation.end_process_data(host, kept, true);
+        self.simulation.end_process_data(host, keeps_data, true);
         self.simulation.schedule_restart(host, shortest, longest);
     }
 
@@ -119,7 +119,7 @@ impl SentinelWorld {
         self.simulation.trace(|| format!("host {host} starts"));
         self.simulation.mark_running(host);
         let run_id = self.run_id();
-        if self.is_watcher(host) {
+        if self.is_sentinel(host) {
             return self.start(host);
         }
         let server = self.server(host);
@@ -135,7 +135,7 @@ impl SentinelWorld {
     }
 
     /// Performs an operator action at a sentinel, or starts a handover at the master.
-    fn operate(&mut self) {
+    fn perform_operator_action(&mut self) {
         if self.simulation.random.chance(25) {
             return self.hand_over_past_sentinels();
         }
@@ -149,7 +149,7 @@ impl SentinelWorld {
             &["SENTINEL", "FLUSHCONFIG"],
         ];
         let command = self.simulation.random.pick(&commands);
-        if !self.simulation.is_running(sentinel) || (command[1] == "FAILOVER" && !self.knows_enough(sentinel))
+        if !self.simulation.is_running(sentinel) || (command[1] == "FAILOVER" && !self.knows_quorum(sentinel))
         {
             return;
         }
@@ -166,7 +166,7 @@ impl SentinelWorld {
         let servers = self.hosts_of(false);
         let to = self.simulation.random.pick(&servers);
         let follows = self.server(to).upstream.as_ref().map(|(ip, _)| ip.clone());
-        if self.simulation.is_running(master) && follows.and_then(|ip| self.find(&ip)) == Some(master) {
+        if self.simulation.is_running(master) && follows.and_then(|ip| self.find_host(&ip)) == Some(master) {
             let target = Some((self.ips[to].clone(), PORT));
             let timeout =
                 self.simulation.random.pick(&[None, Some(300), Some(3000)]).map(Duration::from_millis);
@@ -179,7 +179,7 @@ impl SentinelWorld {
     /// Returns whether a sentinel knows enough others for the quorum, like CKQUORUM. A sentinel that lost its disk and
     /// knows no others forms a majority alone, so it would promote a replica in an epoch that was already used. (A
     /// Redis sentinel would request no votes in that case.)
-    fn knows_enough(&mut self, sentinel: usize) -> bool {
+    fn knows_quorum(&mut self, sentinel: usize) -> bool {
         let enough = quorum(self.hosts_of(true).len());
         let status = self.sentinel(sentinel).sentinel.as_ref().and_then(|sentinel| sentinel.status(MASTER));
         status.is_some_and(|status| status.sentinels >= enough)

@@ -14,7 +14,11 @@ use crate::data::RoleChange;
 
 impl SentinelWorld {
     /// Starts or aborts a handover for an operator or a sentinel.
-    pub(super) fn begin_handover(&mut self, host: usize, word: HandoverCommand) -> Result<(), HandoverError> {
+    pub(super) fn begin_handover(
+        &mut self,
+        host: usize,
+        command: HandoverCommand,
+    ) -> Result<(), HandoverError> {
         let store = &self.simulation.data.stores[host];
         let online: BTreeSet<usize> = store.replicas().map(|(replica, _)| replica).collect();
         let named = |replica: usize| ((self.ips[replica].clone(), PORT), online.contains(&replica));
@@ -22,9 +26,9 @@ impl SentinelWorld {
             is_replica: store.upstream().is_some(),
             replicas: store.connected_replicas().map(named).collect(),
         };
-        self.simulation.trace(|| format!("server {host} hears: FAILOVER, {word:?}"));
+        self.simulation.trace(|| format!("server {host} hears: FAILOVER, {command:?}"));
         let (now, mut actions) = (self.simulation.clock_of(host), Vec::new());
-        self.server(host).handover.handle_command(now, word, &situation, &mut actions)?;
+        self.server(host).handover.handle_command(now, command, &situation, &mut actions)?;
         self.perform_handover_actions(host, actions);
         self.schedule_handover_check(host);
         Ok(())
@@ -62,7 +66,7 @@ impl SentinelWorld {
             self.server(host).handover.handle(now, input, &mut actions);
             let over = !actions.is_empty();
             let follows = actions.iter().find_map(|action| match action {
-                HandoverAction::Follow((ip, _)) => self.find(ip),
+                HandoverAction::Follow((ip, _)) => self.find_host(ip),
                 _ => None,
             });
             // A replica that died after its acknowledgement still counts until the master notices.
@@ -98,7 +102,7 @@ impl SentinelWorld {
                 }
                 HandoverAction::AskForAcknowledgements => self.simulation.request_acknowledgements(host),
                 HandoverAction::Follow((ip, port)) => {
-                    if let Some(to) = self.find(&ip) {
+                    if let Some(to) = self.find_host(&ip) {
                         self.server(host).upstream = Some((ip, port));
                         self.simulation.queue_role_change(host, RoleChange::HandOver { to });
                     }

@@ -34,7 +34,7 @@ pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<Senti
 
 /// Returns all invariants that check events. `quorum` is the number of sentinels that must consider a master down. The
 /// invariants `agreement` and `freshness` check states.
-pub(super) fn all(quorum: usize) -> Vec<NamedInvariant> {
+pub(super) fn event_invariants(quorum: usize) -> Vec<NamedInvariant> {
     vec![
         (InvariantName::OneVote, Box::new(one_vote::OneVote::default())),
         (InvariantName::OnePromotion, Box::new(one_promotion::OnePromotion::default())),

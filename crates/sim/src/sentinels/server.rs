@@ -20,7 +20,7 @@ pub(super) struct Server {
     pub(super) run_id: String,
     pub(super) upstream: Upstream,
     /// The replication setting saved by CONFIG REWRITE, with which a restart begins.
-    saved: Upstream,
+    saved_upstream: Upstream,
     /// The content of the file on disk that lists the server's replicas.
     pub(super) followers: Option<RecordedReplicas>,
     /// Whether the replica file is kept, which depends on replicas and sentinel greetings.
@@ -52,7 +52,7 @@ pub(super) enum RequestEffect {
     Multi,
     Exec,
     /// Closes all subscribed connections, or all others, except the one that sent the request.
-    Kill {
+    CloseConnections {
         subscribed: bool,
     },
     /// Makes the server a master, or a replica of this address.
@@ -93,7 +93,7 @@ impl Server {
             host: host.to_owned(),
             run_id,
             upstream,
-            saved,
+            saved_upstream: saved,
             followers: None,
             replica_recorder: ReplicaRecorder::default(),
             handover: Handover::default(),
@@ -104,7 +104,7 @@ impl Server {
 
     pub(super) fn restart(&mut self, run_id: String) {
         self.run_id = run_id;
-        self.upstream = self.saved.clone();
+        self.upstream = self.saved_upstream.clone();
         (self.empty_master, self.replica_recorder) = (None, ReplicaRecorder::default());
         (self.handover, self.commands_before_hold) = (Handover::default(), None);
     }
@@ -122,7 +122,9 @@ impl Server {
             ["EXEC"] => RequestEffect::Exec,
             ["SUBSCRIBE", _] => RequestEffect::Subscribe,
             ["PUBLISH", _, _] => RequestEffect::Publish(request[2].clone()),
-            ["CLIENT", "KILL", "TYPE", kind] => RequestEffect::Kill { subscribed: *kind == "PUBSUB" },
+            ["CLIENT", "KILL", "TYPE", kind] => {
+                RequestEffect::CloseConnections { subscribed: *kind == "PUBSUB" }
+            }
             // A server without data must not become a master.
             ["SLAVEOF", "NO", "ONE"] if self.empty_master.is_some() => RequestEffect::None,
             ["SLAVEOF", ..] if self.handover.is_in_progress() => RequestEffect::None,
@@ -142,7 +144,7 @@ impl Server {
     pub(super) fn answer(
         &mut self,
         request: &[Vec<u8>],
-        standing: &ServerReplication,
+        replication: &ServerReplication,
     ) -> (Vec<u8>, RequestEffect) {
         let upper: Vec<String> =
             request.iter().map(|word| String::from_utf8_lossy(word).to_ascii_uppercase()).collect();
@@ -152,7 +154,7 @@ impl Server {
         let effect = self.effect_of(request, &upper);
         if upper == ["CONFIG", "REWRITE"] {
             // The configuration must not be saved before the handover is over.
-            self.saved = self.upstream.clone().filter(|_| !self.handover.is_in_progress());
+            self.saved_upstream = self.upstream.clone().filter(|_| !self.handover.is_in_progress());
         }
         if let RequestEffect::Publish(hello) = &effect {
             self.record_hello(hello);
@@ -166,7 +168,7 @@ impl Server {
                 reply.array(1);
                 reply.bulk(if self.upstream.is_some() { b"slave" } else { b"master" });
             }
-            ["INFO"] => reply.bulk(self.info(standing).as_bytes()),
+            ["INFO"] => reply.bulk(self.info(replication).as_bytes()),
             ["SUBSCRIBE", _] => {
                 reply.array(3);
                 reply.bulk(b"subscribe");
@@ -192,8 +194,8 @@ impl Server {
         (out, effect)
     }
 
-    fn info(&self, standing: &ServerReplication) -> String {
-        let ServerReplication { offset, down_secs, replicas } = standing;
+    fn info(&self, replication: &ServerReplication) -> String {
+        let ServerReplication { offset, down_secs, replicas } = replication;
         let mut text = format!("# Server\r\nrun_id:{}\r\n# Replication\r\n", self.run_id);
         if let Some((host, port)) = &self.upstream {
             let status = if down_secs.is_none() { "up" } else { "down" };

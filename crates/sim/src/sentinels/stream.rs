@@ -6,7 +6,7 @@ use resp::Value;
 use sentinel::{LinkId, SentinelInput};
 
 use super::server::ReplicaInfo;
-use super::{ClientId, RETRANSMIT, SentinelSimEvent, SentinelWorld, parse_value};
+use super::{ClientId, RETRANSMIT_INTERVAL, SentinelSimEvent, SentinelWorld, parse_value};
 use crate::InjectedBug;
 use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
 
@@ -30,14 +30,14 @@ pub(super) struct SentinelConnection {
 
 impl SentinelWorld {
     /// Returns the connections that satisfy `holds`.
-    pub(super) fn conns(&self, holds: impl Fn(&SentinelConnection) -> bool) -> Vec<u64> {
+    pub(super) fn find_connections(&self, holds: impl Fn(&SentinelConnection) -> bool) -> Vec<u64> {
         self.streams.iter().filter(|(_, stream)| holds(stream)).map(|(&conn, _)| conn).collect()
     }
 
     pub(super) fn connect(&mut self, client: usize, link: LinkId, ip: &str) {
-        let Some(server) = self.find(ip) else { return };
-        self.opened += 1;
-        let conn = self.opened;
+        let Some(server) = self.find_host(ip) else { return };
+        self.last_connection += 1;
+        let conn = self.last_connection;
         let (to_server, to_client) = (DeliveryQueue::default(), DeliveryQueue::default());
         let stream =
             SentinelConnection { client, link, server, subscribed: false, multi: None, to_server, to_client };
@@ -88,8 +88,10 @@ impl SentinelWorld {
             if fate < 15 && !self.simulation.is_blocked(host, server) {
                 // The message is duplicated or delayed.
                 let at = self.simulation.now + self.simulation.latency(host, server) * 3;
-                self.simulation
-                    .schedule_at(at, SentinelSimEvent::Stray { host: server, request: request.clone() });
+                self.simulation.schedule_at(
+                    at,
+                    SentinelSimEvent::StrayMessage { host: server, request: request.clone() },
+                );
             }
             if fate < 10 {
                 // The message is lost or overtaken.
@@ -125,8 +127,8 @@ impl SentinelWorld {
                 }
                 DeliveryPoll::Item(request) => request,
             };
-            if self.is_watcher(server) {
-                self.serve_watcher(server, Some(ClientId(conn)), request);
+            if self.is_sentinel(server) {
+                self.serve_sentinel(server, Some(ClientId(conn)), request);
             } else {
                 self.serve_server(server, conn, &request);
             }
@@ -175,12 +177,12 @@ impl SentinelWorld {
             };
             let offset = told.offset;
             self.sentinel(client).last_info.insert(server, told);
-            self.handle_input(client, self.distort(input, offset));
+            self.handle_input(client, self.lose_offsets(input, offset));
         }
     }
 
     /// Implements an injected bug: the offsets that servers report are lost.
-    fn distort(&self, input: SentinelInput, offset: u64) -> SentinelInput {
+    fn lose_offsets(&self, input: SentinelInput, offset: u64) -> SentinelInput {
         let SentinelInput::Reply { link, value: Value::Bulk(text) } = input else { return input };
         if self.simulation.plan.injected_bug != Some(InjectedBug::LostOffsets) {
             return SentinelInput::Reply { link, value: Value::Bulk(text) };
@@ -192,15 +194,16 @@ impl SentinelWorld {
 
     /// Returns when to retry if a partition holds the data back.
     fn retry_time(&self, from: usize, to: usize) -> Option<Duration> {
-        (self.simulation.is_blocked(from, to) || !self.simulation.is_running(to)).then_some(RETRANSMIT)
+        (self.simulation.is_blocked(from, to) || !self.simulation.is_running(to))
+            .then_some(RETRANSMIT_INTERVAL)
     }
 
     /// Breaks the connections of a process that has ended. Its peers notice if the network permits.
     pub(super) fn break_streams(&mut self, host: usize) {
-        for conn in self.conns(|stream| stream.client == host) {
+        for conn in self.find_connections(|stream| stream.client == host) {
             self.streams.remove(&conn);
         }
-        for conn in self.conns(|stream| stream.server == host) {
+        for conn in self.find_connections(|stream| stream.server == host) {
             self.push_to_client(conn, ToClient::Closed);
         }
     }

@@ -38,23 +38,23 @@ impl Authority {
             self.known_sentinels.entry((epoch, id.peer().number())).or_insert(status.sentinels);
         }
         if status.subjectively_down {
-            self.suspects.entry(status.watched.clone()).or_default().insert(id.to_string());
+            self.suspects.entry(status.monitored_addr.clone()).or_default().insert(id.to_string());
         }
         if !status.objectively_down {
             self.objectively_down.remove(id.as_str());
             return Ok(());
         }
         self.down_since_change.insert(id.to_string(), status.config_epoch);
-        if self.objectively_down.insert(id.to_string(), status.watched.clone()).as_ref()
-            == Some(&status.watched)
+        if self.objectively_down.insert(id.to_string(), status.monitored_addr.clone()).as_ref()
+            == Some(&status.monitored_addr)
         {
             return Ok(());
         }
-        let suspects = self.suspects.get(&status.watched).map_or(0, BTreeSet::len);
+        let suspects = self.suspects.get(&status.monitored_addr).map_or(0, BTreeSet::len);
         if suspects >= self.quorum {
             return Ok(());
         }
-        let (addr, quorum) = (&status.watched, self.quorum);
+        let (addr, quorum) = (&status.monitored_addr, self.quorum);
         Err(format!("{id} holds {addr} for objectively down, and {suspects} of {quorum} have suspected it"))
     }
 }

@@ -9,7 +9,7 @@ use sentinel::Addr;
 use super::SentinelObservation;
 use crate::invariant::{Invariant, NonDecreasing, SetOnce};
 
-const EPOCH: &str = "configuration epoch";
+const EPOCH_NAME: &str = "configuration epoch";
 
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
@@ -25,7 +25,7 @@ impl Invariant<SentinelObservation<'_>> for Epochs {
                 let id = (*sentinel).to_owned();
                 self.current.remove(&id);
                 let announced = self.announced.get(&id).copied().unwrap_or(0);
-                self.current.check_next(&id, announced, EPOCH)
+                self.current.check_next(&id, announced, EPOCH_NAME)
             }
             SentinelObservation::Announcement { sentinel, config_epoch } => {
                 let announced = self.announced.entry((*sentinel).to_owned()).or_default();
@@ -35,7 +35,7 @@ impl Invariant<SentinelObservation<'_>> for Epochs {
             SentinelObservation::Step { sentinel, status } => {
                 let id = sentinel.my_id().to_string();
                 let epoch = status.config_epoch;
-                self.current.check_next(&id, epoch, EPOCH)?;
+                self.current.check_next(&id, epoch, EPOCH_NAME)?;
                 self.addresses.record(epoch, &status.addr).map_err(|known| {
                     format!("configuration epoch {epoch} means {known} and for {id} {}", status.addr)
                 })

@@ -16,7 +16,7 @@ use crate::sentinels::server::ReplicaInfo;
 const MIN_CONTACT: Duration = Duration::from_secs(3);
 /// The maximum age of an INFO reply: replicas send INFO every second while their master is down.
 const MAX_INFO_AGE: Duration = Duration::from_millis(1500);
-const ORPHANED_SECS: u64 = 5;
+const MAX_ORPHANED_SECS: u64 = 5;
 
 impl SentinelWorld {
     /// Checks a selection. `text` is the selection event, which contains the address of the selected replica;
@@ -30,7 +30,7 @@ impl SentinelWorld {
         let fit = |host: usize, told: &ReplicaInfo| {
             self.simulation.contact_duration(leader, host) > MIN_CONTACT
                 && self.simulation.now.since(told.at) < MAX_INFO_AGE
-                && told.orphaned_secs < ORPHANED_SECS
+                && told.orphaned_secs < MAX_ORPHANED_SECS
                 && told.master == best.master
                 && replaced.is_some_and(|replaced| self.ips[host] != replaced.host)
         };

@@ -19,18 +19,18 @@ use crate::shared::Context;
 pub(crate) struct Candidate {
     pub(crate) addr: Addr,
     /// The replica is subjectively down or disconnected from this sentinel.
-    pub(crate) down: bool,
+    pub(crate) is_down: bool,
     /// Time since the last answer to a PING.
     pub(crate) silent_for: Duration,
     /// Time since the last INFO reply; `None` if there was none.
-    pub(crate) told: Option<Duration>,
+    pub(crate) info_age: Option<Duration>,
     pub(crate) priority: u32,
     /// How long the replica has been without its master, according to the replica.
     pub(crate) disconnected_for: Duration,
     /// Whether the replica recently refused to be promoted.
-    pub(crate) refused: bool,
+    pub(crate) has_refused: bool,
     /// Whether the server belongs to another group.
-    pub(crate) foreign: bool,
+    pub(crate) is_foreign: bool,
     pub(crate) offset: u64,
     pub(crate) run_id: String,
 }
@@ -39,19 +39,22 @@ pub(crate) struct Candidate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EligibilityLimits {
     pub(crate) silent_for: Duration,
-    pub(crate) told: Duration,
+    pub(crate) info_age: Duration,
     pub(crate) disconnected_for: Duration,
 }
 
 /// Returns why `candidate` cannot be promoted, or `None` if it can.
-pub(crate) fn ineligibility(candidate: &Candidate, limits: EligibilityLimits) -> Option<&'static str> {
-    if candidate.down {
+pub(crate) fn find_ineligibility_reason(
+    candidate: &Candidate,
+    limits: EligibilityLimits,
+) -> Option<&'static str> {
+    if candidate.is_down {
         return Some("down");
     }
-    if candidate.foreign {
+    if candidate.is_foreign {
         return Some("of another group");
     }
-    if candidate.refused {
+    if candidate.has_refused {
         return Some("refused to be promoted");
     }
     if candidate.silent_for > limits.silent_for {
@@ -60,56 +63,58 @@ pub(crate) fn ineligibility(candidate: &Candidate, limits: EligibilityLimits) ->
     if candidate.priority == 0 {
         return Some("priority 0");
     }
-    if candidate.told.is_none_or(|told| told > limits.told) {
+    if candidate.info_age.is_none_or(|info_age| info_age > limits.info_age) {
         return Some("stale");
     }
     (candidate.disconnected_for > limits.disconnected_for).then_some("without its master too long")
 }
 
 /// Returns the best eligible candidate, or `None` if there is none.
-pub(crate) fn select(candidates: &[Candidate], limits: EligibilityLimits) -> Option<&Candidate> {
-    candidates.iter().filter(|candidate| ineligibility(candidate, limits).is_none()).min_by(|a, b| {
-        let rank = |candidate: &Candidate| (candidate.priority, std::cmp::Reverse(candidate.offset));
-        // A replica with an unknown run id comes last.
-        let name = |candidate: &Candidate| (candidate.run_id.is_empty(), candidate.run_id.clone());
-        rank(a).cmp(&rank(b)).then_with(|| name(a).cmp(&name(b)))
-    })
+pub(crate) fn select_best(candidates: &[Candidate], limits: EligibilityLimits) -> Option<&Candidate> {
+    candidates.iter().filter(|candidate| find_ineligibility_reason(candidate, limits).is_none()).min_by(
+        |a, b| {
+            let rank = |candidate: &Candidate| (candidate.priority, std::cmp::Reverse(candidate.offset));
+            // A replica with an unknown run id comes last.
+            let name = |candidate: &Candidate| (candidate.run_id.is_empty(), candidate.run_id.clone());
+            rank(a).cmp(&rank(b)).then_with(|| name(a).cmp(&name(b)))
+        },
+    )
 }
 
 impl MonitoredServers {
     /// The state of all replicas.
     pub(crate) fn candidates(&self, cx: &Context<'_>) -> Vec<Candidate> {
-        self.replicas().map(|replica| candidate(cx, replica)).collect()
+        self.replicas().map(|replica| to_candidate(cx, replica)).collect()
     }
 
     /// The limits for a failover that starts now. `down_after` is the time after which a silent server counts as down.
     pub(crate) fn eligibility_limits(&self, cx: &Context<'_>, down_after: Duration) -> EligibilityLimits {
         let timing = &cx.shared.timing;
         let down = self.master().sdown();
-        let told = if down.is_some() { timing.ping_period * 5 } else { timing.info_period * 3 };
+        let info_age = if down.is_some() { timing.ping_period * 5 } else { timing.info_period * 3 };
         // A demoted master counts as down much later than its replicas lost it.
         let none = Some(self.master().reported().role_since())
             .filter(|_| self.master().reported().role() == Role::Replica);
         let lost = down.into_iter().chain(none).min();
         let down_for = lost.map_or(Duration::ZERO, |since| cx.now.since(since));
         // If the master restarted without data, even old data is better.
-        let is_empty = cx.shared.links.at(self.master().command_link()).empty;
+        let is_empty = cx.shared.links.at(self.master().command_link()).reports_no_data;
         let disconnected_for = if is_empty { Duration::MAX } else { down_for + down_after * 10 };
-        EligibilityLimits { silent_for: timing.ping_period * 5, told, disconnected_for }
+        EligibilityLimits { silent_for: timing.ping_period * 5, info_age, disconnected_for }
     }
 }
 
-fn candidate(cx: &Context<'_>, replica: &Instance) -> Candidate {
+fn to_candidate(cx: &Context<'_>, replica: &Instance) -> Candidate {
     let link = cx.shared.links.at(replica.command_link());
     Candidate {
         addr: replica.addr().clone(),
-        down: replica.sdown().is_some() || !link.is_up(),
-        silent_for: cx.now.since(link.last_good),
-        told: replica.reported().received_at().map(|at| cx.now.since(at)),
+        is_down: replica.sdown().is_some() || !link.is_up(),
+        silent_for: cx.now.since(link.last_correct_reply),
+        info_age: replica.reported().received_at().map(|at| cx.now.since(at)),
         priority: replica.reported().priority(),
         disconnected_for: replica.reported().master_link_down_for(),
-        refused: replica.has_recently_refused(cx.now),
-        foreign: replica.foreign().is_some(),
+        has_refused: replica.has_recently_refused(cx.now),
+        is_foreign: replica.foreign().is_some(),
         offset: replica.reported().offset(),
         run_id: replica.reported().run_id().to_owned(),
     }
@@ -121,7 +126,7 @@ mod tests {
 
     const LIMITS: EligibilityLimits = EligibilityLimits {
         silent_for: Duration::from_secs(5),
-        told: Duration::from_secs(5),
+        info_age: Duration::from_secs(5),
         disconnected_for: Duration::from_secs(20),
     };
 
@@ -132,13 +137,13 @@ mod tests {
             let number = |at: usize| words[at].parse::<u64>().unwrap();
             Candidate {
                 addr: Addr::new("h", number(0) as u16),
-                down: words[1] == "down",
+                is_down: words[1] == "down",
                 silent_for: Duration::from_secs(number(2)),
-                told: words[3].parse().ok().map(Duration::from_secs),
+                info_age: words[3].parse().ok().map(Duration::from_secs),
                 priority: number(4) as u32,
                 disconnected_for: Duration::from_secs(number(5)),
-                refused: words[1] == "refuses",
-                foreign: words[1] == "foreign",
+                has_refused: words[1] == "refuses",
+                is_foreign: words[1] == "foreign",
                 offset: number(6),
                 run_id: words.get(7).unwrap_or(&"").to_string(),
             }
@@ -168,7 +173,7 @@ mod tests {
         ];
         for (text, port) in table {
             let candidates = candidates(text);
-            assert_eq!(select(&candidates, LIMITS).map(|best| best.addr.port), port, "{text}");
+            assert_eq!(select_best(&candidates, LIMITS).map(|best| best.addr.port), port, "{text}");
         }
     }
 }

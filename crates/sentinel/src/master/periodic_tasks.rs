@@ -9,33 +9,33 @@ use crate::addr::{Addr, RunId};
 use crate::event::EventLevel;
 use crate::hello::{HELLO_CHANNEL, Hello};
 use crate::info::{self, InfoReport, Role};
-use crate::link::{LinkId, LinkOwner, PendingReply};
+use crate::link::{LinkId, LinkPeer, PendingReply};
 use crate::machine::TIMER_SLACK;
 use crate::master::Master;
 use crate::master::failovers::Failover;
 use crate::master::instance::Instance;
-use crate::master::known_sentinels::Peer;
+use crate::master::known_sentinels::KnownSentinel;
 use crate::shared::Context;
 
 /// INFO interval while a failover waits for the reply of the server.
-const INFO_URGENT: Duration = Duration::from_millis(100);
+const URGENT_INFO_INTERVAL: Duration = Duration::from_millis(100);
 /// INFO interval while the master is down or a replica has lost its master.
-const INFO_DEGRADED: Duration = Duration::from_secs(1);
+const DEGRADED_INFO_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Master {
     /// Runs the tasks of the master that are due.
-    pub(crate) fn run_periodic_tasks(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn run_due_tasks(&mut self, cx: &mut Context<'_>) {
         if self.consensus.next_deadline().is_some_and(|due| due <= cx.now) {
-            self.drive(cx, consensus::GroupInput::Deadline);
+            self.drive_group(cx, consensus::GroupInput::Deadline);
         }
-        self.keep_links(cx);
+        self.maintain_links(cx);
         self.send_periodic(cx);
         self.update_health(cx);
-        self.advance_all(cx);
-        self.plan(cx);
+        self.advance_failover(cx);
+        self.schedule_next_round(cx);
     }
 
-    fn keep_links(&mut self, cx: &mut Context<'_>) {
+    fn maintain_links(&mut self, cx: &mut Context<'_>) {
         let (timing, down_after) = (&cx.shared.timing, self.settings.down_after);
         let needs_care = |link| cx.shared.links.at(link).needs_reconnect(cx.now, timing, down_after);
         let care: Vec<LinkId> = self.links().filter(|&link| needs_care(link)).collect();
@@ -65,7 +65,7 @@ impl Master {
         for link in links {
             cx.ping(link);
         }
-        self.ask_infos(cx, early);
+        self.send_due_info(cx, early);
         self.send_hellos(cx, joint);
     }
 
@@ -75,7 +75,7 @@ impl Master {
         let odd = self.servers.master().reported().role() == Role::Replica;
         let troubled = odd || self.servers.is_master_suspected() || self.failovers.is_running();
         let Some(replica) = replica else {
-            return if troubled { INFO_DEGRADED.min(calm) } else { calm };
+            return if troubled { DEGRADED_INFO_INTERVAL.min(calm) } else { calm };
         };
         let waited_for = self.failovers.current().and_then(Failover::awaited_replica) == Some(replica.addr());
         let syncing = replica.reconfiguration().is_running();
@@ -85,16 +85,16 @@ impl Master {
         let odd =
             replica.reported().role() == Role::Master || !replica.reported().is_master_link_up() || astray;
         match () {
-            () if waited_for || syncing => INFO_URGENT,
-            () if troubled || odd => INFO_DEGRADED.min(calm),
+            () if waited_for || syncing => URGENT_INFO_INTERVAL,
+            () if troubled || odd => DEGRADED_INFO_INTERVAL.min(calm),
             () => calm,
         }
     }
 
-    fn ask_infos(&mut self, cx: &mut Context<'_>, early: Duration) {
+    fn send_due_info(&mut self, cx: &mut Context<'_>, early: Duration) {
         let due = |instance: &Instance, period: Duration| {
             let early = early.min(period / 20);
-            instance.info_requested().is_none_or(|asked| cx.now.since(asked) + early >= period)
+            instance.info_requested_at().is_none_or(|asked| cx.now.since(asked) + early >= period)
         };
         let mut ask = Vec::new();
         if due(self.servers.master(), self.info_period(cx, None)) {
@@ -106,29 +106,29 @@ impl Master {
             }
         }
         for link in ask {
-            self.ask_info_over(cx, link);
+            self.send_info_on(cx, link);
         }
     }
 
     /// Sends INFO on a link if it is the command link of the master or a replica.
-    pub(crate) fn ask_info_over(&mut self, cx: &mut Context<'_>, link: LinkId) {
+    pub(crate) fn send_info_on(&mut self, cx: &mut Context<'_>, link: LinkId) {
         let Some(instance) = self.servers.by_command_link_mut(link) else { return };
         let command = self.settings.command("INFO");
         if cx.send(link, PendingReply::Info(self.name.clone()), &[command]) {
-            instance.set_info_requested(cx.now);
+            instance.set_info_requested_at(cx.now);
         }
     }
 
     /// Sends INFO to all replicas.
-    pub(crate) fn ask_all_replicas(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn send_info_to_replicas(&mut self, cx: &mut Context<'_>) {
         let links: Vec<LinkId> = self.servers.replicas().map(|replica| replica.command_link()).collect();
         for link in links {
-            self.ask_info_over(cx, link);
+            self.send_info_on(cx, link);
         }
     }
 
     /// Composes a hello message that announces the sentinel at `addr` and its view of this master.
-    pub(crate) fn hello_of(&self, cx: &Context<'_>, addr: Addr, run_id: RunId) -> Hello {
+    pub(crate) fn build_hello(&self, cx: &Context<'_>, addr: Addr, run_id: RunId) -> Hello {
         let current = self.current_addr();
         let master_addr = Addr::new(cx.shared.display_host(&current.host), current.port);
         let config_epoch = self.config_epoch;
@@ -159,10 +159,12 @@ impl Master {
         let due = |at: Option<Instant>| at.is_none_or(|at| !waits && cx.now.since(at) + early >= period);
         let data = self.servers.iter();
         let mut links: Vec<LinkId> = data
-            .filter(|instance| due(instance.hello_sent()))
+            .filter(|instance| due(instance.hello_sent_at()))
             .map(|instance| instance.command_link())
             .collect();
-        links.extend(self.sentinels.iter().filter(|peer| due(peer.hello_sent())).filter_map(Peer::link));
+        links.extend(
+            self.sentinels.iter().filter(|peer| due(peer.hello_sent_at())).filter_map(KnownSentinel::link),
+        );
         for link in links {
             self.send_hello_on(cx, link);
         }
@@ -171,13 +173,13 @@ impl Master {
     fn send_hello_on(&mut self, cx: &mut Context<'_>, link: LinkId) {
         let state = cx.shared.links.at(link);
         let Some(local_ip) = state.local_ip.clone().filter(|_| state.is_up()) else { return };
-        let owner = state.owner;
+        let peer = state.peer;
         let global = &cx.shared.global;
         let host = global.announce_ip.clone().unwrap_or(local_ip);
         let port = if global.announce_port == 0 { global.port } else { global.announce_port };
-        let hello = self.hello_of(cx, Addr { host, port }, cx.shared.me.clone()).to_string();
-        let publish = if owner == LinkOwner::Data { self.settings.command("PUBLISH") } else { "PUBLISH" };
-        if !cx.send(link, PendingReply::Plain, &[publish, HELLO_CHANNEL, &hello]) {
+        let hello = self.build_hello(cx, Addr { host, port }, cx.shared.my_id.clone()).to_string();
+        let publish = if peer == LinkPeer::Server { self.settings.command("PUBLISH") } else { "PUBLISH" };
+        if !cx.send(link, PendingReply::Ignored, &[publish, HELLO_CHANNEL, &hello]) {
             return;
         }
         if link == self.servers.master().command_link() {
@@ -185,7 +187,7 @@ impl Master {
             cx.send(link, PendingReply::Role(self.name.clone()), &[self.settings.command("ROLE")]);
         }
         if let Some(instance) = self.servers.by_command_link_mut(link) {
-            instance.set_hello_sent(Some(cx.now));
+            instance.set_hello_sent_at(Some(cx.now));
         } else {
             self.sentinels.on_hello_sent(cx.now, link);
         }
@@ -206,18 +208,18 @@ impl Master {
             _ => return,
         };
         if link == self.servers.master().command_link() && role != self.servers.master().reported().role() {
-            self.ask_info_over(cx, link);
-            self.ask_all_replicas(cx);
+            self.send_info_on(cx, link);
+            self.send_info_to_replicas(cx);
         }
     }
 
     /// Handles a reply to INFO.
     pub(crate) fn on_info(&mut self, cx: &mut Context<'_>, link: LinkId, text: &[u8]) {
         cx.shared.scheduler.schedule_round(&self.name);
-        let text = info::kept(text);
+        let text = info::truncate_text(text);
         let report = info::parse(&text);
         if self.servers.master().command_link() == link {
-            self.take_report(cx, None, &report, text);
+            self.adopt_report(cx, None, &report, text);
             for addr in &report.replicas {
                 self.add_replica(cx, addr);
             }
@@ -225,12 +227,12 @@ impl Master {
         }
         let replica = self.servers.replicas().find(|replica| replica.command_link() == link);
         if let Some(addr) = replica.map(|replica| replica.addr().clone()) {
-            self.take_report(cx, Some(&addr), &report, text);
+            self.adopt_report(cx, Some(&addr), &report, text);
             self.on_replica_info(cx, &addr);
         }
     }
 
-    fn take_report(&mut self, cx: &mut Context<'_>, addr: Option<&Addr>, report: &InfoReport, text: String) {
+    fn adopt_report(&mut self, cx: &mut Context<'_>, addr: Option<&Addr>, report: &InfoReport, text: String) {
         let Some(instance) = self.servers.at_mut(addr) else { return };
         let change = instance.on_report(cx.now, report, text);
         if change.is_restarted {
@@ -242,7 +244,7 @@ impl Master {
         if let Some(role) = change.new_role {
             let as_it_should = addr.is_none() == (role == Role::Master);
             let event = if as_it_should { "+role-change" } else { "-role-change" };
-            let extra = format!(" new reported role is {}", role.word());
+            let extra = format!(" new reported role is {}", role.name());
             self.announce_at(cx, EventLevel::Verbose, event, addr, &extra);
         }
     }

@@ -71,21 +71,21 @@ pub(crate) enum ForeignReason {
 impl Link {
     /// Records the group and the master that a hello message at this link's server announces.
     pub(crate) fn record_claim(&mut self, now: Instant, hello: &Hello) {
-        if let Some(known) = self.claims.iter_mut().find(|claim| claim.group == hello.master) {
+        if let Some(known) = self.hello_claims.iter_mut().find(|claim| claim.group == hello.master) {
             known.at = now;
             if known.master != hello.master_addr {
                 known.master = hello.master_addr.clone();
             }
             return;
         }
-        if self.claims.len() == MAX_CLAIMS {
-            let oldest = self.claims.iter().enumerate().min_by_key(|(_, claim)| claim.at);
+        if self.hello_claims.len() == MAX_CLAIMS {
+            let oldest = self.hello_claims.iter().enumerate().min_by_key(|(_, claim)| claim.at);
             if let Some((index, _)) = oldest {
-                self.claims.swap_remove(index);
+                self.hello_claims.swap_remove(index);
             }
         }
         let (group, master) = (hello.master.clone(), hello.master_addr.clone());
-        self.claims.push(HelloClaim { group, master, at: now });
+        self.hello_claims.push(HelloClaim { group, master, at: now });
     }
 }
 
@@ -140,7 +140,7 @@ impl MonitoredServers {
         if cx.shared.same_addr(replica.addr(), current) {
             return None;
         }
-        let claims = &cx.shared.links.at(replica.hello_link()).claims;
+        let claims = &cx.shared.links.at(replica.hello_link()).hello_claims;
         let claim = claims.iter().find(|claim| {
             claim.group != group
                 && cx.now.since(claim.at) < CLAIM_LIFETIME

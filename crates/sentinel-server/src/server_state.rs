@@ -15,12 +15,12 @@ use tokio::task::JoinHandle;
 
 use super::ServerEvent;
 use super::client::Client;
-use super::figures::{RecentRates, Traffic};
 use super::files::Files;
 use super::links::LinkHandle;
+use super::traffic::{RecentRates, Traffic};
 
 /// All state of a sentinel process. One thread owns it.
-pub(super) struct Center {
+pub(super) struct ServerState {
     pub(super) sentinel: Sentinel,
     pub(super) config: Config,
     pub(super) tls: Arc<Tls>,
@@ -28,7 +28,7 @@ pub(super) struct Center {
     /// Whether a disk write has blocked the thread since the last round of the event loop.
     pub(super) was_blocked_by_disk: bool,
     pub(super) links: BTreeMap<LinkId, LinkHandle>,
-    pub(super) lives: u64,
+    pub(super) connection_count: u64,
     pub(super) clients: BTreeMap<u64, Client>,
     /// The engine, which manages users and client connections.
     pub(super) engine: Arc<Engine>,
@@ -45,7 +45,7 @@ pub(super) struct Center {
     pub(super) events: Sender<ServerEvent>,
     pub(super) started_at: std::time::Instant,
     pub(super) traffic: Arc<Traffic>,
-    pub(super) pace: RecentRates,
+    pub(super) recent_rates: RecentRates,
     pub(super) commands: u64,
     pub(super) connections: u64,
     pub(super) ends: bool,
@@ -58,7 +58,7 @@ pub(super) fn time_since(started_at: std::time::Instant) -> Instant {
     Instant::ORIGIN + CLOCK_MARGIN + started_at.elapsed()
 }
 
-impl Center {
+impl ServerState {
     /// Creates the state without links and clients.
     pub(super) fn new(
         sentinel: Sentinel,
@@ -75,7 +75,7 @@ impl Center {
             files,
             was_blocked_by_disk: false,
             links: BTreeMap::new(),
-            lives: 0,
+            connection_count: 0,
             clients: BTreeMap::new(),
             engine_commands: CommandSet::new(::commands::sentinel_registry()),
             worker: engine.new_worker(process::time::nanos),
@@ -87,7 +87,7 @@ impl Center {
             events,
             started_at: began,
             traffic,
-            pace: RecentRates::new(began),
+            recent_rates: RecentRates::new(began),
             commands: 0,
             connections: 0,
             ends: false,

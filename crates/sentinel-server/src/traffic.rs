@@ -34,7 +34,7 @@ impl RecentRates {
     }
 
     /// Updates the rates with the current counters. Must be called before the rates are read.
-    pub(super) fn take(&mut self, now: Instant, counts: [u64; 3]) {
+    pub(super) fn update(&mut self, now: Instant, counts: [u64; 3]) {
         let passed = now.duration_since(self.period_start);
         if passed < Self::RATE_PERIOD {
             return;
@@ -52,12 +52,12 @@ mod tests {
     #[test]
     fn rate_covers_the_last_complete_period() {
         let began = Instant::now();
-        let mut pace = RecentRates::new(began);
-        pace.take(began + Duration::from_millis(500), [50, 0, 0]);
-        assert_eq!(pace.per_second, [0.0; 3], "not long enough");
-        pace.take(began + Duration::from_secs(2), [100, 2048, 10]);
-        assert_eq!(pace.per_second, [50.0, 1024.0, 5.0]);
-        pace.take(began + Duration::from_secs(3), [100, 2048, 10]);
-        assert_eq!(pace.per_second, [0.0; 3]);
+        let mut recent_rates = RecentRates::new(began);
+        recent_rates.update(began + Duration::from_millis(500), [50, 0, 0]);
+        assert_eq!(recent_rates.per_second, [0.0; 3], "not long enough");
+        recent_rates.update(began + Duration::from_secs(2), [100, 2048, 10]);
+        assert_eq!(recent_rates.per_second, [50.0, 1024.0, 5.0]);
+        recent_rates.update(began + Duration::from_secs(3), [100, 2048, 10]);
+        assert_eq!(recent_rates.per_second, [0.0; 3]);
     }
 }

@@ -13,7 +13,7 @@ const SWITCHED: &str = "+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379";
 fn complete_failover_promotes_and_reconfigures_replicas() {
     let mut world = World::new("");
     world.kill(&server(1));
-    world.pass(3000);
+    world.advance_time(3000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     let promotion = [
         "MULTI",
@@ -34,11 +34,11 @@ fn silence_is_detected_when_its_limit_ends() {
     let mut late = Vec::new();
     for wait in (0..100).step_by(10) {
         let mut world = World::new("");
-        world.pass(wait);
+        world.advance_time(wait);
         world.servers.get_mut(&server(1)).unwrap().frozen = true;
         let frozen = world.now;
         while !world.has_event("+sdown master mymaster 10.0.0.1 6379") {
-            world.pass(1);
+            world.advance_time(1);
         }
         late.push(world.now.since(frozen).as_millis() - 1000);
     }
@@ -51,11 +51,12 @@ fn silence_is_detected_when_its_limit_ends() {
 #[test]
 fn requests_due_together_are_sent_together() {
     let mut world = World::new("sentinel down-after-milliseconds mymaster 30000\n");
-    world.pass(15_000);
-    world.routine.clear();
-    world.pass(60_000);
+    world.advance_time(15_000);
+    world.periodic_requests.clear();
+    world.advance_time(60_000);
     let times = |word: &str, number: u8| -> Vec<u64> {
-        let to = world.routine.iter().filter(|(_, addr, said)| *said == word && *addr == server(number));
+        let to =
+            world.periodic_requests.iter().filter(|(_, addr, said)| *said == word && *addr == server(number));
         to.map(|(at, ..)| at.as_millis()).collect()
     };
     for (word, period, count) in [("PING", 1000, 60), ("PUBLISH", 2000, 30), ("INFO", 10_000, 6)] {
@@ -67,7 +68,11 @@ fn requests_due_together_are_sent_together() {
         }
     }
     let pings = times("PING", 1);
-    assert!(world.routine.iter().all(|(at, ..)| pings.contains(&at.as_millis())), "{:?}", world.routine);
+    assert!(
+        world.periodic_requests.iter().all(|(at, ..)| pings.contains(&at.as_millis())),
+        "{:?}",
+        world.periodic_requests
+    );
 }
 
 /// Another sentinel leads a later failover to the same replica while this sentinel still reconfigures replicas under
@@ -77,7 +82,7 @@ fn later_epoch_with_the_same_master_does_not_stop_a_leader() {
     let mut world = World::new("");
     world.servers.get_mut(&server(3)).unwrap().synced = false;
     world.kill(&server(1));
-    world.pass(1000);
+    world.advance_time(1000);
     assert!(
         world.has_event("+failover-state-reconf-slaves master mymaster 10.0.0.1 6379"),
         "{:?}",
@@ -91,7 +96,7 @@ fn later_epoch_with_the_same_master_does_not_stop_a_leader() {
     assert_eq!(world.sentinel.status("mymaster").unwrap().config_epoch, later);
     assert!(!world.has_event(SWITCHED));
     world.servers.get_mut(&server(3)).unwrap().synced = true;
-    world.pass(2000);
+    world.advance_time(2000);
     assert!(world.has_event("+failover-end master mymaster 10.0.0.1 6379"), "{:?}", world.events);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     assert_eq!(world.sentinel.status("mymaster").unwrap().config_epoch, later);
@@ -104,10 +109,10 @@ fn new_master_that_dies_during_reconfiguration_is_replaced() {
     let mut world = World::new("");
     world.servers.get_mut(&server(3)).unwrap().synced = false;
     world.kill(&server(1));
-    world.pass(1000);
+    world.advance_time(1000);
     assert!(!world.has_event(SWITCHED), "a replica is still to follow");
     world.kill(&server(2));
-    world.pass(3000);
+    world.advance_time(3000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     assert!(world.has_event("+switch-master mymaster 10.0.0.2 6379 10.0.0.3 6379"), "{:?}", world.events);
     assert_eq!(world.sent_to(&server(3)).iter().filter(|line| **line == "SLAVEOF NO ONE").count(), 1);
@@ -120,7 +125,7 @@ fn scripts_get_event_arguments() {
         "sentinel notification-script mymaster /bin/notify\nsentinel client-reconfig-script mymaster /bin/reconfig\n",
     );
     world.kill(&server(1));
-    world.pass(3000);
+    world.advance_time(3000);
     let argv: Vec<Vec<&str>> =
         world.scripts.iter().map(|(_, argv)| argv.iter().map(String::as_str).collect()).collect();
     for wanted in [
@@ -144,7 +149,7 @@ fn pending_scripts_are_listed_and_killed_when_they_hang() {
         world.input(SentinelInput::ScriptDone { job, outcome: ScriptOutcome::Exited(0) });
     }
     world.kill(&server(2));
-    world.pass(400);
+    world.advance_time(400);
     assert_eq!(world.scripts.len(), 1);
     let (job, _) = world.scripts[0].clone();
     let shown = |state: &str, retry: u32| {
@@ -161,9 +166,9 @@ fn pending_scripts_are_listed_and_killed_when_they_hang() {
     like(&world.command("SENTINEL PENDING-SCRIPTS"), "running", 0);
     world.input(SentinelInput::ScriptDone { job, outcome: ScriptOutcome::Exited(1) });
     like(&world.command("SENTINEL PENDING-SCRIPTS"), "scheduled", 1);
-    world.pass(31_000);
+    world.advance_time(31_000);
     like(&world.command("SENTINEL PENDING-SCRIPTS"), "running", 1);
-    world.pass(61_000);
+    world.advance_time(61_000);
     assert_eq!(world.killed_scripts, [job]);
     world.input(SentinelInput::ScriptDone { job, outcome: ScriptOutcome::Exited(0) });
     assert_eq!(world.command("SENTINEL PENDING-SCRIPTS"), "*0\r\n");
@@ -177,7 +182,7 @@ fn renamed_commands_are_sent_with_their_new_names() {
     );
     world.renamed_commands = [("SLAVEOF", "follow"), ("CONFIG", "cfg-1")].into();
     world.kill(&server(1));
-    world.pass(3000);
+    world.advance_time(3000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     let sent = world.sent_to(&server(2));
     assert!(sent.contains(&"follow NO ONE") && sent.contains(&"cfg-1 REWRITE"), "{sent:?}");
@@ -199,7 +204,7 @@ fn links_authenticate_first() {
     let sent = world.sent_to(&server(3));
     assert_eq!(sent.iter().filter(|line| **line == "AUTH peer hidden").count(), 1, "{sent:?}");
     assert!(world.command("SENTINEL SET mymaster auth-pass other").starts_with("+OK"));
-    world.pass(2000);
+    world.advance_time(2000);
     assert!(world.sent_to(&server(1)).contains(&"AUTH watcher other"), "the links are made anew");
     let events = world.events.join("\n");
     assert!(!events.contains("other"), "a password is shown to nobody: {events}");
@@ -210,7 +215,7 @@ fn links_authenticate_first() {
 fn coordinated_failover_asks_the_master_to_hand_over() {
     let mut world = World::new("sentinel failover-timeout mymaster 5000\n");
     assert_eq!(world.command("SENTINEL FAILOVER mymaster COORDINATED"), "+OK\r\n");
-    world.pass(3000);
+    world.advance_time(3000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     assert!(world.sent_to(&server(1)).contains(&"FAILOVER TO 10.0.0.2 6379 TIMEOUT 5000"));
     assert!(!world.sent_to(&server(2)).contains(&"SLAVEOF NO ONE"));
@@ -224,7 +229,7 @@ fn coordinated_failover_asks_the_master_to_hand_over() {
 fn manual_failover_uses_a_handover_if_possible() {
     let mut world = World::new("");
     assert_eq!(world.command("SENTINEL FAILOVER mymaster"), "+OK\r\n");
-    world.pass(3000);
+    world.advance_time(3000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     assert!(world.sent_to(&server(1)).contains(&"FAILOVER TO 10.0.0.2 6379 TIMEOUT 1500"));
     assert!(!world.sent_to(&server(2)).contains(&"SLAVEOF NO ONE"));
@@ -233,7 +238,7 @@ fn manual_failover_uses_a_handover_if_possible() {
         let mut world = World::new("");
         (world.refuses_failover, world.ignores_failover) = (refuses, hangs);
         assert_eq!(world.command("SENTINEL FAILOVER mymaster"), "+OK\r\n");
-        world.pass(5000);
+        world.advance_time(5000);
         assert!(world.has_event(SWITCHED), "{:?}", world.events);
         assert!(world.sent_to(&server(2)).contains(&"SLAVEOF NO ONE"));
     }
@@ -244,14 +249,14 @@ fn manual_failover_uses_a_handover_if_possible() {
 #[test]
 fn master_replicating_from_its_own_replica_is_replaced() {
     let mut world = World::new("");
-    world.pass(2000);
+    world.advance_time(2000);
     let now = world.now;
     for (number, master) in [(1, 2), (2, 1), (3, 1)] {
         let server_there = world.servers.get_mut(&server(number)).unwrap();
         server_there.master = Some(server(master));
         (server_there.synced, server_there.disconnected_since) = (false, Some(now));
     }
-    world.pass(9_000);
+    world.advance_time(9_000);
     assert!(world.has_event("+sdown master mymaster 10.0.0.1 6379"), "{:?}", world.events);
     let promoted = "+promoted-slave slave 10.0.0.2:6379 10.0.0.2 6379 @ mymaster 10.0.0.1 6379";
     assert!(world.has_event(promoted), "{:?}", world.events);
@@ -263,19 +268,19 @@ fn master_replicating_from_its_own_replica_is_replaced() {
 fn master_without_data_is_replaced_by_an_old_replica() {
     for empty in [false, true] {
         let mut world = World::new("");
-        world.pass(2000);
+        world.advance_time(2000);
         let long_ago = Instant::from_millis(world.now.as_millis() - 80_000);
         for number in [2, 3] {
             let replica = world.servers.get_mut(&server(number)).unwrap();
             (replica.synced, replica.disconnected_since) = (false, Some(long_ago));
         }
-        world.pass(20_000);
+        world.advance_time(20_000);
         if empty {
             world.servers.get_mut(&server(1)).unwrap().empty = true;
         } else {
             world.kill(&server(1));
         }
-        world.pass(10_000);
+        world.advance_time(10_000);
         assert!(world.has_event("+sdown master mymaster 10.0.0.1 6379"), "{:?}", world.events);
         let promoted = "+promoted-slave slave 10.0.0.2:6379 10.0.0.2 6379 @ mymaster 10.0.0.1 6379";
         assert_eq!(world.has_event(promoted), empty, "{:?}", world.events);
@@ -294,7 +299,7 @@ fn simulated_crashes_happen_at_the_requested_step() {
         assert_eq!(world.command(&format!("SENTINEL SIMULATE-FAILURE {when}")), "+OK\r\n");
         world.kill(&server(1));
         while !world.crashed {
-            world.pass(10);
+            world.advance_time(10);
         }
         assert!(world.has_event(comes_after), "{when}: {:?}", world.events);
         let before = world.events.iter().position(|line| line.starts_with(comes_before));
@@ -313,7 +318,7 @@ fn restarted_master_that_loads_too_long_is_down() {
         let mut world = World::new(setting);
         let master = world.servers.get_mut(&server(1)).unwrap();
         (master.run_id, master.loading) = ("f".repeat(40), loading);
-        world.pass(10_000);
+        world.advance_time(10_000);
         assert!(world.has_event(REBOOT), "{:?}", world.events);
         world
     };
@@ -322,13 +327,13 @@ fn restarted_master_that_loads_too_long_is_down() {
     for (setting, loading, down) in [("", true, false), (period, false, false), (period, true, true)] {
         let mut world = restart(setting, loading);
         assert_eq!(flags(&mut world), down, "{setting} {loading}");
-        world.pass(10_000);
+        world.advance_time(10_000);
         assert_eq!(world.has_event(DOWN), down, "{setting} {loading}: {:?}", world.events);
         assert_eq!(world.has_event(SWITCHED), down, "{:?}", world.events);
     }
     let mut world = restart(period, true);
     world.servers.get_mut(&server(1)).unwrap().loading = false;
-    world.pass(10_000);
+    world.advance_time(10_000);
     assert!(!world.has_event(DOWN) && !flags(&mut world), "{:?}", world.events);
 }
 
@@ -338,7 +343,7 @@ fn masters_can_be_configured_by_hostname() {
     let config = "sentinel resolve-hostnames yes\nsentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n\
         sentinel monitor mymaster db.example 6379 1\n";
     let question = "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster";
-    let mut world = World::of(config);
+    let mut world = World::with_config(config);
     assert_eq!(world.resolves, ["db.example"]);
     world.input(SentinelInput::Resolved { host: "db.example".into(), ip: "10.0.0.1".into() });
     assert_eq!(world.command(question), "*2\r\n$8\r\n10.0.0.1\r\n$4\r\n6379\r\n");
@@ -357,7 +362,7 @@ fn announced_address_is_used_in_hello_messages() {
         assert_eq!(world.command(&format!("SENTINEL CONFIG SET {set}")), "+OK\r\n");
     }
     world.hellos.clear();
-    world.pass(2100);
+    world.advance_time(2100);
     assert!(!world.hellos.is_empty());
     assert!(world.hellos.iter().all(|hello| hello.starts_with("192.0.2.7,5000,")), "{:?}", world.hellos);
 }
@@ -375,13 +380,13 @@ fn info_cache_returns_the_last_info_with_its_age() {
 #[test]
 fn debug_changes_the_periods_in_use() {
     let mut world = World::new("");
-    world.pass(5000);
+    world.advance_time(5000);
     assert_eq!(world.command("SENTINEL DEBUG publish-period 10000"), "+OK\r\n");
-    world.pass(9000);
+    world.advance_time(9000);
     world.hellos.clear();
-    world.pass(900);
+    world.advance_time(900);
     let quiet = world.hellos.len();
     assert_eq!(world.command("SENTINEL DEBUG publish-period 100"), "+OK\r\n");
-    world.pass(900);
+    world.advance_time(900);
     assert!(world.hellos.len() > quiet + 9, "{} then {}", quiet, world.hellos.len());
 }

@@ -8,23 +8,23 @@ use std::time::Duration;
 use clock::Instant;
 
 use crate::info::Role;
-use crate::machine::{TICK, URGENT};
+use crate::machine::{TICK_INTERVAL, URGENT_INTERVAL};
 use crate::master::Master;
 use crate::master::instance::{Instance, ReconfigurationState};
-use crate::master::known_sentinels::Peer;
+use crate::master::known_sentinels::KnownSentinel;
 use crate::shared::Context;
 
 /// How long a failure is urgent. A dead master without replicas must not stay urgent.
-const FRESH: Duration = Duration::from_secs(3);
+const URGENT_FAILURE_TIME: Duration = Duration::from_secs(3);
 
 impl Master {
     /// Schedules the next round or alarm of the master.
-    pub(crate) fn plan(&self, cx: &mut Context<'_>) {
-        let round = if self.is_healthy_and_idle(cx) { self.next_due(cx) } else { cx.now + TICK };
-        let urgent = self.is_urgent(cx).then(|| cx.now + URGENT);
+    pub(crate) fn schedule_next_round(&self, cx: &mut Context<'_>) {
+        let round = if self.is_healthy_and_idle(cx) { self.next_due(cx) } else { cx.now + TICK_INTERVAL };
+        let urgent = self.is_urgent(cx).then(|| cx.now + URGENT_INTERVAL);
         // The alarm fires exactly when the master has been silent for too long, so that detection does not wait for a
         // tick.
-        let silence = self.silence_ends(cx).filter(|&ends| ends > cx.now);
+        let silence = self.silence_end(cx).filter(|&ends| ends > cx.now);
         let alarm = urgent.into_iter().chain(silence).chain(self.consensus.next_deadline()).min();
         let scheduler = &mut cx.shared.scheduler;
         scheduler.rounds.set(&self.name, round);
@@ -36,15 +36,17 @@ impl Master {
 
     fn is_urgent(&self, cx: &Context<'_>) -> bool {
         let link = cx.shared.links.at(self.servers.master().command_link());
-        let fresh = self.servers.master().sdown().is_some_and(|since| cx.now.since(since) < FRESH);
+        let fresh =
+            self.servers.master().sdown().is_some_and(|since| cx.now.since(since) < URGENT_FAILURE_TIME);
         fresh
             || self.failovers.is_running()
-            || (self.servers.master().sdown().is_none() && link.just_lost(cx.now))
+            || (self.servers.master().sdown().is_none() && link.was_just_lost(cx.now))
     }
 
     /// Whether all instances are healthy and no operation is in progress.
     fn is_healthy_and_idle(&self, cx: &Context<'_>) -> bool {
-        let quiet = cx.shared.tilt.is_none() && !self.failovers.is_running() && !self.consensus.is_active();
+        let quiet =
+            cx.shared.tilt_since.is_none() && !self.failovers.is_running() && !self.consensus.is_active();
         let well = |instance: &Instance| {
             let linked = instance.links().map(|link| cx.shared.links.at(link).is_up());
             linked == [true, true]
@@ -77,13 +79,14 @@ impl Master {
         let links = self.links().map(due);
         let infos = self.servers.replicas().map(Some).chain([None]).filter_map(|replica| {
             let instance = replica.unwrap_or(self.servers.master());
-            Some(instance.info_requested()? + self.info_period(cx, replica))
+            Some(instance.info_requested_at()? + self.info_period(cx, replica))
         });
         let waits = self.hello_delay(cx).unwrap_or_default();
-        let greeted = self.servers.hellos_sent().chain(self.sentinels.iter().map(Peer::hello_sent));
+        let greeted =
+            self.servers.hello_times().chain(self.sentinels.iter().map(KnownSentinel::hello_sent_at));
         let greetings = greeted.map(|at| at.map_or(cx.now, |at| at + timing.publish_period + waits));
         let due = links.chain(infos).chain(greetings).min().expect("a master has links");
         // The round has just run, so a task that is still due cannot be done now.
-        if due <= cx.now { cx.now + TICK } else { due }
+        if due <= cx.now { cx.now + TICK_INTERVAL } else { due }
     }
 }
