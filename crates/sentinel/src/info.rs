@@ -57,7 +57,7 @@ pub(crate) fn parse(text: &str) -> InfoReport {
                 report.run_id = Some(value.to_owned());
             }
             "master_replid" | "master_replid2" if is_replication_id_set(value) => {
-                report.replication_ids.push(value.to_owned())
+                report.replication_ids.push(value.to_owned());
             }
             "role" => {
                 report.role = match value {

@@ -141,7 +141,7 @@ impl Master {
         match self.sentinels.get(&hello.run_id) {
             None => self.add_discovered_sentinel(cx, hello),
             Some(peer) if !cx.shared.same_addr(peer.addr(), &hello.addr) => {
-                self.update_sentinel_addr(cx, hello)
+                self.update_sentinel_addr(cx, hello);
             }
             Some(_) => {}
         }
