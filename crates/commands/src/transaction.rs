@@ -64,7 +64,7 @@ fn unwatch(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use engine::{CommandOrigin, NodeFlags, Session};
+    use engine::{CommandOrigin, DispatchStatus, NodeFlags, Session};
 
     use crate::testing::Client;
 
@@ -96,6 +96,28 @@ mod tests {
         let mut best = |keys| (0..5).map(|_| time(keys)).min().expect("several");
         let (few, many) = (best(5000), best(80_000));
         assert!(many < few * 100, "{few:?}, then {many:?}");
+    }
+
+    /// The commands of a batch, of its transactions and of their scripts run one after another in the same context.
+    #[test]
+    fn batch_with_several_transactions_and_scripts_runs_in_order() {
+        let mut client = Client::with_recording_log();
+        let script = "eval \"return redis.call('incrby', KEYS[1], ARGV[1])\" 1 a 10";
+        let undeclared = "eval \"return redis.call('get', 'a')\" 0";
+        let batch = format!(
+            "set a 1\nmulti\nincr a\n{script}\nget a\nexec\nget a\nmulti\n{undeclared}\nexec\n{script}\nincr a"
+        );
+        client.check_replies(&[(
+            &batch,
+            "+OK|+OK|+QUEUED|+QUEUED|+QUEUED|*3|:2|:12|$2|12|$2|12|+OK|+QUEUED|*1|$2|12|:22|:23",
+        )]);
+    }
+
+    #[test]
+    fn command_may_block_after_exec_of_same_batch() {
+        let mut client = Client::new();
+        assert_eq!(client.run_status("multi\nblpop list 0\nexec"), DispatchStatus::Done);
+        assert_eq!(client.run_status("multi\nblpop list 0\nexec\nblpop list 0"), DispatchStatus::Blocked);
     }
 
     #[test]

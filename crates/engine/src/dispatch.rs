@@ -36,6 +36,7 @@ use crate::session::{BackgroundMode, CommandOrigin, ReplySuppression, Session};
 use crate::settings::{Measurements, NodeFlags};
 use crate::shell_commands::NodeCommand;
 use crate::stats::{WorkerStats, add};
+use crate::transaction::BatchTransactions;
 use crate::waiting::Waiter;
 use admission::is_cross_protocol_attack;
 use background::MIN_RECORDED_NANOS;
@@ -225,8 +226,10 @@ impl Dispatcher<'_> {
     ) -> DispatchStatus {
         let Self { engine, commands } = self;
         let mut prepared: SmallVec<[PrefetchedRequest<'_>; PREFETCH_BATCH]> = SmallVec::new();
+        let transactions = BatchTransactions::default();
         let reply = Writer::new(out, session.protocol()).with_limit(session.reply_limit());
-        let mut pipeline = Pipeline::new(Context::new(engine, commands, worker, session, now, reply));
+        let context = Context::new(engine, commands, worker, session, now, reply);
+        let mut pipeline = Pipeline::new(context, &transactions);
         engine.prepare(&mut pipeline, std::iter::once(waiter.request().args()), &mut prepared);
         let stopped = engine.run_prepared(&mut pipeline, &prepared, 0);
         let status = stopped.map_or(DispatchStatus::Done, |(_, status)| status);
@@ -251,9 +254,10 @@ impl Dispatcher<'_> {
         while next < batch.len() {
             let end = batch.len().min(next + PREFETCH_BATCH);
             let mut prepared: SmallVec<[PrefetchedRequest<'_>; PREFETCH_BATCH]> = SmallVec::new();
+            let transactions = BatchTransactions::default();
             let reply = Writer::new(out, session.protocol()).with_limit(session.reply_limit());
             let context = Context::new(engine, commands, worker, session, now, reply);
-            let mut pipeline = Pipeline::new(context);
+            let mut pipeline = Pipeline::new(context, &transactions);
             if next > from && pipeline.is_time_slice_over() {
                 drop(pipeline);
                 publish_session(session, now, last);
@@ -545,7 +549,7 @@ impl Engine {
             CommandRunner::Exec => {
                 let (start, begun) = (pipeline.context.reply.len(), pipeline.last_finish_nanos);
                 let counted = self.charged_slot_of_exec(&pipeline.context);
-                let done = self.exec(&mut pipeline.context, asking);
+                let done = self.exec(pipeline, asking);
                 // As in Redis, EXEC is added to the command logs after the commands of its transaction.
                 if !done.as_ref().is_ok_and(|flow| flow.is_deferred()) {
                     pipeline.context.feed_to_monitors(entry, request.args, false);

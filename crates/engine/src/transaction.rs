@@ -1,5 +1,6 @@
 //! The state of MULTI: queued commands and watched keys.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,15 +41,42 @@ impl Transaction {
 /// An EXEC with queued commands that wait for something other than keys. They run after all others, without slot locks.
 #[derive(Debug)]
 pub(crate) struct DeferredExec {
-    pub(crate) transaction: Box<Transaction>,
-    /// The replies in queue order; `None` where a command has not run yet.
-    pub(crate) replies: Vec<Option<Vec<u8>>>,
+    /// The commands in queue order.
+    pub(crate) commands: Vec<DeferredCommand>,
+}
+
+/// A command of an EXEC with deferred commands.
+#[derive(Debug)]
+pub(crate) enum DeferredCommand {
+    /// The command has run, with this reply.
+    Replied(Vec<u8>),
+    /// The command has not run yet: its number and its request.
+    Pending(usize, Request),
 }
 
 impl DeferredExec {
-    /// Returns the first command without a reply.
-    pub(crate) fn next_pending_command(&self) -> Option<usize> {
-        self.replies.iter().position(Option::is_none)
+    /// Returns the first command that has not run: its index, its command's number, and its request.
+    pub(crate) fn next_pending(&self) -> Option<(usize, usize, &Request)> {
+        self.commands.iter().enumerate().find_map(|(index, command)| match command {
+            DeferredCommand::Pending(number, request) => Some((index, *number, request)),
+            DeferredCommand::Replied(_) => None,
+        })
+    }
+}
+
+/// The transactions that a batch of requests has run. They stay in memory until the batch ends, because the batch's
+/// context borrows the arguments of their commands.
+#[derive(Debug, Default)]
+pub(crate) struct BatchTransactions(OnceCell<Box<(Transaction, Self)>>);
+
+impl BatchTransactions {
+    /// Keeps a transaction until the batch ends. The walk is short, since a batch has few requests.
+    pub(crate) fn keep(&self, transaction: Transaction) -> &Transaction {
+        let mut last = self;
+        while let Some(kept) = last.0.get() {
+            last = &kept.1;
+        }
+        &last.0.get_or_init(|| Box::new((transaction, Self::default()))).0
     }
 }
 
@@ -68,5 +96,17 @@ impl WatchState {
     pub(crate) fn unwatch_all(&mut self) -> BTreeSet<WatchedKey> {
         self.dirty = Arc::new(AtomicBool::new(false));
         std::mem::take(&mut self.keys)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_of_a_batch_stay_in_memory() {
+        let batch = BatchTransactions::default();
+        let kept: Vec<&Transaction> = (0..3).map(|db| batch.keep(Transaction::new_in(db))).collect();
+        assert_eq!(kept.iter().map(|transaction| transaction.db).collect::<Vec<_>>(), [0, 1, 2]);
     }
 }

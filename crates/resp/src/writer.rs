@@ -45,11 +45,6 @@ impl<'a> Writer<'a> {
         self.is_truncated || self.out.len() > self.limit
     }
 
-    /// Returns a writer to the same output with a shorter lifetime.
-    pub fn reborrow(&mut self) -> Writer<'_> {
-        Writer { out: self.out, protocol: self.protocol, limit: self.limit, is_truncated: self.is_truncated }
-    }
-
     /// Returns the protocol version of the replies written next.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
@@ -281,7 +276,7 @@ mod tests {
             writer.bulk(b"value");
         }
         writer.bulk(&[b'x'; 5000]);
-        assert!(writer.is_over_limit() && writer.reborrow().is_over_limit());
+        assert!(writer.is_over_limit());
         assert!(out.len() <= 1000 && out.capacity() <= 1000, "{} of {}", out.len(), out.capacity());
 
         let mut out = Vec::new();

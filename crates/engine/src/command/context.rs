@@ -29,7 +29,8 @@ use crate::session::{CommandOrigin, Session};
 use crate::stats::add;
 use crate::waiting::ReadyKey;
 
-/// The context of a running command.
+/// The context of a running command. The commands of one batch of requests share a context, including those of a
+/// transaction ([`Context::begin_transaction`]); only a call of a script has its own.
 pub struct Context<'a> {
     /// The engine, with the state shared by all connections.
     pub engine: &'a Engine,
@@ -118,6 +119,43 @@ impl<'a> Context<'a> {
     ) {
         (self.command_index, self.args, self.prefetched_key, self.holds_all_slots) =
             (entry.index, args, key, holds_all_slots);
+    }
+
+    /// Prepares the context for the commands of a transaction, with the locks that EXEC has taken for all of them.
+    /// `slot` is the slot of their keys, in cluster mode.
+    pub(crate) fn begin_transaction(
+        &mut self,
+        slots: LockedSlots<'a>,
+        global_lock: Option<GlobalLock<'a>>,
+        slot: Option<Slot>,
+    ) {
+        (self.slots, self.global_lock, self.transaction_slot) = (slots, global_lock, slot);
+        self.caller = Caller::Exec;
+    }
+
+    /// Releases the locks of a transaction, after which the context serves the client's further commands.
+    pub(crate) fn end_transaction(&mut self) {
+        self.slots.release();
+        (self.global_lock, self.transaction_slot, self.holds_all_slots) = (None, None, false);
+        self.caller = Caller::of_session(self.session);
+    }
+
+    /// Creates the context of a command that the running script calls, which may use these locked slots, or all if
+    /// `None`. It borrows this context until the call ends, because the arguments and the reply of a call live only
+    /// until the script's next call.
+    pub(crate) fn for_script_call<'c>(
+        &'c mut self,
+        slots: Option<&[Slot]>,
+        reply: Writer<'c>,
+    ) -> Context<'c> {
+        let slots = match slots {
+            None => self.slots.lend_all(),
+            Some(slots) => self.slots.lend(slots),
+        };
+        let Self { engine, commands, worker, session, now, .. } = self;
+        let mut context = Context::new(engine, commands, worker, session, *now, reply);
+        (context.slots, context.caller) = (slots, Caller::Script);
+        context
     }
 
     /// Returns argument `index` as a key whose slot is locked.

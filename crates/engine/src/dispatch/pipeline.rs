@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::{MAX_BATCH_BYTES_WITH_PREFETCH_LOCKS, PREFETCH_BATCH, PrefetchedSlots};
 use crate::command::Context;
+use crate::transaction::BatchTransactions;
 
 /// Maximum capacity in bytes that the push message buffer retains after use.
 const MAX_RETAINED_PUSH_CAPACITY: usize = 16 * 1024;
@@ -27,11 +28,13 @@ pub(super) struct Pipeline<'a> {
     pub(super) has_changed_slots: bool,
     /// Whether the command was already fed to MONITOR clients.
     pub(super) was_fed_to_monitors: bool,
+    /// The transactions of the batch.
+    pub(super) transactions: &'a BatchTransactions,
 }
 
 impl<'a> Pipeline<'a> {
     #[inline(always)]
-    pub(super) fn new(context: Context<'a>) -> Self {
+    pub(super) fn new(context: Context<'a>, transactions: &'a BatchTransactions) -> Self {
         Self {
             last_finish_nanos: (context.worker.clock_nanos)(),
             context,
@@ -39,6 +42,7 @@ impl<'a> Pipeline<'a> {
             changed_slots: SmallVec::new(),
             has_changed_slots: false,
             was_fed_to_monitors: false,
+            transactions,
         }
     }
 

@@ -717,14 +717,12 @@ impl ScriptHost<'_, '_> {
             self.interpreter.mark_written();
         }
         outer.feed_to_monitors(entry, args, true);
-        let lent: LockedSlots<'_> = match entry.command.lock_scope {
-            LockScope::EachSlot | LockScope::AllSlots | LockScope::NamedSlot => outer.slots.lend_all(),
-            LockScope::Patterns if slots.is_empty() => outer.slots.lend_all(),
-            LockScope::Keys | LockScope::Patterns | LockScope::FirstArgument => outer.slots.lend(slots),
+        let accessible = match entry.command.lock_scope {
+            LockScope::EachSlot | LockScope::AllSlots | LockScope::NamedSlot => None,
+            LockScope::Patterns if slots.is_empty() => None,
+            LockScope::Keys | LockScope::Patterns | LockScope::FirstArgument => Some(slots),
         };
-        let reply = Writer::new(&mut self.reply, protocol);
-        let mut context = Context::new(engine, outer.commands, outer.worker, outer.session, outer.now, reply);
-        (context.slots, context.caller) = (lent, Caller::Script);
+        let mut context = outer.for_script_call(accessible, Writer::new(&mut self.reply, protocol));
         let db = context.session.db();
         if db != self.logged_db {
             self.logged_db = db;

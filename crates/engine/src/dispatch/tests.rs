@@ -146,7 +146,9 @@ fn run_with_flag_set_after_admission(
     let mut out = Vec::new();
     let reply = Writer::new(&mut out, Protocol::Resp2);
     let (worker, session) = (&mut client.worker, &mut client.session);
-    let mut pipeline = Pipeline::new(Context::new(engine, &client.commands, worker, session, NOW, reply));
+    let transactions = BatchTransactions::default();
+    let context = Context::new(engine, &client.commands, worker, session, NOW, reply);
+    let mut pipeline = Pipeline::new(context, &transactions);
     engine.prepare(&mut pipeline, batch.requests(0..1, &buffer), &mut prepared);
     let request = &prepared[0];
     let entry = engine.admit(&pipeline.context, request).expect("no flag is set yet");
@@ -277,8 +279,9 @@ fn transaction_admitted_before_pause_runs_after_it() {
         engine.settings.set_node_flag(gate, true);
         let mut out = Vec::new();
         let reply = Writer::new(&mut out, Protocol::Resp2);
-        let ran =
-            engine.exec(&mut Context::new(engine, &client.commands, worker, session, NOW, reply), false);
+        let transactions = BatchTransactions::default();
+        let context = Context::new(engine, &client.commands, worker, session, NOW, reply);
+        let ran = engine.exec(&mut Pipeline::new(context, &transactions), false);
         engine.settings.set_node_flag(gate, false);
         assert_eq!((ran, out.as_slice()), (Ok(flow), replied.as_bytes()));
     }
@@ -293,7 +296,9 @@ fn slow_command_releases_prefetched_slots() {
     let (engine, mut out, mut prepared) = (&client.engine, Vec::new(), SmallVec::new());
     let reply = Writer::new(&mut out, Protocol::Resp2);
     let (worker, session) = (&mut client.worker, &mut client.session);
-    let mut pipeline = Pipeline::new(Context::new(engine, &client.commands, worker, session, NOW, reply));
+    let transactions = BatchTransactions::default();
+    let context = Context::new(engine, &client.commands, worker, session, NOW, reply);
+    let mut pipeline = Pipeline::new(context, &transactions);
     engine.prepare(&mut pipeline, batch.requests(0..4, &buffer), &mut prepared);
     let held = |pipeline: &Pipeline<'_>| {
         pipeline.prefetched_slots.iter().filter(|touched| touched.is_some()).count()

@@ -27,7 +27,7 @@ use crate::outcome::{CommandOutcome, OffloadReason};
 use crate::session::{CommandOrigin, Session};
 use crate::shell_commands::NodeCommand;
 use crate::stats::add;
-use crate::transaction::{DeferredExec, Transaction};
+use crate::transaction::{DeferredCommand, DeferredExec, Transaction};
 
 /// The locks that a running EXEC holds.
 #[derive(Default)]
@@ -43,9 +43,8 @@ enum QueueResult {
     Complete,
     /// The total reply exceeds the client's limit.
     TooLong,
-    /// The replies so far, by position in the queue; `None` for each command that the client's connection must still
-    /// run.
-    Incomplete(Vec<Option<Vec<u8>>>),
+    /// The client's connection must still run some of the commands.
+    Incomplete(Box<DeferredExec>),
 }
 
 impl TransactionLocks<'_> {
@@ -104,11 +103,12 @@ impl Engine {
     }
 
     /// Runs the queue; commands that must wait are left for the connection.
-    pub(super) fn exec(
-        &self,
-        context: &mut Context<'_>,
+    pub(super) fn exec<'r>(
+        &'r self,
+        pipeline: &mut Pipeline<'r>,
         asking: bool,
     ) -> Result<DispatchStatus, CommandError> {
+        let Pipeline { context, transactions, .. } = pipeline;
         let none = CommandError::text("ERR EXEC without MULTI");
         let transaction = context.session.take_transaction().ok_or(none)?;
         if transaction.has_failed {
@@ -153,18 +153,15 @@ impl Engine {
         let logged = context.session.origin().is_logged() && self.are_changes_logged(gate);
         let start = context.reply.len();
         context.reply.array(transaction.queue.len());
-        let ran = self.run_queue(context, &transaction, held, logged);
-        // A queued HELLO changes the protocol of later replies.
-        context.reply.set_protocol(context.session.protocol());
-        match ran {
+        match self.run_queue(context, transactions.keep(*transaction), held, logged) {
             QueueResult::Complete => Ok(DispatchStatus::Done),
             QueueResult::TooLong => {
                 context.session.client().close_for_output_limit();
                 Ok(DispatchStatus::Close)
             }
-            QueueResult::Incomplete(replies) => {
+            QueueResult::Incomplete(exec) => {
                 context.reply.truncate(start);
-                context.session.suspend_exec(Box::new(DeferredExec { transaction, replies }));
+                context.session.suspend_exec(exec);
                 Ok(DispatchStatus::Node(NodeCommand::Exec))
             }
         }
@@ -187,31 +184,22 @@ impl Engine {
     }
 
     /// Runs the queued commands while their slots are locked, and logs their changes as one transaction if `is_logged`.
-    fn run_queue<'a>(
-        &'a self,
-        outer_context: &'a mut Context<'_>,
-        transaction: &'a Transaction,
-        locks: TransactionLocks<'a>,
+    fn run_queue<'r>(
+        &'r self,
+        context: &mut Context<'r>,
+        transaction: &'r Transaction,
+        locks: TransactionLocks<'r>,
         is_logged: bool,
     ) -> QueueResult {
-        let reply = outer_context.reply.reborrow();
-        let mut context = Context::new(
-            self,
-            outer_context.commands,
-            outer_context.worker,
-            outer_context.session,
-            outer_context.now,
-            reply,
-        );
         let (holds_all, in_order) = (locks.holds_all_slots, locks.is_empty());
-        (context.slots, context.global_lock, context.caller) = (locks.slots, locks.global_lock, Caller::Exec);
-        context.transaction_slot = self.transaction_slot(outer_context.commands, transaction);
+        let slot = self.transaction_slot(context.commands, transaction);
+        context.begin_transaction(locks.slots, locks.global_lock, slot);
         let first_db = context.session.db();
         context.worker.effects.begin(is_logged);
         context.worker.frozen_wall_micros = None;
         let mut logged_db = first_db;
         let (mut waits, mut places) = (false, Vec::<Option<Range<usize>>>::new());
-        for (entry, request) in queued_commands(outer_context.commands, transaction) {
+        for (entry, request) in queued_commands(context.commands, transaction) {
             if context.session.db() != logged_db {
                 logged_db = context.session.db();
                 context.worker.effects.add_select(logged_db);
@@ -224,7 +212,7 @@ impl Engine {
             }
             let start = context.reply.len();
             let call = LockedCommand { entry, args: request.args(), key: None, holds_all_slots: holds_all };
-            let answered = self.run_queued_command(&mut context, call).is_none();
+            let answered = self.run_queued_command(context, call).is_none();
             places.push(answered.then(|| start..context.reply.len()));
             waits |= !answered;
         }
@@ -239,13 +227,18 @@ impl Engine {
             (false, false) => QueueResult::Complete,
             (true, false) => {
                 let reply = context.reply.buffer();
-                let replies = places.into_iter().map(|place| place.map(|place| reply[place].to_vec()));
-                QueueResult::Incomplete(replies.collect())
+                let commands =
+                    places.into_iter().zip(&transaction.queue).map(|(place, queued)| match place {
+                        Some(place) => DeferredCommand::Replied(reply[place].to_vec()),
+                        None => DeferredCommand::Pending(queued.0, queued.1.clone()),
+                    });
+                QueueResult::Incomplete(Box::new(DeferredExec { commands: commands.collect() }))
             }
         };
         if !context.worker.ready_keys.is_empty() {
-            self.serve_waiters(&mut context);
+            self.serve_waiters(context);
         }
+        context.end_transaction();
         ran
     }
 
@@ -461,12 +454,11 @@ impl Dispatcher<'_> {
         out: &mut Vec<u8>,
     ) -> Option<(NodeCommand, Request)> {
         let mut unfinished = session.take_suspended_exec()?;
-        if let (Some(answered), Some(_)) = (unfinished.next_pending_command(), &reply) {
-            unfinished.replies[answered] = reply;
+        if let (Some((answered, ..)), Some(reply)) = (unfinished.next_pending(), reply) {
+            unfinished.commands[answered] = DeferredCommand::Replied(reply);
         }
-        while let Some(next) = unfinished.next_pending_command() {
-            let (number, request) = &unfinished.transaction.queue[next];
-            let entry = queued_command(self.commands, *number, request);
+        while let Some((next, number, request)) = unfinished.next_pending() {
+            let entry = queued_command(self.commands, number, request);
             let mut reply = Vec::new();
             let call = LockedCommand { entry, args: request.args(), key: None, holds_all_slots: false };
             if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
@@ -474,11 +466,15 @@ impl Dispatcher<'_> {
                 session.suspend_exec(unfinished);
                 return Some((command, request));
             }
-            unfinished.replies[next] = Some(reply);
+            unfinished.commands[next] = DeferredCommand::Replied(reply);
         }
         let mut whole = Writer::new(out, session.protocol());
-        whole.array(unfinished.replies.len());
-        unfinished.replies.iter().flatten().for_each(|reply| whole.raw(reply));
+        whole.array(unfinished.commands.len());
+        for command in &unfinished.commands {
+            if let DeferredCommand::Replied(reply) = command {
+                whole.raw(reply);
+            }
+        }
         None
     }
 

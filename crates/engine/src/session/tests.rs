@@ -1,5 +1,5 @@
 use super::*;
-use crate::transaction::{DeferredExec, Transaction};
+use crate::transaction::{DeferredCommand, DeferredExec, Transaction};
 use crate::waiting::{BlockedCommand, KeyWait, WaitQueues, Waiter};
 
 fn new_session() -> Session {
@@ -43,9 +43,9 @@ fn suspended_exec_is_not_a_transaction() {
     let mut session = new_session();
     session.begin_transaction();
     assert!(session.in_transaction() && !session.is_plain());
-    let transaction = session.take_transaction().unwrap();
-    assert!(!session.in_transaction());
-    session.suspend_exec(Box::new(DeferredExec { transaction, replies: vec![None] }));
+    assert!(session.take_transaction().is_some() && !session.in_transaction());
+    let commands = vec![DeferredCommand::Pending(0, resp::Request::default())];
+    session.suspend_exec(Box::new(DeferredExec { commands }));
     assert!(!session.in_transaction() && session.take_transaction().is_none());
     assert!(session.take_suspended_exec().is_some() && session.take_suspended_exec().is_none());
 }
