@@ -37,7 +37,9 @@ pub(crate) trait MemoryModel {
     /// Adds the sample elements with the given numbers to a key in a sample table.
     fn add_to_sample(
         &self,
-        target: (&mut Table, EntryRef, &Key<'_>),
+        table: &mut Table,
+        place: EntryRef,
+        key: &Key<'_>,
         data: &KeyGroup,
         numbers: Range<u64>,
     ) -> EntryRef;

@@ -100,7 +100,7 @@ fn store_sample_key(table: &mut Table, key: &Key<'_>, data: &KeyGroup) {
     let mut place = table.insert(key, PackedValue::empty(data.kind), None);
     for first in (0..data.elements).step_by(ELEMENTS_PER_COMMAND as usize) {
         let numbers = first..data.elements.min(first + ELEMENTS_PER_COMMAND);
-        place = memory_model(data.kind).add_to_sample((table, place, key), data, numbers);
+        place = memory_model(data.kind).add_to_sample(table, place, key, data, numbers);
     }
     if let KeyLookup::Live(place) = table.find(key, clock::Millis(0)) {
         let _ = table.set_expiry(place, key, expiry);

@@ -17,13 +17,26 @@ use tempfile::NamedTempFile;
 
 use crate::scenario::CertificateAuthority;
 
+/// A certificate and its private key, as PEM.
+#[derive(Clone, Copy)]
+struct KeyPair {
+    certificate: &'static str,
+    key: &'static str,
+}
+
 const CA: &str = include_str!("../certificates/ca.crt");
-const FIRST_CERTIFICATE: (&str, &str) =
-    (include_str!("../certificates/first.crt"), include_str!("../certificates/first.key"));
-const SECOND_CERTIFICATE: (&str, &str) =
-    (include_str!("../certificates/second.crt"), include_str!("../certificates/second.key"));
-const UNTRUSTED_CERTIFICATE: (&str, &str) =
-    (include_str!("../certificates/stranger.crt"), include_str!("../certificates/stranger.key"));
+const FIRST_CERTIFICATE: KeyPair = KeyPair {
+    certificate: include_str!("../certificates/first.crt"),
+    key: include_str!("../certificates/first.key"),
+};
+const SECOND_CERTIFICATE: KeyPair = KeyPair {
+    certificate: include_str!("../certificates/second.crt"),
+    key: include_str!("../certificates/second.key"),
+};
+const UNTRUSTED_CERTIFICATE: KeyPair = KeyPair {
+    certificate: include_str!("../certificates/stranger.crt"),
+    key: include_str!("../certificates/stranger.key"),
+};
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// Accepts TLS connections for all nodes of a scenario, with a certificate that the scenario can replace.
@@ -144,7 +157,7 @@ fn encrypt(mut inner: &TcpStream, mut outer: &TcpStream, tls: &Mutex<ServerConne
     }
 }
 
-fn server_config((certificate, key): (&str, &str)) -> Result<Arc<ServerConfig>> {
+fn server_config(KeyPair { certificate, key }: KeyPair) -> Result<Arc<ServerConfig>> {
     let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes())?];
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());

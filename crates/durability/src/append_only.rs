@@ -31,8 +31,8 @@ use replication::wait::DiskProgress;
 use tokio::sync::{Notify, watch};
 
 use crate::disk::SystemDisk;
-use crate::stream::SharedLog;
 use crate::stream::commit_point::{CommitPoint, HistoryNumber, HistoryOffset};
+use crate::stream::{SharedLog, StreamHandles};
 use writer::AofWriter;
 
 pub(crate) use loading::load;
@@ -92,18 +92,13 @@ struct AppendOnlyFileState {
 }
 
 impl AppendOnlyFile {
-    pub(super) fn new(
-        engine: Arc<Engine>,
-        config: Arc<Config>,
-        log: Arc<SharedLog>,
-        (commit_point, on_disk): (Arc<CommitPoint>, watch::Sender<DiskProgress>),
-    ) -> Arc<Self> {
+    pub(super) fn new(engine: Arc<Engine>, config: Arc<Config>, stream: &StreamHandles) -> Arc<Self> {
         Arc::new(Self {
             engine,
             config,
-            log,
-            commit_point,
-            on_disk,
+            log: stream.log.clone(),
+            commit_point: stream.commit_point.clone(),
+            on_disk: stream.synced_log.clone(),
             is_enabled: AtomicBool::new(false),
             state: Mutex::default(),
             state_changed: Condvar::new(),

@@ -19,12 +19,9 @@ use std::sync::Arc;
 
 use config::Config;
 use engine::{CommandSet, Engine};
-use replication::wait::DiskProgress;
-use tokio::sync::watch;
 
-use crate::stream::SharedLog;
 use crate::stream::applied::AppliedStream;
-use crate::stream::commit_point::CommitPoint;
+use crate::stream::{SharedLog, StreamHandles};
 use append_only::AppendOnlyFile;
 use saving::RdbSaves;
 
@@ -43,22 +40,20 @@ pub struct Durability {
 }
 
 impl Durability {
-    /// Creates the state of a server without data. `sync_progress` receives how far the append-only file has synced the
-    /// log.
+    /// Creates the state of a server without data.
     pub fn new(
-        (engine, commands): (Arc<Engine>, Arc<CommandSet>),
+        engine: Arc<Engine>,
+        commands: Arc<CommandSet>,
         config: Arc<Config>,
-        log: Arc<SharedLog>,
-        applied: Arc<AppliedStream>,
-        sync_progress: (Arc<CommitPoint>, watch::Sender<DiskProgress>),
+        stream: StreamHandles,
     ) -> Self {
-        let append_only = AppendOnlyFile::new(engine.clone(), config.clone(), log.clone(), sync_progress);
+        let append_only = AppendOnlyFile::new(engine.clone(), config.clone(), &stream);
         Self {
             engine,
             commands,
             config,
-            log,
-            applied_stream: applied,
+            log: stream.log,
+            applied_stream: stream.applied,
             rdb_saves: RdbSaves::new(),
             append_only,
         }

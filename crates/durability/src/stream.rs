@@ -9,9 +9,28 @@ pub mod commit_point;
 pub mod imports;
 mod shared_log;
 
-use replication::ReplId;
+use std::sync::Arc;
 
+use replication::ReplId;
+use replication::wait::DiskProgress;
+use tokio::sync::watch;
+
+use applied::AppliedStream;
+use commit_point::CommitPoint;
 pub use shared_log::{EngineLogHandle, SharedLog};
+
+/// A node's log, and how far it was applied, committed and synced.
+#[derive(Debug)]
+pub struct StreamHandles {
+    /// The log itself.
+    pub log: Arc<SharedLog>,
+    /// How much of a master's stream the data includes.
+    pub applied: Arc<AppliedStream>,
+    /// Up to where the log is safe enough for replies.
+    pub commit_point: Arc<CommitPoint>,
+    /// Receives how far the append-only file has synced the log.
+    pub synced_log: watch::Sender<DiskProgress>,
+}
 
 /// Generates a new replication id from the system's random numbers.
 pub fn random_repl_id() -> ReplId {

@@ -90,11 +90,12 @@ impl ClusterDriver {
     pub fn feed(
         &mut self,
         machine: &mut Gossip,
-        times: (Instant, Millis),
+        now: Instant,
+        wall: Millis,
         step_inputs: StepInputs,
         input: ClusterInput,
     ) -> Vec<ClusterAction> {
-        let decided = self.run_machine(machine, times, step_inputs, input);
+        let decided = self.run_machine(machine, now, wall, step_inputs, input);
         self.order_actions(decided)
     }
 
@@ -102,7 +103,8 @@ impl ClusterDriver {
     pub fn run_machine(
         &mut self,
         machine: &mut Gossip,
-        (now, wall): (Instant, Millis),
+        now: Instant,
+        wall: Millis,
         step_inputs: StepInputs,
         input: ClusterInput,
     ) -> StepOutput {

@@ -51,7 +51,7 @@ impl Program {
     /// See [`report_skipped`].
     #[must_use]
     pub fn valkey() -> Option<Self> {
-        value_or_skip("comparisons with Valkey 9.1", find_peer("valkey-server", (9, 1)))
+        value_or_skip("comparisons with Valkey 9.1", find_peer("valkey-server", 9, 1))
     }
 
     /// Returns Redis 8.6 or later, the reference for features that only Redis has. `None`, reported as skipped, if it
@@ -61,7 +61,7 @@ impl Program {
     /// See [`report_skipped`].
     #[must_use]
     pub fn redis8() -> Option<Self> {
-        value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", (8, 6)))
+        value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", 8, 6))
     }
 
     /// Returns Redis 8.6 or later. `None`, reported as skipped, if it is not installed.
@@ -70,7 +70,7 @@ impl Program {
     /// See [`report_skipped`].
     #[must_use]
     pub fn redis86() -> Option<Self> {
-        value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", (8, 6)))
+        value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", 8, 6))
     }
 
     /// Returns the program with this binary. If its name begins with `redoubt`, the subcommand `server` is used.
@@ -114,7 +114,7 @@ impl Program {
 }
 
 /// Returns a program of at least this version, installed by `scripts/install-peers` or found in PATH.
-fn find_peer(name: &str, min_version: (u32, u32)) -> Result<Program, String> {
+fn find_peer(name: &str, min_major: u32, min_minor: u32) -> Result<Program, String> {
     let missing = || format!("there is no {name} (scripts/install-peers)");
     let candidates = peers_folder().map(|folder| folder.join(name)).into_iter().chain([name.into()]);
     let (binary, told) = candidates
@@ -124,8 +124,8 @@ fn find_peer(name: &str, min_version: (u32, u32)) -> Result<Program, String> {
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     let version = told.split_once("v=").map_or("", |(_, rest)| rest);
     let mut parts = version.split('.').map_while(|part| part.parse().ok());
-    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < min_version {
-        return Err(format!("{name} is older than {}.{}: {}", min_version.0, min_version.1, told.trim()));
+    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < (min_major, min_minor) {
+        return Err(format!("{name} is older than {min_major}.{min_minor}: {}", told.trim()));
     }
     Ok(Program::from_binary(&binary))
 }

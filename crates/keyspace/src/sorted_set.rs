@@ -21,7 +21,7 @@ use crate::packed::{self, CollectionShape, PackedBuilder, PackedValue};
 use crate::score::{self, EncodedScore};
 use crate::value::PartElements;
 
-pub use pinned::PinnedMembers;
+pub use pinned::{PinnedMembers, RankRange};
 
 /// Minimum length of a score in a store. Integral scores take four bytes and others eight, so that most updates do not
 /// change the size of the entry.

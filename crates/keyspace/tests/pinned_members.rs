@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{
-    EntryRef, KeyLookup, Keyspace, Kind, ListpackBounds, LockedSlots, PackedValue, PinnedMembers,
+    EntryRef, KeyLookup, Keyspace, Kind, ListpackBounds, LockedSlots, PackedValue, PinnedMembers, RankRange,
     ScoredMember,
 };
 use slot_routing::Slot;
@@ -88,7 +88,7 @@ impl SetUnderTest {
         }
         let keyspace = &self.keyspace;
         let pin = |slots: &mut LockedSlots<'_>, slot, place: Option<EntryRef>| {
-            keyspace.pin_members(slots, 0, (slot, place?), ranks, reversed)
+            keyspace.pin_members(slots, 0, slot, place?, RankRange { ranks, reversed })
         };
         self.with_slots(pin).map(|pinned| (pinned, expected))
     }

@@ -121,7 +121,9 @@ impl FamilyWriter<'_> {
     /// Adds a metric family with its samples; an empty family is left out.
     fn write_family<'a>(
         &mut self,
-        (name, help, sort): (&str, &str, MetricKind),
+        name: &str,
+        help: &str,
+        sort: MetricKind,
         samples: impl IntoIterator<Item = (Labels<'a>, SampleValue)>,
     ) -> Result {
         let mut samples = samples.into_iter().peekable();
@@ -148,7 +150,7 @@ impl FamilyWriter<'_> {
 
     /// Adds a gauge without labels.
     fn write_gauge(&mut self, name: &str, help: &str, value: impl Into<SampleValue>) -> Result {
-        self.write_family((name, help, MetricKind::Gauge), [(Vec::new(), value.into())])
+        self.write_family(name, help, MetricKind::Gauge, [(Vec::new(), value.into())])
     }
 }
 
@@ -166,7 +168,9 @@ fn write_instance(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
     let labels = INSTANCE_LABELS.iter().filter_map(|name| Some((*name, info.value(name)?)));
     let labels: Labels<'_> = labels.filter(|(_, value)| !value.is_empty()).collect();
     out.write_family(
-        ("redis_instance_info", "Build and process information.", MetricKind::Gauge),
+        "redis_instance_info",
+        "Build and process information.",
+        MetricKind::Gauge,
         [(labels, SampleValue::Integer(1))],
     )?;
     let micros = info.value("server_time_usec").and_then(SampleValue::parse);
@@ -190,7 +194,7 @@ fn write_simple_fields(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Resu
         from = place + 1;
         if let Some(number) = SampleValue::parse(fields[place].1) {
             let (name, help) = (format!("redis_{name}"), format!("INFO {field}"));
-            out.write_family((&name, &help, *sort), [(Vec::new(), number)])?;
+            out.write_family(&name, &help, *sort, [(Vec::new(), number)])?;
         }
     }
     Ok(())
@@ -213,7 +217,7 @@ fn write_databases(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
             let number = SampleValue::parse(find_entry(value, wanted)?)?;
             Some((vec![("db", db)], if divisor == 1.0 { number } else { number.divided_by(divisor) }))
         });
-        out.write_family((name, help, MetricKind::Gauge), samples)?;
+        out.write_family(name, help, MetricKind::Gauge, samples)?;
     }
     Ok(())
 }
@@ -230,7 +234,7 @@ fn write_replication(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result
                 vec![label("slave_ip", "ip")?, label("slave_port", "port")?, label("slave_state", "state")?];
             Some((labels, SampleValue::parse(find_entry(value, wanted)?)?))
         });
-        out.write_family((name, help, MetricKind::Gauge), samples)?;
+        out.write_family(name, help, MetricKind::Gauge, samples)?;
     }
     let (Some(host), Some(port)) = (info.value("master_host"), info.value("master_port")) else {
         return Ok(());
@@ -239,13 +243,15 @@ fn write_replication(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result
         if let Some(number) = info.value(field).and_then(SampleValue::parse) {
             let (name, help) = (format!("redis_{name}"), format!("INFO {field}"));
             let labels = vec![("master_host", host), ("master_port", port)];
-            out.write_family((&name, &help, MetricKind::Gauge), [(labels, number)])?;
+            out.write_family(&name, &help, MetricKind::Gauge, [(labels, number)])?;
         }
     }
     let read_only = info.value("slave_read_only").unwrap_or("1");
     let labels = vec![("master_host", host), ("master_port", port), ("read_only", read_only)];
     out.write_family(
-        ("redis_slave_info", "Replication settings of this replica.", MetricKind::Gauge),
+        "redis_slave_info",
+        "Replication settings of this replica.",
+        MetricKind::Gauge,
         [(labels, SampleValue::Integer(1))],
     )
 }
@@ -263,12 +269,12 @@ fn write_commands(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot, info: 
             let number = SampleValue::parse(find_entry(value, wanted)?)?;
             Some((vec![("cmd", command)], if divisor == 1.0 { number } else { number.divided_by(divisor) }))
         });
-        out.write_family((name, help, MetricKind::Counter), samples)?;
+        out.write_family(name, help, MetricKind::Counter, samples)?;
     }
     let errors = info.with_prefix("errorstat_").filter_map(|(code, value)| {
         Some((vec![("err", code)], SampleValue::parse(find_entry(value, "count")?)?))
     });
-    out.write_family(("redis_errors_total", "Error replies by error code.", MetricKind::Counter), errors)?;
+    out.write_family("redis_errors_total", "Error replies by error code.", MetricKind::Counter, errors)?;
     write_histograms(out, snapshot)?;
     write_percentiles(out, snapshot)
 }
@@ -312,24 +318,24 @@ fn write_percentiles(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> 
         (vec![("cmd", *command), ("quantile", quantile.as_str())], SampleValue::Float(*micros))
     });
     let help = "Latency percentiles in microseconds.";
-    out.write_family(("redis_latency_percentiles_usec", help, MetricKind::Gauge), samples)?;
+    out.write_family("redis_latency_percentiles_usec", help, MetricKind::Gauge, samples)?;
     let shown = || snapshot.commands.iter().filter(|command| !command.quantiles.is_empty());
     let calls = |cumulative: &[(u64, u64)]| cumulative.last().map_or(0, |(_, calls)| *calls);
     let counts = shown().map(|command| {
         (vec![("cmd", command.command)], SampleValue::from(calls(&command.cumulative_counts)))
     });
     out.write_family(
-        ("redis_latency_percentiles_usec_count", "Number of calls.", MetricKind::Counter),
+        "redis_latency_percentiles_usec_count",
+        "Number of calls.",
+        MetricKind::Counter,
         counts,
     )?;
     let sums =
         shown().map(|command| (vec![("cmd", command.command)], SampleValue::from(command.total_micros)));
     out.write_family(
-        (
-            "redis_latency_percentiles_usec_sum",
-            "Total latency of all calls, in microseconds.",
-            MetricKind::Counter,
-        ),
+        "redis_latency_percentiles_usec_sum",
+        "Total latency of all calls, in microseconds.",
+        MetricKind::Counter,
         sums,
     )
 }
@@ -354,13 +360,13 @@ fn write_limits(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Resul
         [sample("hard", limit.hard_limit), sample("soft", limit.soft_limit)]
     });
     let name = "redis_config_client_output_buffer_limit_bytes";
-    out.write_family((name, "client-output-buffer-limit", MetricKind::Gauge), bytes)?;
+    out.write_family(name, "client-output-buffer-limit", MetricKind::Gauge, bytes)?;
     let seconds = limits
         .output_limits
         .iter()
         .map(|limit| (vec![("class", limit.class), ("limit", "soft")], SampleValue::from(limit.seconds)));
     let name = "redis_config_client_output_buffer_limit_overcome_seconds";
-    out.write_family((name, "Time that a client may stay above the soft limit.", MetricKind::Gauge), seconds)
+    out.write_family(name, "Time that a client may stay above the soft limit.", MetricKind::Gauge, seconds)
 }
 
 fn write_slow_log_and_latency(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Result {
@@ -374,16 +380,16 @@ fn write_slow_log_and_latency(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnap
     let last =
         events().map(|event| (vec![("event_name", event.name)], SampleValue::Integer(event.unix_secs)));
     out.write_family(
-        ("redis_latency_spike_last", "Unix time of the latest occurrence of the event.", MetricKind::Gauge),
+        "redis_latency_spike_last",
+        "Unix time of the latest occurrence of the event.",
+        MetricKind::Gauge,
         last,
     )?;
     let lasted = events().map(|event| (vec![("event_name", event.name)], SampleValue::from(event.seconds)));
     out.write_family(
-        (
-            "redis_latency_spike_duration_seconds",
-            "Duration of the latest occurrence of the event.",
-            MetricKind::Gauge,
-        ),
+        "redis_latency_spike_duration_seconds",
+        "Duration of the latest occurrence of the event.",
+        MetricKind::Gauge,
         lasted,
     )
 }
@@ -399,7 +405,9 @@ fn write_redoubt_metrics(
     let reasons = snapshot.not_ready_reasons.iter();
     let reasons = reasons.map(|(reason, holds)| (vec![("reason", *reason)], SampleValue::from(*holds)));
     out.write_family(
-        ("redoubt_not_ready", "1 for each reason why the node is not ready.", MetricKind::Gauge),
+        "redoubt_not_ready",
+        "1 for each reason why the node is not ready.",
+        MetricKind::Gauge,
         reasons,
     )?;
     if let Some(slots) = snapshot.slots_served {
@@ -429,14 +437,14 @@ fn write_redoubt_metrics(
     ];
     for (field, sort, name) in further {
         if let Some(number) = info.value(field).and_then(SampleValue::parse) {
-            out.write_family((name, &format!("INFO {field}"), sort), [(Vec::new(), number)])?;
+            out.write_family(name, &format!("INFO {field}"), sort, [(Vec::new(), number)])?;
         }
     }
     let busy = info.value("eventloop_duration_sum").and_then(SampleValue::parse);
     if let Some(micros) = busy {
         let help = "Busy time of all worker threads.";
         let samples = [(Vec::new(), micros.divided_by(1e6))];
-        out.write_family(("redoubt_eventloop_busy_seconds_total", help, MetricKind::Counter), samples)?;
+        out.write_family("redoubt_eventloop_busy_seconds_total", help, MetricKind::Counter, samples)?;
     }
     Ok(())
 }

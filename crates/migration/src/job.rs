@@ -53,7 +53,8 @@ impl MigrationJob {
     /// Creates the entry of a migration that starts at `now`.
     #[must_use]
     pub fn new(
-        (name, direction): (JobName, JobDirection),
+        name: JobName,
+        direction: JobDirection,
         ranges: Vec<(Slot, Slot)>,
         source_and_target: Option<(NodeId, NodeId)>,
         state: &'static str,
@@ -150,9 +151,9 @@ mod tests {
 
     fn example_job(byte: u8, slots: (u16, u16), is_active: bool) -> MigrationJob {
         let slot = |number| Slot::new(number).unwrap();
-        let kind = (JobName::from_random([byte; 20]), JobDirection::Export);
+        let (name, direction) = (JobName::from_random([byte; 20]), JobDirection::Export);
         let ranges = vec![(slot(slots.0), slot(slots.1))];
-        MigrationJob { is_active, ..MigrationJob::new(kind, ranges, None, "success", Millis(0)) }
+        MigrationJob { is_active, ..MigrationJob::new(name, direction, ranges, None, "success", Millis(0)) }
     }
 
     #[test]

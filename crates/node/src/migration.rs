@@ -60,6 +60,19 @@ struct JobChannels {
     cancel_signal: Arc<Notify>,
 }
 
+/// The parts of the server that migrations use.
+pub(crate) struct MigrationContext {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) commands: Arc<CommandSet>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) network: Arc<NetworkContext>,
+    pub(crate) pause_gate: Arc<PauseGate>,
+    pub(crate) replication: Arc<Replication>,
+    pub(crate) durability: Arc<Durability>,
+    /// `None` outside of cluster mode.
+    pub(crate) cluster: Option<ClusterHandle>,
+}
+
 /// The migration jobs of this node, accessible from all threads.
 #[derive(Debug)]
 pub(crate) struct Migrations {
@@ -98,20 +111,24 @@ impl ClusterWatcher for Migrations {
 }
 
 impl Migrations {
-    pub(crate) fn new(
-        (engine, commands): (Arc<Engine>, Arc<CommandSet>),
-        config: Arc<Config>,
-        (network, pauses): (Arc<NetworkContext>, Arc<PauseGate>),
-        (replication, durability): (Arc<Replication>, Arc<Durability>),
-        cluster: Option<ClusterHandle>,
-    ) -> Self {
+    pub(crate) fn new(context: MigrationContext) -> Self {
         let (tasks, inbox) = mpsc::unbounded_channel();
+        let MigrationContext {
+            engine,
+            commands,
+            config,
+            network,
+            pause_gate,
+            replication,
+            durability,
+            cluster,
+        } = context;
         Self {
             engine,
             commands,
             config,
             network,
-            pause_gate: pauses,
+            pause_gate,
             replication,
             durability,
             cluster,
@@ -176,7 +193,7 @@ impl Migrations {
         }
         for (name, order) in requests {
             let ends = Some((topology.myself, order.target));
-            add_job(self, &mut jobs, (name, JobDirection::Export), order.ranges.clone(), ends);
+            add_job(self, &mut jobs, name, JobDirection::Export, order.ranges.clone(), ends);
             let slots = jobs.iter().next().map(MigrationJob::ranges_text).unwrap_or_default();
             tracing::info!("Slot migration {name} begins: slots {slots} go to {}", order.target);
             // A send error means that the server is stopping, so no migration starts.
@@ -215,7 +232,7 @@ impl Migrations {
             return Err(format!("ERR I am already importing slot {slot}."));
         }
         let ends = Some((import.source, topology.myself));
-        add_job(self, &mut jobs, (import.name, JobDirection::Import), import.ranges.clone(), ends);
+        add_job(self, &mut jobs, import.name, JobDirection::Import, import.ranges.clone(), ends);
         // The job list is unlocked before the pull requests are locked, because other code locks them in the opposite
         // order.
         drop(jobs);
@@ -334,7 +351,8 @@ fn random_job_name() -> JobName {
 fn add_job(
     migrations: &Migrations,
     jobs: &mut MigrationJobs,
-    (name, operation): (JobName, JobDirection),
+    name: JobName,
+    operation: JobDirection,
     ranges: Vec<(Slot, Slot)>,
     ends: Option<(NodeId, NodeId)>,
 ) {
@@ -343,7 +361,7 @@ fn add_job(
         JobDirection::Import => "waiting-for-ack",
     };
     migrations.job_channels.lock().insert(name, JobChannels::default());
-    let job = MigrationJob::new((name, operation), ranges, ends, state, time::now());
+    let job = MigrationJob::new(name, operation, ranges, ends, state, time::now());
     jobs.add(job, migrations.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN));
 }
 

@@ -154,7 +154,8 @@ pub(crate) struct Replication {
 
 impl Replication {
     pub(crate) fn new(
-        (engine, commands): (Arc<Engine>, Arc<CommandSet>),
+        engine: Arc<Engine>,
+        commands: Arc<CommandSet>,
         config: Arc<Config>,
         network: &NetworkContext,
         log: Arc<SharedLog>,

@@ -6,7 +6,7 @@ pub(crate) mod shutdown;
 use std::sync::{Arc, Weak};
 
 use durability::Durability;
-use durability::stream::SharedLog;
+use durability::stream::{SharedLog, StreamHandles};
 use engine::{CommandSet, Engine};
 use net::context::NetworkContext;
 use net::link_pool::LinkPool;
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::cluster::ClusterHandle;
 use crate::housekeeping::Housekeeping;
-use crate::migration::Migrations;
+use crate::migration::{MigrationContext, Migrations};
 use crate::replication::Replication;
 use crate::replication::failover::Failover;
 use config::Config;
@@ -64,7 +64,8 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(
-        (engine, commands): (Engine, CommandSet),
+        engine: Engine,
+        commands: CommandSet,
         config: Config,
         identity: ServerIdentity,
         log: Arc<SharedLog>,
@@ -73,29 +74,37 @@ impl Server {
         let (engine, commands, config) = (Arc::new(engine), Arc::new(commands), Arc::new(config));
         let network = Arc::new(NetworkContext::new(config.clone(), engine.clone()));
         let replication = Arc::new(Replication::new(
-            (engine.clone(), commands.clone()),
+            engine.clone(),
+            commands.clone(),
             config.clone(),
             &network,
             log.clone(),
         ));
         let durability = Arc::new(Durability::new(
-            (engine.clone(), commands.clone()),
+            engine.clone(),
+            commands.clone(),
             config.clone(),
-            log,
-            replication.applied_stream.clone(),
-            (replication.commit_point.clone(), replication.synced_log.clone()),
+            StreamHandles {
+                log,
+                applied: replication.applied_stream.clone(),
+                commit_point: replication.commit_point.clone(),
+                synced_log: replication.synced_log.clone(),
+            },
         ));
         let pauses = Arc::new(PauseGate::new(engine.clone()));
         let failover = Failover::new(engine.clone(), config.clone(), replication.clone(), pauses.clone());
         let housekeeping =
             Housekeeping::new(engine.clone(), config.clone(), network.clone(), replication.clone());
-        let migrations = Migrations::new(
-            (engine.clone(), commands.clone()),
-            config.clone(),
-            (network.clone(), pauses.clone()),
-            (replication.clone(), durability.clone()),
-            cluster.clone(),
-        );
+        let migrations = Migrations::new(MigrationContext {
+            engine: engine.clone(),
+            commands: commands.clone(),
+            config: config.clone(),
+            network: network.clone(),
+            pause_gate: pauses.clone(),
+            replication: replication.clone(),
+            durability: durability.clone(),
+            cluster: cluster.clone(),
+        });
         let scripts_released = Arc::<Notify>::default();
         let ring = scripts_released.clone();
         engine.scripting.scripts.call_when_released(move || ring.notify_waiters());

@@ -173,7 +173,7 @@ fn start_node(start_config: StartConfig) -> Result<()> {
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
     let identity = ServerIdentity { run_id: random::random_hex()?, executable, config_file, config_argument };
     let (cluster, prepared) = cluster.unzip();
-    let server = Server::new((engine, commands), config, identity, shared_log, cluster);
+    let server = Server::new(engine, commands, config, identity, shared_log, cluster);
     crash::abort_on_panic(Some(Arc::new(CrashReport(server.clone()))));
     server.housekeeping.memory.record_startup();
     server.network.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
@@ -231,7 +231,7 @@ fn run_until_stopped(server: &Arc<Server>, cluster: Option<cluster::PreparedClus
     let relieving = workers::spawn_watchdog(server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     install_scratch(&server.engine, &server.network);
-    let outcome = runtime.block_on(run_control_thread(server, (workers, background), cluster));
+    let outcome = runtime.block_on(run_control_thread(server, workers, background, cluster));
     server.stop_signal.stop();
     server.network.tick.notify_input();
     server.network.worker_pool.stop_and_join_workers();
@@ -276,7 +276,8 @@ fn log_from_script(level: u8, text: &str) {
 /// Runs the control thread, which accepts clients, runs timers and waits for the end of the server.
 async fn run_control_thread(
     server: &Arc<Server>,
-    (workers, background): (Vec<WorkerHandle>, Option<BackgroundHandles>),
+    workers: Vec<WorkerHandle>,
+    background: Option<BackgroundHandles>,
     cluster: Option<cluster::PreparedCluster>,
 ) -> Result<()> {
     daemon::ignore_hangups()?;
@@ -309,7 +310,7 @@ async fn run_control_thread(
     let found = saving::load_at_start(&server.durability).await?;
     // The handlers are installed before the first write is accepted, so that a signal always causes an orderly
     // shutdown.
-    let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (sigterm, sigint) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // Prevents a full synchronization from loading a snapshot until startup is complete.
     let loads_later = server.replication.block_snapshot_loading().await;
     server.replication.follow_configured_master();
@@ -338,7 +339,7 @@ async fn run_control_thread(
         tracing::info!("Ready to accept connections unix");
     }
     daemon::notify_ready(&server.config);
-    wait_for_stop(server, cluster, signals).await
+    wait_for_stop(server, cluster, sigterm, sigint).await
 }
 
 /// Waits until the ports are free. An earlier process of this server may not have exited yet.
@@ -377,7 +378,8 @@ async fn open_listeners(server: &Arc<Server>) -> Result<()> {
 async fn wait_for_stop(
     server: &Arc<Server>,
     cluster: Option<cluster::ClusterTask>,
-    (mut sigterm, mut sigint): (Signal, Signal),
+    mut sigterm: Signal,
+    mut sigint: Signal,
 ) -> Result<()> {
     let cluster = async {
         match cluster {

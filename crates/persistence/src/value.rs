@@ -219,7 +219,8 @@ pub(crate) fn snapshot_type_code(value: &SnapshotValue<'_>, dialect: Dialect) ->
 /// Writes one part of a value; the first part is preceded by the value's head.
 pub(crate) fn write_part<W: Write>(code: u8, part: &ValuePart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     fn write<C: MultipartCodec, W: Write>(
-        (code, part): (u8, &ValuePart<'_>),
+        code: u8,
+        part: &ValuePart<'_>,
         elements: &C::Part<'_>,
         out: &mut Encoder<W>,
     ) -> io::Result<()> {
@@ -229,11 +230,11 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &ValuePart<'_>, out: &mut Enc
         C::write_part(code, elements, out)
     }
     match &part.elements {
-        PartElements::List(list) => write::<ListCodec, W>((code, part), list, out),
-        PartElements::Set(members) => write::<SetCodec, W>((code, part), members, out),
-        PartElements::SortedSet(members) => write::<SortedSetCodec, W>((code, part), members, out),
-        PartElements::Hash(fields) => write::<HashCodec, W>((code, part), fields, out),
-        PartElements::Stream(pieces) => write::<StreamCodec, W>((code, part), pieces, out),
+        PartElements::List(list) => write::<ListCodec, W>(code, part, list, out),
+        PartElements::Set(members) => write::<SetCodec, W>(code, part, members, out),
+        PartElements::SortedSet(members) => write::<SortedSetCodec, W>(code, part, members, out),
+        PartElements::Hash(fields) => write::<HashCodec, W>(code, part, fields, out),
+        PartElements::Stream(pieces) => write::<StreamCodec, W>(code, part, pieces, out),
     }
 }
 

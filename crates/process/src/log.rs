@@ -186,7 +186,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
             level_index,
             message: message.0.trim_start(),
         };
-        let line = line.format(*LOG_FORMAT.read().unwrap_or_else(PoisonError::into_inner));
+        let (format, timestamp) = *LOG_FORMAT.read().unwrap_or_else(PoisonError::into_inner);
+        let line = line.format(format, timestamp);
         // An error is ignored, since a missing log must not stop the server.
         let _ = self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(line.as_bytes());
     }

@@ -218,7 +218,8 @@ impl<M: PartialEq> ReplicaDriver<M> {
     pub fn handle(
         &mut self,
         now: Instant,
-        (stream, input): (StreamEpoch, ReplicaDriverEvent),
+        stream: StreamEpoch,
+        input: ReplicaDriverEvent,
         log: &mut impl LogLock,
         out: &mut Vec<ReplicaDriverAction>,
     ) {

@@ -138,7 +138,7 @@ fn run_sentinel(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     daemon::write_pid_file(&config);
     let pid_file = daemon::pid_file_path(&config);
-    let outcome = runtime.block_on(running::run(config, own, (files, journal), engine, random_u64()?));
+    let outcome = runtime.block_on(running::run(config, own, files, journal, engine, random_u64()?));
     runtime.shutdown_background();
     if let Some(pid_file) = pid_file {
         // The file may have been removed already.

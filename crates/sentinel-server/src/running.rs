@@ -29,7 +29,7 @@ use super::connection::{self, AcceptConfig};
 use super::files::Files;
 use super::links::LinkHandle;
 use super::scripts;
-use super::server_state::{ServerState, time_since};
+use super::server_state::{ProcessParts, ServerState, time_since};
 use super::traffic::Traffic;
 
 /// Maximum number of events in a batch. The actions of a batch are executed together, with one or two syncs.
@@ -41,7 +41,8 @@ const EVENT_QUEUE_CAPACITY: usize = 4096;
 pub(super) async fn run(
     config: Config,
     own: sentinel::SentinelConfig,
-    (files, journal): (Files, SavedJournal),
+    files: Files,
+    journal: SavedJournal,
     engine: Engine,
     seed: u64,
 ) -> Result<()> {
@@ -53,7 +54,7 @@ pub(super) async fn run(
     let tls = Arc::new(Tls::default());
     tls.load(&config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     let traffic = Arc::new(Traffic::default());
-    listen(&config, &tls, own.global.port, (&engine, &traffic), &events).await?;
+    listen(&config, &tls, own.global.port, &engine, &traffic, &events).await?;
     let mut own = own;
     if config.get(keys::TLS_REPLICATION) && config.get(keys::TLS_PORT) != 0 {
         // Other sentinels use TLS as well, so the TLS port is announced.
@@ -62,15 +63,16 @@ pub(super) async fn run(
     let began = std::time::Instant::now();
     let mut out = Vec::new();
     let sentinel = Sentinel::new(time_since(began), own, journal, seed, &mut out);
-    let (parts, engine) = ((config, tls, files), (engine, names_default));
-    let mut state = ServerState::new(sentinel, parts, engine, events, traffic, began);
+    let process =
+        ProcessParts { config, tls, files, engine, names_default, events, traffic, started_at: began };
+    let mut state = ServerState::new(sentinel, process);
     state.save_first_config(&mut out)?;
     state.execute_actions(out);
     tracing::info!("Server initialized");
     tracing::info!("Ready to accept connections tcp");
-    let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (sigterm, sigint) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     daemon::notify_ready(&state.config);
-    state.run_event_loop(queue, signals).await?;
+    state.run_event_loop(queue, sigterm, sigint).await?;
     tracing::warn!("User requested shutdown...");
     daemon::notify_stopping(&state.config);
     tracing::warn!("Sentinel is now ready to exit, bye bye...");
@@ -82,7 +84,8 @@ async fn listen(
     config: &Config,
     tls: &Arc<Tls>,
     port: u16,
-    (engine, traffic): (&Arc<Engine>, &Arc<Traffic>),
+    engine: &Arc<Engine>,
+    traffic: &Arc<Traffic>,
     events: &Sender<ServerEvent>,
 ) -> Result<()> {
     let accept_config = AcceptConfig {
@@ -133,7 +136,8 @@ impl ServerState {
     async fn run_event_loop(
         &mut self,
         mut queue: Receiver<ServerEvent>,
-        (mut term, mut int): (Signal, Signal),
+        mut term: Signal,
+        mut int: Signal,
     ) -> Result<()> {
         let mut batch = Vec::new();
         while !self.ends {

@@ -58,16 +58,23 @@ pub(super) fn time_since(started_at: std::time::Instant) -> Instant {
     Instant::ORIGIN + CLOCK_MARGIN + started_at.elapsed()
 }
 
+/// What [`ServerState`] gets from the process that it runs in.
+pub(super) struct ProcessParts {
+    pub(super) config: Config,
+    pub(super) tls: Arc<Tls>,
+    pub(super) files: Files,
+    pub(super) engine: Arc<Engine>,
+    /// Whether the configuration file has a line for the user `default`.
+    pub(super) names_default: bool,
+    pub(super) events: Sender<ServerEvent>,
+    pub(super) traffic: Arc<Traffic>,
+    pub(super) started_at: std::time::Instant,
+}
+
 impl ServerState {
     /// Creates the state without links and clients.
-    pub(super) fn new(
-        sentinel: Sentinel,
-        (config, tls, files): (Config, Arc<Tls>, Files),
-        (engine, names_default): (Arc<Engine>, bool),
-        events: Sender<ServerEvent>,
-        traffic: Arc<Traffic>,
-        began: std::time::Instant,
-    ) -> Self {
+    pub(super) fn new(sentinel: Sentinel, process: ProcessParts) -> Self {
+        let ProcessParts { config, tls, files, engine, names_default, events, traffic, started_at } = process;
         Self {
             sentinel,
             config,
@@ -85,9 +92,9 @@ impl ServerState {
             scripts: BTreeMap::new(),
             flush_waiters: Vec::new(),
             events,
-            started_at: began,
+            started_at,
             traffic,
-            recent_rates: RecentRates::new(began),
+            recent_rates: RecentRates::new(started_at),
             commands: 0,
             connections: 0,
             ends: false,

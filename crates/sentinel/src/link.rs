@@ -74,6 +74,13 @@ pub(crate) enum LinkState {
     Up { since: Instant },
 }
 
+/// How a sentinel authenticates at a server; an empty password means not at all.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Login<'a> {
+    pub(crate) user: &'a str,
+    pub(crate) password: &'a str,
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     pub(crate) addr: Addr,
@@ -116,13 +123,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn new(now: Instant, addr: Addr, kind: LinkKind, peer: LinkPeer, user: &str, pass: &str) -> Self {
+    fn new(now: Instant, addr: Addr, kind: LinkKind, peer: LinkPeer, login: Login<'_>) -> Self {
         Self {
             addr,
             kind,
             peer,
-            user: user.to_owned(),
-            pass: pass.to_owned(),
+            user: login.user.to_owned(),
+            pass: login.password.to_owned(),
             state: LinkState::Down { retry: now },
             local_ip: None,
             pending: VecDeque::new(),
@@ -294,7 +301,7 @@ impl Links {
         addr: &Addr,
         kind: LinkKind,
         peer: LinkPeer,
-        (user, pass): (&str, &str),
+        login: Login<'_>,
     ) -> LinkId {
         let key = (addr.clone(), kind, peer);
         if let Some(&id) = self.by_key.get(&key) {
@@ -303,7 +310,7 @@ impl Links {
         self.next_id += 1;
         let id = LinkId(self.next_id);
         self.by_key.insert(key, id);
-        self.links.insert(id, Link::new(now, addr.clone(), kind, peer, user, pass));
+        self.links.insert(id, Link::new(now, addr.clone(), kind, peer, login));
         id
     }
 
@@ -335,7 +342,7 @@ mod tests {
     use super::*;
 
     fn link(now: Instant) -> Link {
-        Link::new(now, Addr::new("h", 1), LinkKind::Command, LinkPeer::Server, "", "")
+        Link::new(now, Addr::new("h", 1), LinkKind::Command, LinkPeer::Server, Login::default())
     }
 
     #[test]

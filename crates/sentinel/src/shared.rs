@@ -10,7 +10,9 @@ use rand_chacha::ChaCha8Rng;
 use crate::addr::{Addr, RunId};
 use crate::event::{EventLevel, EventSubject};
 use crate::failover_log::FailoverRecorder;
-use crate::link::{ConnectDecision, LinkId, LinkKind, LinkPeer, Links, MAX_PENDING_REPLIES, PendingReply};
+use crate::link::{
+    ConnectDecision, LinkId, LinkKind, LinkPeer, Links, Login, MAX_PENDING_REPLIES, PendingReply,
+};
 use crate::machine::SentinelAction;
 use crate::scheduler::Scheduler;
 use crate::script::Scripts;
@@ -193,10 +195,10 @@ impl Context<'_> {
     pub(crate) fn link_to_sentinel(&mut self, addr: &Addr) -> Option<LinkId> {
         let (user, pass) =
             (self.shared.global.sentinel_user.clone(), self.shared.global.sentinel_pass.clone());
+        let login = Login { user: &user, password: &pass };
         let (now, links) = (self.now, &mut self.shared.links);
         self.shared.links_changed = true;
-        (addr.port != 0)
-            .then(|| links.acquire(now, addr, LinkKind::Command, LinkPeer::Sentinel, (&user, &pass)))
+        (addr.port != 0).then(|| links.acquire(now, addr, LinkKind::Command, LinkPeer::Sentinel, login))
     }
 
     /// Closes a link, which is then opened again.

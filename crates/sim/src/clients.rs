@@ -164,7 +164,7 @@ fn slots_of_client_keys() -> SlotSet {
 
 /// Creates an executor whose engine serves every slot to which client keys may hash.
 pub(crate) fn new_executor(log: Box<dyn EffectLog>) -> Executor {
-    Executor::new((&slots_of_client_keys(), DATABASE_COUNT), None, log)
+    Executor::new(&slots_of_client_keys(), DATABASE_COUNT, None, log)
 }
 
 /// Returns the values of the keys that clients write only with SET.

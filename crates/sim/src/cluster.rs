@@ -452,7 +452,7 @@ impl ClusterWorld {
         let wall = Millis(WALL_CLOCK_ORIGIN + now.as_millis() as i64 + *wall_skew);
         let heard = self.simulation.data.stores[host].slot_changes.take_received();
         let news = StepInputs { replication: facts, stream_events: heard, ..StepInputs::default() };
-        let pending_actions = driver.run_machine(gossip, (now + skew, wall), news, input);
+        let pending_actions = driver.run_machine(gossip, now + skew, wall, news, input);
         self.watch_candidacy(host, &pending_actions.actions);
         self.hosts[host].last_called_at = now + skew;
         let out = self.hosts[host].driver.order_actions(pending_actions);

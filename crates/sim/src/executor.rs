@@ -27,7 +27,8 @@ pub(crate) struct Executor {
 impl Executor {
     /// Creates an executor that serves these slots and databases. A topology enables cluster mode.
     pub(crate) fn new(
-        (slots, databases): (&SlotSet, u16),
+        slots: &SlotSet,
+        databases: u16,
         topology: Option<Topology>,
         log: Box<dyn EffectLog>,
     ) -> Self {
@@ -206,8 +207,10 @@ impl LoadHost for LoadCommandForwarder<'_> {
 /// Writes an RDB file. Its auxiliary fields contain the position of the snapshot in its history.
 pub(crate) fn write_rdb(
     state: SnapshotState,
-    (position, wall): (ReplPosition, Millis),
-    (aof_base, slot_states): (bool, &str),
+    position: ReplPosition,
+    wall: Millis,
+    aof_base: bool,
+    slot_states: &str,
     steps: &mut dyn WriteObserver,
 ) -> io::Result<Vec<u8>> {
     let options = WriteOptions {

@@ -165,7 +165,7 @@ impl NodeWorld {
         self.disk.schedule_death(dies);
         self.repeated_operation = None;
         let started =
-            RunningNode::start(&self.disk, &self.history, self.policy, (self.now, wall), &mut self.random);
+            RunningNode::start(&self.disk, &self.history, self.policy, self.now, wall, &mut self.random);
         if self.disk.is_dead() {
             self.trace("it dies at its start");
             self.disk.restart(death);
@@ -288,9 +288,10 @@ impl NodeWorld {
             self.trace(&format!("{number}: {}", lines.join("; ").escape_debug()));
         }
         let (before, wall) = (incarnation.log.end_offset(), self.wall());
-        let how =
+        let (alone, loses) =
             (self.random.chance(50), self.plan.injected_bug == Some(InjectedBug::LostBackgroundRequests));
-        let answered = incarnation.clients[number].continue_requests(&mut incarnation.executor, wall, how);
+        let client = &mut incarnation.clients[number];
+        let answered = client.continue_requests(&mut incarnation.executor, wall, alone, loses);
         let end = incarnation.log.end_offset();
         self.trace(&format!("{number}: {before} .. {end}, {answered:?}"));
         if let Some(answered) = answered {
@@ -338,8 +339,9 @@ impl NodeWorld {
         let client = self.random.below(incarnation.waiters.len());
         if !incarnation.waiters[client].is_blocked() {
             let db = self.random.below(DATABASE_COUNT.into()) as u16;
-            let wait = clients::blocking_command("", &mut self.random);
-            let told = incarnation.waiters[client].send(&mut incarnation.executor, (db, wall), wait);
+            let (command, length) = clients::blocking_command("", &mut self.random);
+            let waiter = &mut incarnation.waiters[client];
+            let told = waiter.send(&mut incarnation.executor, db, wall, command, length);
             self.trace(&told.escape_debug().to_string());
         }
         self.on_written(incarnation, before);
@@ -351,7 +353,8 @@ impl NodeWorld {
         let forgets = self.plan.injected_bug == Some(InjectedBug::IgnoredWatch);
         let executed = incarnation.watcher.watch_or_execute(
             &mut incarnation.executor,
-            (wall, before),
+            wall,
+            before,
             &mut self.random,
             forgets,
         );
@@ -498,7 +501,7 @@ impl NodeWorld {
         position: ReplPosition,
         serves_clients: bool,
     ) -> io::Result<OpenFile> {
-        let rdb = self.write_rdb(incarnation, state, position, (true, serves_clients))?;
+        let rdb = self.write_rdb(incarnation, state, position, true, serves_clients)?;
         incarnation.writer.write_base(&rdb)
     }
 
@@ -508,12 +511,13 @@ impl NodeWorld {
         incarnation: &mut RunningNode,
         state: SnapshotState,
         position: ReplPosition,
-        (aof_base, serving): (bool, bool),
+        aof_base: bool,
+        serving: bool,
     ) -> io::Result<Vec<u8>> {
         let wall = self.wall();
         let events = if serving { self.random.below(20) } else { 0 };
         let mut between = BackgroundEvents { simulation: self, incarnation, events_left: events };
-        executor::write_rdb(state, (position, wall), (aof_base, ""), &mut between)
+        executor::write_rdb(state, position, wall, aof_base, "", &mut between)
     }
 
     /// Stops all faults, then checks that all written data reaches the disk and survives another start.

@@ -47,8 +47,10 @@ impl WaitingClient {
     pub(crate) fn send(
         &mut self,
         executor: &mut Executor,
-        (db, wall): (u16, Millis),
-        (words, length): (Words, Option<Words>),
+        db: u16,
+        wall: Millis,
+        words: Words,
+        length: Option<Words>,
     ) -> String {
         self.session.select(db);
         (self.command, self.count_command) = (words, length);

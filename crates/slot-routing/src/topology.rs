@@ -92,13 +92,14 @@ impl Endpoint {
     /// only a TLS port.
     #[must_use]
     pub fn node_port(&self, tls: bool) -> u16 {
-        choose_port((self.port, self.tls_port), tls)
+        choose_port(self.port, self.tls_port, tls)
     }
 
     /// Returns the port to give to a client that uses this transport.
     #[must_use]
     pub fn client_port(&self, transport: ClientTransport) -> u16 {
-        choose_port(self.client_ports(), transport.tls)
+        let (port, tls_port) = self.client_ports();
+        choose_port(port, tls_port, transport.tls)
     }
 
     /// Returns the plaintext and the TLS client port; a missing port is 0.
@@ -110,11 +111,10 @@ impl Endpoint {
     }
 }
 
-fn choose_port(ports: (u16, u16), tls: bool) -> u16 {
-    match (tls, ports) {
-        (true, (port, 0)) | (false, (port @ 1.., _)) => port,
-        (_, (_, port)) => port,
-    }
+/// Returns the port for clients with or without TLS, or the other port if that one is 0.
+fn choose_port(port: u16, tls_port: u16, tls: bool) -> u16 {
+    let is_plain = if tls { tls_port == 0 } else { port != 0 };
+    if is_plain { port } else { tls_port }
 }
 
 /// The replication role of a node.

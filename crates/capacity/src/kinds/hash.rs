@@ -41,7 +41,9 @@ impl MemoryModel for Hashes {
 
     fn add_to_sample(
         &self,
-        (table, place, key): (&mut Table, EntryRef, &Key<'_>),
+        table: &mut Table,
+        place: EntryRef,
+        key: &Key<'_>,
         data: &KeyGroup,
         numbers: Range<u64>,
     ) -> EntryRef {

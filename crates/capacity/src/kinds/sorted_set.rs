@@ -49,7 +49,9 @@ impl MemoryModel for SortedSets {
 
     fn add_to_sample(
         &self,
-        (table, mut place, key): (&mut Table, EntryRef, &Key<'_>),
+        table: &mut Table,
+        mut place: EntryRef,
+        key: &Key<'_>,
         data: &KeyGroup,
         numbers: Range<u64>,
     ) -> EntryRef {

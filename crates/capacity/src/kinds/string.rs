@@ -24,7 +24,9 @@ impl MemoryModel for Strings {
 
     fn add_to_sample(
         &self,
-        (_, place, _): (&mut Table, EntryRef, &Key<'_>),
+        _: &mut Table,
+        place: EntryRef,
+        _: &Key<'_>,
         _data: &KeyGroup,
         _numbers: Range<u64>,
     ) -> EntryRef {

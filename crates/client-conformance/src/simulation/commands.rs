@@ -5,29 +5,38 @@ use resp::Value;
 
 use super::bulk_reply;
 
-/// A command's name, arity and write flag, and three numbers about its keys: the positions of the first and last key,
-/// and the step between keys.
+/// The positions of a command's keys, counted from 1 and, if negative, from the end; all 0 for a command without keys.
+#[derive(Clone, Copy)]
+struct KeyPositions {
+    first: i64,
+    last: i64,
+    step: i64,
+}
+
+/// A command's name, arity, write flag and keys.
 pub(super) struct CommandSpec {
     pub(super) name: &'static str,
     arity: i64,
     pub(super) is_write: bool,
-    key_positions: (i64, i64, i64),
+    key_positions: KeyPositions,
 }
 
-const fn command_spec(name: &'static str, arity: i64, writes: bool, keys: (i64, i64, i64)) -> CommandSpec {
+const fn command_spec(name: &'static str, arity: i64, writes: bool, keys: KeyPositions) -> CommandSpec {
     CommandSpec { name, arity, is_write: writes, key_positions: keys }
 }
 
-const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
-const ALL_KEYS: (i64, i64, i64) = (1, -1, 1);
-const NO_KEYS: (i64, i64, i64) = (0, 0, 0);
+const ONE_KEY: KeyPositions = KeyPositions { first: 1, last: 1, step: 1 };
+const ALL_KEYS: KeyPositions = KeyPositions { first: 1, last: -1, step: 1 };
+const KEYS_BEFORE_TIMEOUT: KeyPositions = KeyPositions { first: 1, last: -2, step: 1 };
+const KEYS_WITH_VALUES: KeyPositions = KeyPositions { first: 1, last: -1, step: 2 };
+const NO_KEYS: KeyPositions = KeyPositions { first: 0, last: 0, step: 0 };
 
 pub(super) const COMMAND_TABLE: &[CommandSpec] = &[
     command_spec("append", 3, true, ONE_KEY),
     command_spec("asking", 1, false, NO_KEYS),
     command_spec("auth", -2, false, NO_KEYS),
-    command_spec("blpop", -3, true, (1, -2, 1)),
-    command_spec("brpop", -3, true, (1, -2, 1)),
+    command_spec("blpop", -3, true, KEYS_BEFORE_TIMEOUT),
+    command_spec("brpop", -3, true, KEYS_BEFORE_TIMEOUT),
     command_spec("client", -2, false, NO_KEYS),
     command_spec("cluster", -2, false, NO_KEYS),
     command_spec("command", -1, false, NO_KEYS),
@@ -49,7 +58,7 @@ pub(super) const COMMAND_TABLE: &[CommandSpec] = &[
     command_spec("lpush", -3, true, ONE_KEY),
     command_spec("lrange", 4, false, ONE_KEY),
     command_spec("mget", -2, false, ALL_KEYS),
-    command_spec("mset", -3, true, (1, -1, 2)),
+    command_spec("mset", -3, true, KEYS_WITH_VALUES),
     command_spec("multi", 1, false, NO_KEYS),
     command_spec("ping", -1, false, NO_KEYS),
     command_spec("psubscribe", -2, false, NO_KEYS),
@@ -81,7 +90,7 @@ pub(super) fn find_command(name: &str) -> Option<&'static CommandSpec> {
 impl CommandSpec {
     /// Returns the keys of a command. `args` includes the command's name.
     pub(super) fn keys<'a>(&self, args: &'a [String]) -> Vec<&'a String> {
-        let (first, last, step) = self.key_positions;
+        let KeyPositions { first, last, step } = self.key_positions;
         if self.runs_script() {
             let count = args.get(2).and_then(|count| count.parse().ok()).unwrap_or(0);
             return args.iter().skip(3).take(count).collect();
@@ -111,7 +120,7 @@ impl CommandSpec {
 
     /// Returns the entry of the command in the COMMAND reply.
     pub(super) fn command_info(&self) -> Value {
-        let (first, last, step) = self.key_positions;
+        let KeyPositions { first, last, step } = self.key_positions;
         let mut flags = vec![Value::Simple(if self.is_write { "write" } else { "readonly" }.to_owned())];
         match self.name {
             _ if self.may_block() => flags.push(Value::Simple("blocking".to_owned())),

@@ -54,24 +54,24 @@ pub(super) fn blmpop(context: &mut Context<'_>) -> Result<CommandOutcome, Comman
 /// Handles `BLMOVE source destination LEFT | RIGHT LEFT | RIGHT timeout`.
 pub(super) fn blmove(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let (from, to) = (context.arg(3), context.arg(4));
-    let ends = (parse_list_end(from)?, parse_list_end(to)?);
-    move_or_block(context, ends, 5, &[b"LMOVE", context.arg(1), context.arg(2), from, to])
+    let (source_end, target_end) = (parse_list_end(from)?, parse_list_end(to)?);
+    move_or_block(context, source_end, target_end, 5, &[b"LMOVE", context.arg(1), context.arg(2), from, to])
 }
 
 /// Handles `BRPOPLPUSH source destination timeout`.
 pub(super) fn brpoplpush(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
-    let ends = (ListEnd::Tail, ListEnd::Head);
-    move_or_block(context, ends, 3, &[b"RPOPLPUSH", context.arg(1), context.arg(2)])
+    move_or_block(context, ListEnd::Tail, ListEnd::Head, 3, &[b"RPOPLPUSH", context.arg(1), context.arg(2)])
 }
 
 fn move_or_block(
     context: &mut Context<'_>,
-    ends: (ListEnd, ListEnd),
+    from: ListEnd,
+    to: ListEnd,
     timeout_index: usize,
     replicated_command: &[&[u8]],
 ) -> Result<CommandOutcome, CommandError> {
     let until = parse_timeout(context, timeout_index)?;
-    if move_element(context, ends)? {
+    if move_element(context, from, to)? {
         context.log_effect(replicated_command);
         return Ok(CommandOutcome::Done);
     }

@@ -65,12 +65,8 @@ pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(0);
         return Ok(());
     };
-    let most = match usize::try_from(count.unsigned_abs()) {
-        Ok(0) | Err(_) => usize::MAX,
-        Ok(most) => most,
-    };
     let limit = context.engine.settings.value_limits.list_limit();
-    let (place, removed) = context.table(&key).list_remove(place, &key, element, (count < 0, most), limit);
+    let (place, removed) = context.table(&key).list_remove(place, &key, element, count, limit);
     if removed > 0 {
         report_removal(context, &key, place, "lrem");
         context.count_changes(removed as u64 - 1);

@@ -9,15 +9,15 @@ use super::elements::{pop_event, push_event, reply_item};
 use super::options::parse_list_end;
 
 pub(super) fn lmove(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let ends = (parse_list_end(context.arg(3))?, parse_list_end(context.arg(4))?);
-    if !move_element(context, ends)? {
+    let (from, to) = (parse_list_end(context.arg(3))?, parse_list_end(context.arg(4))?);
+    if !move_element(context, from, to)? {
         context.reply.null();
     }
     Ok(())
 }
 
 pub(super) fn rpoplpush(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if !move_element(context, (ListEnd::Tail, ListEnd::Head))? {
+    if !move_element(context, ListEnd::Tail, ListEnd::Head)? {
         context.reply.null();
     }
     Ok(())
@@ -27,7 +27,8 @@ pub(super) fn rpoplpush(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// whether the first list had an element.
 pub(super) fn move_element(
     context: &mut Context<'_>,
-    (from, to): (ListEnd, ListEnd),
+    from: ListEnd,
+    to: ListEnd,
 ) -> Result<bool, CommandError> {
     let (source, target) = (context.key(1)?, context.key(2)?);
     let Some(place) = context.find_list(&source)? else { return Ok(false) };
@@ -38,7 +39,7 @@ pub(super) fn move_element(
     let element: SmallVec<[u8; 256]> = item.bytes(&mut ItemDigits::default()).into();
     reply_item(&mut context.reply, element[..].into());
     if source.bytes() == target.bytes() {
-        rotate_list(context, &source, place, (from, to), &element);
+        rotate_list(context, &source, place, from, to, &element);
         return Ok(true);
     }
     // Reading the target may have deleted it as expired and moved entries, because both keys may share a table.
@@ -64,7 +65,8 @@ fn rotate_list(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
-    (from, to): (ListEnd, ListEnd),
+    from: ListEnd,
+    to: ListEnd,
     element: &[u8],
 ) {
     let limit = context.engine.settings.value_limits.list_limit();

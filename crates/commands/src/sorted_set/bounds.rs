@@ -91,13 +91,14 @@ impl<'a> RangeBounds<'a> {
         min: usize,
         max: usize,
     ) -> Result<Self, CommandError> {
-        Self::parse_values(by, (context.arg(min), context.arg(max)), |text| context.parse_double(text))
+        Self::parse_values(by, context.arg(min), context.arg(max), |text| context.parse_double(text))
     }
 
     /// Parses bounds from text; `parse_double` parses scores.
     pub(super) fn parse_values(
         by: RangeBy,
-        (low, high): (&'a [u8], &'a [u8]),
+        low: &'a [u8],
+        high: &'a [u8],
         parse_double: impl Fn(&[u8]) -> Option<f64>,
     ) -> Result<Self, CommandError> {
         let integer = |text| resp::parse_i64(text).ok_or(CommandError::NotInteger);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use engine::{CommandError, Context, EstimateInput};
-use keyspace::{ScoredMember, SortedSetRef, Value};
+use keyspace::{RankRange, ScoredMember, SortedSetRef, Value};
 use resp::{Args, Writer};
 
 use super::bounds::{RangeBounds, RangeBy};
@@ -90,7 +90,8 @@ impl<'a> RangeQuery<'a> {
         let (min, max) = if swapped { (key + 2, key + 1) } else { (key + 1, key + 2) };
         let bounds = RangeBounds::parse_values(
             by,
-            (args.get(min).unwrap_or_default(), args.get(max).unwrap_or_default()),
+            args.get(min).unwrap_or_default(),
+            args.get(max).unwrap_or_default(),
             parse_double,
         )?;
         Ok(Self { bounds, is_reversed: reversed, with_scores: scores, offset_and_count: limit })
@@ -166,7 +167,8 @@ fn reply_range(context: &mut Context<'_>, command_form: RangeCommandForm) -> Res
     };
     let ranks = query.ranks(&context.sorted_set_at(&key, place));
     form.write_header(&mut context.reply, ranks.len());
-    let pinned = context.pin_members(&key, place, ranks.clone(), query.is_reversed);
+    let pinned =
+        context.pin_members(&key, place, RankRange { ranks: ranks.clone(), reversed: query.is_reversed });
     let push = |reply: &mut Writer<'_>, member: ScoredMember<'_>| {
         form.write_member(reply, &member);
         !reply.is_over_limit()

@@ -56,7 +56,7 @@ impl ClaimResult {
             context.log_effect(&[b"XACK", key.bytes(), group, &id::format_id(*id)]);
         }
         for (id, pending) in &self.claimed_entries {
-            context.log_pending(key, (group, self.last_delivered), *id, pending);
+            context.log_pending(key, group, self.last_delivered, *id, pending);
         }
     }
 

@@ -55,8 +55,15 @@ pub(crate) trait StreamAccess<'a> {
 
     fn report_new_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]);
 
-    /// Replicates a pending entry of a consumer as XCLAIM.
-    fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &PendingEntry);
+    /// Replicates a pending entry of a consumer as XCLAIM, with the id that the group has delivered last.
+    fn log_pending(
+        &mut self,
+        key: &Key<'_>,
+        group: &[u8],
+        last_delivered: StreamId,
+        id: StreamId,
+        pending: &PendingEntry,
+    );
 
     /// Replicates the group's last delivered id and its read counter.
     fn log_group(&mut self, key: &Key<'_>, name: &[u8], group: &Group);
@@ -136,12 +143,19 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         self.log_effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
     }
 
-    fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &PendingEntry) {
+    fn log_pending(
+        &mut self,
+        key: &Key<'_>,
+        group: &[u8],
+        last_delivered: StreamId,
+        id: StreamId,
+        pending: &PendingEntry,
+    ) {
         let (mut time, mut count) = (itoa::Buffer::new(), itoa::Buffer::new());
         self.log_effect(&[
             b"XCLAIM",
             key.bytes(),
-            group.0,
+            group,
             &pending.consumer,
             b"0",
             &id::format_id(id),
@@ -152,7 +166,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
             b"FORCE",
             b"JUSTID",
             b"LASTID",
-            &id::format_id(group.1),
+            &id::format_id(last_delivered),
         ]);
     }
 

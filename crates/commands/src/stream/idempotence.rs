@@ -102,44 +102,53 @@ impl IdempotenceId<'_> {
     }
 }
 
+/// A parameter of XCFGSET with a value from 1 to `max`.
+struct BoundParameter {
+    max: i64,
+    /// The error reply if the parameter is given twice.
+    repeated_error: &'static str,
+    /// The error reply if the value is not between 1 and `max`.
+    range_error: &'static str,
+}
+
 /// Parses the value of a parameter of XCFGSET.
 fn parse_bound(
     context: &Context<'_>,
     index: usize,
     previous: Option<u64>,
-    (twice, most, outside): (&'static str, i64, &'static str),
+    parameter: &BoundParameter,
 ) -> Result<Option<u64>, CommandError> {
     if previous.is_some() {
-        return Err(CommandError::text(twice));
+        return Err(CommandError::text(parameter.repeated_error));
     }
     let value = context.integer_arg(index)?;
     match u64::try_from(value) {
-        Ok(bound) if (1..=most).contains(&value) => Ok(Some(bound)),
-        _ => Err(CommandError::text(outside)),
+        Ok(bound) if (1..=parameter.max).contains(&value) => Ok(Some(bound)),
+        _ => Err(CommandError::text(parameter.range_error)),
     }
 }
 
 /// Handles `XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE iids]`.
 pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    const DURATION_PARAMETER: (&str, i64, &str) = (
-        "ERR IDMP-DURATION specified multiple times",
-        86400,
-        "ERR IDMP-DURATION must be between 1 and 86400 seconds",
-    );
-    const MAXSIZE_PARAMETER: (&str, i64, &str) = (
-        "ERR IDMP-MAXSIZE specified multiple times",
-        10000,
-        "ERR IDMP-MAXSIZE must be between 1 and 10000 entries",
-    );
+    const DURATION_PARAMETER: BoundParameter = BoundParameter {
+        max: 86400,
+        repeated_error: "ERR IDMP-DURATION specified multiple times",
+        range_error: "ERR IDMP-DURATION must be between 1 and 86400 seconds",
+    };
+    const MAXSIZE_PARAMETER: BoundParameter = BoundParameter {
+        max: 10000,
+        repeated_error: "ERR IDMP-MAXSIZE specified multiple times",
+        range_error: "ERR IDMP-MAXSIZE must be between 1 and 10000 entries",
+    };
     let key = context.key(1)?;
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let (mut duration, mut most, mut index) = (None, None, 2);
     while let Some(word) = context.args.get(index) {
         let has_value = index + 1 < context.args.len();
         if word.eq_ignore_ascii_case(b"idmp-duration") && has_value {
-            duration = parse_bound(context, index + 1, duration, DURATION_PARAMETER)?;
+            duration = parse_bound(context, index + 1, duration, &DURATION_PARAMETER)?;
         } else if word.eq_ignore_ascii_case(b"idmp-maxsize") && has_value {
-            most = parse_bound(context, index + 1, most, MAXSIZE_PARAMETER)?;
+            most = parse_bound(context, index + 1, most, &MAXSIZE_PARAMETER)?;
         } else {
             return Err(CommandError::Syntax);
         }

@@ -107,12 +107,12 @@ fn reply_full(reply: &mut Writer<'_>, stream: &Stream, count: usize) {
         reply.bulk(b"consumers");
         reply.array(group.consumer_count());
         for (name, consumer) in group.consumers() {
-            reply_consumer(reply, (name, consumer), group, count);
+            reply_consumer(reply, name, consumer, group, count);
         }
     }
 }
 
-fn reply_consumer(reply: &mut Writer<'_>, (name, consumer): (&[u8], &Consumer), group: &Group, count: usize) {
+fn reply_consumer(reply: &mut Writer<'_>, name: &[u8], consumer: &Consumer, group: &Group, count: usize) {
     reply.map(5);
     reply.bulk(b"name");
     reply.bulk(name);

@@ -62,10 +62,21 @@ pub(super) fn next_claimable_at(group: &Group, min_idle: i64, now: Millis) -> Mi
     Millis(due.clamp(now.0.saturating_add(1), latest))
 }
 
-/// Returns up to `most` entries that have been pending for at least `min_idle` milliseconds, the longest pending first.
-fn claimable_entries(group: &Group, now: Millis, (min_idle, most): (i64, usize)) -> Vec<(Millis, StreamId)> {
-    let is_overdue = |(delivered, _): &(Millis, StreamId)| now.0.saturating_sub(delivered.0) >= min_idle;
-    group.pending_by_time().take_while(is_overdue).take(most).collect()
+/// Which pending entries CLAIM takes from other consumers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OverdueFilter {
+    /// How long an entry must have been pending, in milliseconds.
+    pub(super) min_idle: i64,
+    pub(super) max_entries: usize,
+}
+
+impl OverdueFilter {
+    /// Returns the claimable entries, the longest pending first.
+    fn claimable_entries(self, group: &Group, now: Millis) -> Vec<(Millis, StreamId)> {
+        let is_overdue =
+            |(delivered, _): &(Millis, StreamId)| now.0.saturating_sub(delivered.0) >= self.min_idle;
+        group.pending_by_time().take_while(is_overdue).take(self.max_entries).collect()
+    }
 }
 
 /// Transfers entries that were pending for too long to a consumer, and replicates the transfer.
@@ -73,12 +84,13 @@ pub(super) fn claim_idle_entries(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
-    (name, consumer): (&[u8], &[u8]),
-    limits: (i64, usize),
+    name: &[u8],
+    consumer: &[u8],
+    filter: OverdueFilter,
 ) -> (EntryRef, Vec<ClaimedEntry>) {
     let now = context.now;
     let stream = context.stream_at(key, place);
-    let found = stream.group(name).map_or_else(Vec::new, |group| claimable_entries(group, now, limits));
+    let found = stream.group(name).map_or_else(Vec::new, |group| filter.claimable_entries(group, now));
     let (there, gone): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, id)| stream.entry(*id).is_some());
     drop(stream);
     if there.is_empty() && gone.is_empty() {

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::common::StreamAccess;
 use super::common::{no_group_error, reply_entry, reply_id};
 use super::id;
-use super::overdue::{self, ClaimedEntry};
+use super::overdue::{self, ClaimedEntry, OverdueFilter};
 use super::progress::GroupProgress;
 use crate::rows::key;
 
@@ -341,7 +341,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<CommandOutcome, Co
         let given = match from {
             StartPosition::NewEntries => deliver_new_entries(context, key, place, &reader, reading.count),
             StartPosition::AfterId(last) => {
-                redeliver(context, key, place, &reader, (*last, reading.count));
+                redeliver(context, key, place, &reader, *last, reading.count);
                 true
             }
         };
@@ -365,8 +365,9 @@ fn deliver_new_entries(
             context,
             key,
             place,
-            (reader.group, reader.consumer),
-            (min_idle, most),
+            reader.group,
+            reader.consumer,
+            OverdueFilter { min_idle, max_entries: most },
         ),
         None => (place, Vec::new()),
     };
@@ -391,7 +392,7 @@ fn deliver_new_entries(
     context.report_modified(key);
     if !reader.no_ack {
         let pending = PendingEntry { consumer, delivery_time: now, delivery_count: 1 };
-        ids.iter().for_each(|id| context.log_pending(key, (reader.group, *id), *id, &pending));
+        ids.iter().for_each(|id| context.log_pending(key, reader.group, *id, *id, &pending));
     }
     context.log_group(key, reader.group, &Group::new(last, read));
     true
@@ -437,7 +438,8 @@ fn redeliver(
     key: &Key<'_>,
     place: EntryRef,
     reader: &GroupReader<'_>,
-    (last, count): (StreamId, usize),
+    last: StreamId,
+    count: usize,
 ) {
     let now = context.now;
     let most = if count == 0 { usize::MAX } else { count };
@@ -480,7 +482,8 @@ fn redeliver(
         let count = pending.delivery_count.saturating_add(1);
         context.log_pending(
             key,
-            (reader.group, last),
+            reader.group,
+            last,
             id,
             &PendingEntry { delivery_time: now, delivery_count: count, ..pending },
         );

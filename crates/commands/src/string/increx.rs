@@ -252,7 +252,7 @@ fn apply_increment<N: BoundedNumber>(
         new_expiry: at.filter(|_| !arguments.keeps_expiry(context, &key, found)),
         arguments,
     };
-    change.store(context, &key, after.to_text().as_bytes(), (N::ENCODING_HINT, N::EVENT));
+    change.store(context, &key, after.to_text().as_bytes(), N::ENCODING_HINT, N::EVENT);
     context.reply.array(2);
     after.reply(context);
     applied.reply(context);
@@ -280,7 +280,8 @@ impl CounterChange<'_> {
         context: &mut Context<'_>,
         key: &Key<'_>,
         digits: &[u8],
-        (encoding_hint, event): (EncodingHint, &'static str),
+        encoding_hint: EncodingHint,
+        event: &'static str,
     ) {
         if self.new_expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
             if let Some(place) = self.entry {

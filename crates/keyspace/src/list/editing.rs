@@ -179,17 +179,22 @@ impl Table {
         (place, dropped)
     }
 
-    /// Removes elements equal to `element` from the list at `entry_ref`, at most as many as given: from the head, or
-    /// from the tail if `from_tail`. Returns the number of removed elements. The caller must delete the key when the
+    /// Removes the first `count` elements equal to `element` from the list at `entry_ref`; if `count` is negative, the
+    /// last ones, and if it is 0, all. Returns the number of removed elements. The caller must delete the key when the
     /// list becomes empty.
     pub fn list_remove(
         &mut self,
         entry_ref: EntryRef,
         key: &Key<'_>,
         element: &[u8],
-        (from_tail, max_count): (bool, usize),
+        count: i64,
         limit: ListLimit,
     ) -> (EntryRef, usize) {
+        let from_tail = count < 0;
+        let max_count = match usize::try_from(count.unsigned_abs()) {
+            Ok(0) | Err(_) => usize::MAX,
+            Ok(count) => count,
+        };
         let wanted = ListItem::from(element);
         let list = self.expect_list(entry_ref);
         let mut found = Vec::new();

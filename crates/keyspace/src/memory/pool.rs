@@ -102,9 +102,9 @@ pub(super) fn take_block(granules: usize) -> u32 {
 /// Allocates a block in a lower chunk than that of `below_granule`, if one has room.
 pub(super) fn allocate_lower(below_granule: u32, granules: usize) -> Option<u32> {
     let mut pool = POOL.lock();
-    let found = pool.runs.allocate_below(below_granule as usize / CHUNK_GRANULES, granules)?;
+    let (index, first) = pool.runs.allocate_below(below_granule as usize / CHUNK_GRANULES, granules)?;
     pool.compaction.moved_bytes += GRANULE_BYTES * granules;
-    Some(pool.record_allocation(found, granules))
+    Some(pool.record_allocation(index, first, granules))
 }
 
 pub(super) fn free_block(granule: u32, granules: usize) {
@@ -185,17 +185,17 @@ impl Pool {
     }
 
     fn take_block(&mut self, granules: usize) -> u32 {
-        let found = self.runs.allocate(granules).unwrap_or_else(|| {
+        let (index, first) = self.runs.allocate(granules).unwrap_or_else(|| {
             self.open_chunk();
             self.runs.allocate(granules).expect("a new chunk has room")
         });
         if self.is_running_low() {
             POOL_LOW.notify_one();
         }
-        self.record_allocation(found, granules)
+        self.record_allocation(index, first, granules)
     }
 
-    fn record_allocation(&mut self, (index, first): (usize, usize), granules: usize) -> u32 {
+    fn record_allocation(&mut self, index: usize, first: usize, granules: usize) -> u32 {
         USED_BYTES.store(pool_used_bytes() + GRANULE_BYTES * granules, Ordering::Relaxed);
         let released = &mut self.chunks[index].released_pages;
         for page in first / SYSTEM_PAGE_GRANULES..=(first + granules - 1) / SYSTEM_PAGE_GRANULES {

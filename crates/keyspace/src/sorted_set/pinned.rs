@@ -30,6 +30,15 @@ pub struct PinnedMembers {
     entries: Vec<EntryRef>,
 }
 
+/// The ranks of members, and the direction in which these are visited.
+#[derive(Debug, Clone)]
+pub struct RankRange {
+    /// The ranks, counted from the lowest member.
+    pub ranks: Range<usize>,
+    /// Whether the members are visited from the highest rank to the lowest.
+    pub reversed: bool,
+}
+
 impl Keyspace {
     /// Pins the sorted set at `entry_ref`, whose slot must be locked, to read the members whose ranks are in a range.
     /// Returns `None` in the same cases as [`Keyspace::pin_values`].
@@ -37,11 +46,11 @@ impl Keyspace {
         self: &Arc<Self>,
         slots: &mut LockedSlots<'_>,
         db: u16,
-        (slot, entry_ref): (Slot, EntryRef),
-        ranks: Range<usize>,
-        reversed: bool,
+        slot: Slot,
+        entry_ref: EntryRef,
+        ranks: RankRange,
     ) -> Option<PinnedMembers> {
-        let places = slots.slot(slot).table_ref(db).sorted_set(entry_ref)?.entries(ranks, reversed)?;
+        let places = slots.slot(slot).table_ref(db).sorted_set(entry_ref)?.entries(ranks)?;
         let snapshot = self.pin_values(slots, db, &[(slot, entry_ref)])?;
         Some(PinnedMembers { snapshot, slot, entries: places })
     }
@@ -49,7 +58,7 @@ impl Keyspace {
 
 impl SortedSetRef<'_> {
     /// Returns the entries of the members with these ranks; `None` if the set is packed.
-    fn entries(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<EntryRef>> {
+    fn entries(&self, RankRange { ranks, reversed }: RankRange) -> Option<Vec<EntryRef>> {
         let CollectionShape::Large(members) = self.shape else { return None };
         let mut places = Vec::with_capacity(ranks.len());
         members.entries.secondary_order.visit_runs(ranks, reversed, &mut |run| {

@@ -221,15 +221,22 @@ pub(super) fn begin_node(fields: &Fields<'_>) -> Vec<u8> {
     items.push_integer(fields.len() as i64);
     fields.iter().for_each(|(name, _)| items.push(name));
     items.push_integer(0);
-    push_entry(&mut items, (0, 0), true, fields);
+    push_entry(&mut items, 0, 0, true, fields);
     drop(items);
     bytes
 }
 
-fn push_entry(items: &mut Appender<'_>, relative_id: (i64, i64), same_fields: bool, fields: &Fields<'_>) {
+/// Appends an entry whose id is given relative to the id of its node.
+fn push_entry(
+    items: &mut Appender<'_>,
+    relative_millis: i64,
+    relative_sequence: i64,
+    same_fields: bool,
+    fields: &Fields<'_>,
+) {
     items.push_integer(if same_fields { SAME_FIELDS_FLAG } else { 0 });
-    items.push_integer(relative_id.0);
-    items.push_integer(relative_id.1);
+    items.push_integer(relative_millis);
+    items.push_integer(relative_sequence);
     if !same_fields {
         items.push_integer(fields.len() as i64);
     }
@@ -247,9 +254,9 @@ fn push_entry(items: &mut Appender<'_>, relative_id: (i64, i64), same_fields: bo
 pub(super) fn append(node_id: StreamId, bytes: &mut Vec<u8>, entry_id: StreamId, fields: &Fields<'_>) {
     let Some(node) = NodeRef::decode(node_id, bytes) else { return };
     let (bytes_equal, live) = (node.has_fields(fields), node.live_count + 1);
-    let since = entry_id.millis.wrapping_sub(node_id.millis) as i64;
-    let since = (since, entry_id.sequence.wrapping_sub(node_id.sequence) as i64);
-    push_entry(&mut Appender::append_to(bytes), since, bytes_equal, fields);
+    let millis = entry_id.millis.wrapping_sub(node_id.millis) as i64;
+    let sequence = entry_id.sequence.wrapping_sub(node_id.sequence) as i64;
+    push_entry(&mut Appender::append_to(bytes), millis, sequence, bytes_equal, fields);
     listpack::replace_integer(bytes, HEADER_LEN, live as i64);
 }
 

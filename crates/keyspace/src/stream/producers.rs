@@ -113,7 +113,7 @@ impl Producers {
             producer.by_age.insert((id, iid.clone()), ());
             producer.iids.insert(iid.clone(), id);
         }
-        self.remove_surplus_iids(producer, &(id, iid));
+        self.remove_surplus_iids(producer, id, &iid);
     }
 
     /// Adds a producer read from a file, whose iids are added next. Returns whether it is new.
@@ -134,27 +134,32 @@ impl Producers {
         is_new
     }
 
-    /// Removes the oldest iids of a producer that exceed the limit, but never `newest`: two iids of one entry have the
-    /// same age, and the one that was just inserted must stay.
-    fn remove_surplus_iids(&mut self, name: &[u8], newest: &(StreamId, Name)) {
-        while let Some(oldest) = self.oldest_beyond_limit(name, newest) {
-            self.remove_iid(name, oldest);
+    /// Removes the oldest iids of a producer that exceed the limit, but never `newest_iid`: two iids of one entry have
+    /// the same age, and the one that was just inserted must stay.
+    fn remove_surplus_iids(&mut self, name: &[u8], newest: StreamId, newest_iid: &Name) {
+        while let Some((id, iid)) = self.oldest_beyond_limit(name, newest, newest_iid) {
+            self.remove_iid(name, id, &iid);
         }
     }
 
     /// Returns the oldest iid of a producer that exceeds the limit, if any.
-    fn oldest_beyond_limit(&self, name: &[u8], newest: &(StreamId, Name)) -> Option<(StreamId, Name)> {
+    fn oldest_beyond_limit(
+        &self,
+        name: &[u8],
+        newest: StreamId,
+        newest_iid: &Name,
+    ) -> Option<(StreamId, Name)> {
         let producer = self.by_name.get(name)?;
         if producer.iids.len() as u64 <= self.bounds.max_iids {
             return None;
         }
         let mut by_age = producer.by_age.iter().map(|(iid, ())| iid);
-        by_age.find(|iid| *iid != newest).cloned()
+        by_age.find(|(id, iid)| (*id, iid) != (newest, newest_iid)).cloned()
     }
 
-    fn remove_iid(&mut self, name: &[u8], (id, iid): (StreamId, Name)) {
+    fn remove_iid(&mut self, name: &[u8], id: StreamId, iid: &Name) {
         let Some(producer) = self.by_name.get_mut(name) else { return };
-        producer.iids.remove(&*iid);
+        producer.iids.remove(&**iid);
         producer.by_age.remove(&(id, iid.clone()));
         self.bytes = self.bytes.saturating_sub(2 * iid.len());
         let (is_last_of_entry, is_empty) = {
@@ -182,8 +187,8 @@ impl Producers {
                 && let Some((oldest, ())) = producer.by_age.first()
                 && oldest.0 <= id
             {
-                let oldest = oldest.clone();
-                self.remove_iid(&name, oldest);
+                let (oldest_id, iid) = oldest.clone();
+                self.remove_iid(&name, oldest_id, &iid);
             }
             self.by_age.remove(&(id, name));
         }

@@ -361,7 +361,7 @@ impl ClusterTask {
         };
         let (actions, lease) = {
             let mut gossip = self.shared.gossip.lock();
-            let actions = self.state_machine.feed(&mut gossip, (now, wall), news, event);
+            let actions = self.state_machine.feed(&mut gossip, now, wall, news, event);
             (actions, gossip.serving_lease())
         };
         self.perform_actions(actions)?;

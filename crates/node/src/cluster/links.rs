@@ -165,7 +165,7 @@ impl BusLinks {
         let (writer, packets) = mpsc::unbounded_channel();
         let queued = Arc::new(AtomicUsize::new(0));
         let read =
-            tokio::spawn(run_reader(link, peer, reading, (self.event_sender.clone(), self.traffic.clone())));
+            tokio::spawn(run_reader(link, peer, reading, self.event_sender.clone(), self.traffic.clone()));
         let write = tokio::spawn(run_writer(writing, packets, queued.clone()));
         let tasks = vec![read.abort_handle(), write.abort_handle()];
         self.links.insert(link, OpenLink { packet_sender: Some(writer), queued_bytes: queued, tasks });
@@ -253,7 +253,8 @@ async fn run_reader(
     link: LinkId,
     peer: Option<SocketAddr>,
     mut stream: ReadHalf<Stream>,
-    (events, traffic): (mpsc::Sender<LinkEvent>, Arc<TrafficCounters>),
+    events: mpsc::Sender<LinkEvent>,
+    traffic: Arc<TrafficCounters>,
 ) {
     if let Err(reason) = read_packets(link, &mut stream, &events, &traffic).await {
         let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());

@@ -38,7 +38,7 @@ impl TestServer {
         let catalogue = commands.registry().catalogue();
         let engine =
             Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(EngineLogHandle(log.clone())));
-        let server = Server::new((engine, commands), config, ServerIdentity::default(), log.clone(), None);
+        let server = Server::new(engine, commands, config, ServerIdentity::default(), log.clone(), None);
         settings::apply_settings(&server);
         install_scratch(&server.engine, &server.network);
         server.replication.commit_point.set_required(true);

@@ -150,8 +150,7 @@ impl Migrations {
         pulls.active().for_each(|slot_request| slot_request.cancel_signal.notify_one());
         let (id, now) = (random_job_name(), time::now());
         let ends = Some((source, order.target));
-        let job =
-            MigrationJob::new((id, JobDirection::Import), order.ranges.clone(), ends, "connecting", now);
+        let job = MigrationJob::new(id, JobDirection::Import, order.ranges.clone(), ends, "connecting", now);
         let (shown, cancelled) = (PullTask::from_job(&job), Arc::default());
         pulls.add(SlotRequest {
             task: shown,
@@ -247,7 +246,7 @@ pub(super) async fn run_pull(migrations: Arc<Migrations>, id: JobName) {
                 PullAction::End(outcome) => return finish_request(&migrations, &id, &pull, outcome),
             }
         }
-        inputs.extend(poll_job(&migrations, &id, &mut watched, (&order, source)));
+        inputs.extend(poll_job(&migrations, &id, &mut watched, &order, source));
         if inputs.is_empty() {
             tokio::select! {
                 () = changed => {}
@@ -270,7 +269,8 @@ fn poll_job(
     migrations: &Migrations,
     id: &JobName,
     watched: &mut Option<JobName>,
-    (order, source): (&SlotMove, NodeId),
+    order: &SlotMove,
+    source: NodeId,
 ) -> Option<PullEvent> {
     let named = migrations.pull_requests.lock().0.get(id).and_then(|slot_request| slot_request.job);
     if named.is_some() && *watched != named {

@@ -208,7 +208,8 @@ mod tests {
         let network = NetworkContext::new(config.clone(), engine.clone());
         install_scratch(&engine, &network);
         let replication = Arc::new(Replication::new(
-            (engine.clone(), Arc::new(test_commands())),
+            engine.clone(),
+            Arc::new(test_commands()),
             config,
             &network,
             log.clone(),

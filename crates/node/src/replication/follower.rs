@@ -266,9 +266,10 @@ impl Follower {
         let mut orders = Vec::new();
         let synced = self.durability.append_only.on_disk().end_offset();
         let held = {
-            let (mut role, input) = (self.replication.role.lock(), (self.stream, event));
+            let mut role = self.replication.role.lock();
             role.set_fsynced_offset(synced);
-            role.handle(process::time::instant(), input, &mut &*self.replication.log, &mut orders);
+            let log = &mut &*self.replication.log;
+            role.handle(process::time::instant(), self.stream, event, log, &mut orders);
             role.replica().map_or(0, Replica::buffered_bytes)
         };
         if held > 0 {

@@ -18,7 +18,7 @@ impl MasterImports {
             // Every snapshot repeats the running imports, so this import may be known already.
             SyncSlotsCommand::Establish(import) if self.0.lock().active_mut(&import.name).is_some() => {}
             SyncSlotsCommand::Establish(EstablishMessage { name, ranges, .. }) => self.0.lock().add(
-                MigrationJob::new((name, JobDirection::Import), ranges, None, "occurring-on-primary", now),
+                MigrationJob::new(name, JobDirection::Import, ranges, None, "occurring-on-primary", now),
                 max_finished,
             ),
             SyncSlotsCommand::Finish(FinishMessage { name, is_success, error: message }) => {

@@ -77,7 +77,7 @@ pub(super) async fn run_peer(
     let client = &registration.client;
     let sender = PeerSender { replication: &replication, client, writer };
     tokio::select! {
-        () = read_acknowledgements(&replication, (peer, client), reader, input) => {}
+        () = read_acknowledgements(&replication, peer, client, reader, input) => {}
         () = sender.send_outputs(peer, outputs) => {}
         () = registration.wait_until_killed() => {}
     }
@@ -86,7 +86,8 @@ pub(super) async fn run_peer(
 
 async fn read_acknowledgements(
     replication: &Replication,
-    (peer, client): (PeerId, &Client),
+    peer: PeerId,
+    client: &Client,
     mut reader: ReadHalf<Stream>,
     mut input: Vec<u8>,
 ) {

@@ -118,7 +118,7 @@ impl SnapshotReceiver {
         let (replication, durability) = (replication.clone(), durability.clone());
         let loading = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            load_streamed(&replication, &durability, reader, (position, len.unwrap_or(0)), way)
+            load_streamed(&replication, &durability, reader, position, len.unwrap_or(0), way)
         });
         Ok(Self::Direct(DirectReceiver {
             parts: pieces,
@@ -275,7 +275,8 @@ fn load_streamed(
     replication: &Replication,
     durability: &Durability,
     parts: PartReader,
-    (position, len): (ReplPosition, u64),
+    position: ReplPosition,
+    len: u64,
     mode: DirectLoadMode,
 ) -> LoadOutcome {
     let apply_guard = replication.applied_stream.apply_lock.lock();

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use keyspace::{KeyLookup, Keyspace, SlotData};
+use keyspace::{KeyLookup, Keyspace, Table};
 use serde::Serialize;
 use slot_routing::{SLOT_COUNT, Slot};
 
@@ -90,7 +90,8 @@ impl DataSampler {
             let mut position = Some(0);
             while let Some(from) = position.filter(|_| left > 0) {
                 let data = keyspace.lock(slot);
-                position = self.sample_keys(keyspace, &data, (slot, db), from, &mut left);
+                let table = data.table_if(db);
+                position = table.and_then(|table| self.sample_keys(keyspace, table, slot, from, &mut left));
             }
         }
     }
@@ -99,12 +100,12 @@ impl DataSampler {
     fn sample_keys(
         &mut self,
         keyspace: &Keyspace,
-        data: &SlotData,
-        (slot, db): (Slot, u16),
+        table: &Table,
+        slot: Slot,
         from: u64,
         remaining: &mut usize,
     ) -> Option<u64> {
-        let (table, now) = (data.table_if(db)?, process::time::now());
+        let now = process::time::now();
         table.scan(from, KEYS_PER_LOCK.min(*remaining), &mut |item| {
             let KeyLookup::Live(place) = table.find(&keyspace.key_in_slot(slot, item.key), now) else {
                 return;

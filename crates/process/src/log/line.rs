@@ -25,7 +25,7 @@ pub(super) struct LogLine<'a> {
 
 impl LogLine<'_> {
     /// Formats the message, including the line break.
-    pub(super) fn format(&self, (format, timestamp): (LogFormat, LogTimestamp)) -> String {
+    pub(super) fn format(&self, format: LogFormat, timestamp: LogTimestamp) -> String {
         let Self { pid, message, .. } = self;
         let (when, role, level) = (self.timestamp(timestamp), self.role_name(), self.level_name());
         match format {
@@ -104,19 +104,19 @@ mod tests {
                  \"level\":\"warning\",\"message\":\"bye\"}\n",
             ),
         ];
-        for (form, expected) in table {
-            assert_eq!(line("bye").format(form), expected, "{form:?}");
+        for ((format, timestamp), expected) in table {
+            assert_eq!(line("bye").format(format, timestamp), expected, "{format:?} {timestamp:?}");
         }
     }
 
     #[test]
     fn messages_with_line_breaks_stay_on_one_line() {
         let message = "a \"b\" \\c\r\nd\u{1}\u{e9}";
-        let json = line(message).format((LogFormat::Json, LogTimestamp::Milliseconds));
+        let json = line(message).format(LogFormat::Json, LogTimestamp::Milliseconds);
         assert_eq!(json.lines().count(), 1);
         let read: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(read["message"], message);
-        let logfmt = line(message).format((LogFormat::Logfmt, LogTimestamp::Milliseconds));
+        let logfmt = line(message).format(LogFormat::Logfmt, LogTimestamp::Milliseconds);
         assert!(logfmt.ends_with("message=\"a 'b' \\c  d\u{1}\u{e9}\"\n"), "{logfmt}");
     }
 }

@@ -46,7 +46,7 @@ impl NodeFixture {
     fn handle_event(&mut self, stream: StreamEpoch, event: ReplicaDriverEvent) -> Vec<ReplicaDriverAction> {
         let mut orders = Vec::new();
         let now = Instant::from_millis(self.now);
-        self.driver.handle(now, (stream, event), &mut self.log, &mut orders);
+        self.driver.handle(now, stream, event, &mut self.log, &mut orders);
         orders
     }
 

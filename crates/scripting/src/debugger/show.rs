@@ -147,7 +147,7 @@ fn append_reply(text: &mut String, wire: &[u8], depth: usize) -> Option<usize> {
                 text.push_str("NULL");
                 return Some(next);
             };
-            return append_items(text, wire, (kind, len, next), depth);
+            return append_items(text, wire, kind, len, next, depth);
         }
         _ => text.push_str(&String::from_utf8_lossy(line)),
     }
@@ -157,7 +157,9 @@ fn append_reply(text: &mut String, wire: &[u8], depth: usize) -> Option<usize> {
 fn append_items(
     text: &mut String,
     wire: &[u8],
-    (kind, len, mut at): (u8, usize, usize),
+    kind: u8,
+    len: usize,
+    mut at: usize,
     depth: usize,
 ) -> Option<usize> {
     let (open, close) = match kind {

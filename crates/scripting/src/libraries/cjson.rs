@@ -58,7 +58,8 @@ fn bounded_integer(
     args: &Arguments,
     index: usize,
     name: &str,
-    (least, most): (i64, i64),
+    least: i64,
+    most: i64,
 ) -> LibraryResult<Option<usize>> {
     if matches!(args.value(index), Value::Nil) {
         return Ok(None);
@@ -108,7 +109,7 @@ fn depth_function(
     let settings = settings.clone();
     create_function(lua, move |_, args| -> LibraryResult<usize> {
         check_max_arguments(args, 1, name)?;
-        let wanted = bounded_integer(args, 1, name, (1, max_depth))?;
+        let wanted = bounded_integer(args, 1, name, 1, max_depth)?;
         let settings = &mut *settings.borrow_mut();
         if let Some(wanted) = wanted {
             *field(settings) = wanted;
@@ -207,10 +208,10 @@ fn add_switch_functions(lua: &Lua, table: &Table, settings: &SharedJsonOptions) 
         if let Some(converted) = optional_boolean(args, 1, FUNCTION_NAME)? {
             settings.converts_sparse = converted;
         }
-        if let Some(ratio) = bounded_integer(args, 2, FUNCTION_NAME, (0, most))? {
+        if let Some(ratio) = bounded_integer(args, 2, FUNCTION_NAME, 0, most)? {
             settings.sparse_ratio = ratio;
         }
-        if let Some(safe) = bounded_integer(args, 3, FUNCTION_NAME, (0, most))? {
+        if let Some(safe) = bounded_integer(args, 3, FUNCTION_NAME, 0, most)? {
             settings.sparse_min_index = safe;
         }
         let all = (settings.converts_sparse, settings.sparse_ratio, settings.sparse_min_index);

@@ -65,7 +65,7 @@ impl Packer<'_> {
             return Ok(false);
         }
         let mut head = Vec::with_capacity(5);
-        write_len(&mut head, len, (0x80, 0xde, 0xdf));
+        write_len(&mut head, len, &MAP_CODES);
         self.out.splice(start..=start, head);
         Ok(true)
     }
@@ -87,13 +87,13 @@ impl Packer<'_> {
             self.step_counter.step(0, 0).map(|()| true)
         })?;
         if is_array && last == len as f64 {
-            write_len(&mut self.out, len, (0x90, 0xdc, 0xdd));
+            write_len(&mut self.out, len, &ARRAY_CODES);
             for index in 1..=len {
                 self.write(&table.raw_get(index)?, level + 1)?;
             }
             return Ok(());
         }
-        write_len(&mut self.out, len, (0x80, 0xde, 0xdf));
+        write_len(&mut self.out, len, &MAP_CODES);
         visit_entries(table, level, |key: Value, value: Value| {
             self.write(&key, level + 1)?;
             self.write(&value, level + 1).map(|()| true)
@@ -163,15 +163,26 @@ fn write_integer(out: &mut Vec<u8>, number: i64) {
     }
 }
 
-fn write_len(out: &mut Vec<u8>, len: usize, (short, medium, long): (u8, u8, u8)) {
+/// The first bytes of a collection, by the size of its length field.
+struct LengthCodes {
+    /// The length is in the lower four bits of this byte.
+    four_bits: u8,
+    two_bytes: u8,
+    four_bytes: u8,
+}
+
+const ARRAY_CODES: LengthCodes = LengthCodes { four_bits: 0x90, two_bytes: 0xdc, four_bytes: 0xdd };
+const MAP_CODES: LengthCodes = LengthCodes { four_bits: 0x80, two_bytes: 0xde, four_bytes: 0xdf };
+
+fn write_len(out: &mut Vec<u8>, len: usize, codes: &LengthCodes) {
     match len {
-        0..=15 => out.push(short | len as u8),
+        0..=15 => out.push(codes.four_bits | len as u8),
         16..=0xffff => {
-            out.push(medium);
+            out.push(codes.two_bytes);
             out.extend_from_slice(&(len as u16).to_be_bytes());
         }
         _ => {
-            out.push(long);
+            out.push(codes.four_bytes);
             out.extend_from_slice(&(len as u32).to_be_bytes());
         }
     }

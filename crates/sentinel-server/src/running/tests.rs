@@ -21,8 +21,17 @@ fn start(folder: &std::path::Path) -> (ServerState, UnboundedReceiver<Vec<u8>>) 
     let mut out = Vec::new();
     let sentinel = Sentinel::new(time_since(began), own, journal, 1, &mut out);
     let engine = Arc::new(Engine::for_sentinel(::commands::sentinel_registry().catalogue(), 1));
-    let parts = (Config::default(), Arc::default(), files);
-    let mut state = ServerState::new(sentinel, parts, (engine, false), channel(16).0, Arc::default(), began);
+    let process = ProcessParts {
+        config: Config::default(),
+        tls: Arc::default(),
+        files,
+        engine,
+        names_default: false,
+        events: channel(16).0,
+        traffic: Arc::default(),
+        started_at: began,
+    };
+    let mut state = ServerState::new(sentinel, process);
     state.save_first_config(&mut out).unwrap();
     // The test has no runtime for connections.
     out.retain(|action| matches!(action, SentinelAction::Write(_)));

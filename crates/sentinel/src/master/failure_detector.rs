@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::addr::Addr;
     use crate::info::InfoReport;
-    use crate::link::{LinkKind, LinkPeer, Links};
+    use crate::link::{LinkKind, LinkPeer, Links, Login};
 
     const NOW: Instant = Instant::from_millis(100_000);
     const SECOND: Duration = Duration::from_secs(1);
@@ -133,7 +133,7 @@ mod tests {
     fn master() -> (Link, Instance) {
         let (mut links, addr) = (Links::default(), Addr::new("10.0.0.1", 6379));
         let kinds = [LinkKind::Command, LinkKind::Hello];
-        let ids = kinds.map(|kind| links.acquire(NOW, &addr, kind, LinkPeer::Server, ("", "")));
+        let ids = kinds.map(|kind| links.acquire(NOW, &addr, kind, LinkPeer::Server, Login::default()));
         let link = links.find(ids[0]).unwrap();
         link.on_up(NOW, "10.0.0.9".into());
         (link.clone(), Instance::with_links(NOW, &addr, Role::Master, ids))

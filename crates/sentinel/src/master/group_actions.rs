@@ -36,7 +36,7 @@ impl Master {
                 GroupAction::RequestVote { after, to, term } => self.request_redis_vote(cx, after, to, term),
                 GroupAction::VoteReceived { from, term } => {
                     if let Some(run_id) = self.sentinels.by_id(from).map(|peer| peer.run_id().clone()) {
-                        self.record_reported_vote(cx, &run_id, (cx.shared.my_id.to_string(), term.0));
+                        self.record_reported_vote(cx, &run_id, cx.shared.my_id.to_string(), term.0);
                     }
                 }
                 GroupAction::LeaderChanged { term, leader, .. } => self.on_leader_changed(cx, term, leader),

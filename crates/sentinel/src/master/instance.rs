@@ -6,7 +6,7 @@ use clock::Instant;
 
 use crate::addr::Addr;
 use crate::info::{InfoReport, Role};
-use crate::link::{Link, LinkId, LinkKind, LinkPeer};
+use crate::link::{Link, LinkId, LinkKind, LinkPeer, Login};
 use crate::master::foreign_servers::ForeignReason;
 use crate::master::reported_state::{ReportChange, ReportedState};
 use crate::master::transactions::REFUSAL_LIFETIME;
@@ -87,8 +87,8 @@ pub(crate) struct Instance {
 impl Instance {
     pub(crate) fn new(cx: &mut Context<'_>, addr: &Addr, role: Role, settings: &MasterSettings) -> Self {
         let now = cx.now;
-        let signed = (settings.auth_user.as_str(), settings.auth_pass.as_str());
-        let mut acquire = |kind| cx.shared.links.acquire(now, addr, kind, LinkPeer::Server, signed);
+        let login = Login { user: &settings.auth_user, password: &settings.auth_pass };
+        let mut acquire = |kind| cx.shared.links.acquire(now, addr, kind, LinkPeer::Server, login);
         let links = [acquire(LinkKind::Command), acquire(LinkKind::Hello)];
         Self::with_links(now, addr, role, links)
     }
@@ -265,7 +265,7 @@ mod tests {
     fn instance() -> (Links, Instance) {
         let (mut links, addr) = (Links::default(), Addr::new("10.0.0.1", 6379));
         let kinds = [LinkKind::Command, LinkKind::Hello];
-        let ids = kinds.map(|kind| links.acquire(NOW, &addr, kind, LinkPeer::Server, ("", "")));
+        let ids = kinds.map(|kind| links.acquire(NOW, &addr, kind, LinkPeer::Server, Login::default()));
         (links, Instance::with_links(NOW, &addr, Role::Master, ids))
     }
 

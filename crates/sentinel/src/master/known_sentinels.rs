@@ -141,9 +141,9 @@ impl KnownSentinel {
     }
 
     /// Records a vote that the sentinel reported. Returns whether its epoch differs from that of the last one.
-    pub(crate) fn set_vote(&mut self, vote: (String, u64)) -> bool {
-        let is_new = self.vote.as_ref().map(|(_, epoch)| *epoch) != Some(vote.1);
-        self.vote = Some(vote);
+    pub(crate) fn set_vote(&mut self, candidate: String, epoch: u64) -> bool {
+        let is_new = self.vote.as_ref().map(|(_, known)| *known) != Some(epoch);
+        self.vote = Some((candidate, epoch));
         is_new
     }
 }

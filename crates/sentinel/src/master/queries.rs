@@ -79,7 +79,7 @@ impl Master {
             && let Ok(epoch) = u64::try_from(*epoch)
         {
             let from = peer.id();
-            self.record_reported_vote(cx, run_id, (leader.chars().take(40).collect(), epoch));
+            self.record_reported_vote(cx, run_id, leader.chars().take(40).collect(), epoch);
             if RunId::parse(leader).as_ref() == Some(&cx.shared.my_id) {
                 self.drive_group(cx, consensus::GroupInput::ForeignVote { from, term: Term(epoch) });
             }
@@ -91,10 +91,16 @@ impl Master {
     }
 
     /// Records a vote that another sentinel reported: the candidate's run id and the epoch.
-    pub(crate) fn record_reported_vote(&mut self, cx: &mut Context<'_>, run_id: &RunId, vote: (String, u64)) {
+    pub(crate) fn record_reported_vote(
+        &mut self,
+        cx: &mut Context<'_>,
+        run_id: &RunId,
+        candidate: String,
+        epoch: u64,
+    ) {
         let Some(peer) = self.sentinels.get_mut(run_id) else { return };
-        let text = format!("{run_id} voted for {} {}", vote.0, vote.1);
-        if peer.set_vote(vote) {
+        let text = format!("{run_id} voted for {candidate} {epoch}");
+        if peer.set_vote(candidate, epoch) {
             cx.log(EventLevel::Notice, text);
         }
     }

@@ -96,7 +96,7 @@ impl DataStore {
     pub(super) fn empty(slots: &SlotSet, is_cluster_enabled: bool) -> Self {
         let effects = CollectedEffects::default();
         let topology = is_cluster_enabled.then(single_node_topology);
-        let executor = Executor::new((slots, 1), topology, Box::new(effects.clone()));
+        let executor = Executor::new(slots, 1, topology, Box::new(effects.clone()));
         executor.engine.settings.set_node_flag(NodeFlags::LOADING, true);
         Self { executor: RefCell::new(executor), effects }
     }
@@ -274,20 +274,20 @@ impl DataStore {
 
     /// Serializes a snapshot, which records its position in the process's history.
     pub(super) fn snapshot(&self, position: ReplPosition, slot_states: &str) -> Vec<u8> {
-        self.write_rdb(position, (false, slot_states))
+        self.write_rdb(position, false, slot_states)
     }
 
-    fn write_rdb(&self, position: ReplPosition, aof_base_and_slot_states: (bool, &str)) -> Vec<u8> {
+    fn write_rdb(&self, position: ReplPosition, is_aof_base: bool, slot_states: &str) -> Vec<u8> {
         let executor = self.executor.borrow();
         let (cut, _) = snapshot_io::take_snapshot(&executor.engine, executor::constant_nanos, || ());
         let (state, ()) = cut.expect("no other snapshot is under way");
-        executor::write_rdb(state, (position, EARLIEST_TIME), aof_base_and_slot_states, &mut NoWriteObserver)
+        executor::write_rdb(state, position, EARLIEST_TIME, is_aof_base, slot_states, &mut NoWriteObserver)
             .expect("memory takes it")
     }
 
     /// Serializes the base file of an append-only file.
     pub(super) fn write_base(&self, position: ReplPosition) -> Vec<u8> {
-        self.write_rdb(position, (true, ""))
+        self.write_rdb(position, true, "")
     }
 
     /// Replaces the data by the content of append-only files, including the state of imports.

@@ -67,7 +67,7 @@ impl DataFile {
         let executor = FileExecutor::new(aof_folder(&disk));
         let position = StartPosition::NextSnapshot;
         let start = AofStart { settings, manifest: Manifest::default(), position, sizes: EMPTY_AOF_SIZES };
-        Self::new(disk, executor, start, log, (now, Millis(0)))
+        Self::new(disk, executor, start, log, now, Millis(0))
     }
 
     fn new(
@@ -75,7 +75,8 @@ impl DataFile {
         executor: FileExecutor<SimDisk>,
         start: AofStart,
         log: &mut Log,
-        (now, wall): (Instant, Millis),
+        now: Instant,
+        wall: Millis,
     ) -> (Self, Vec<AofAction>) {
         let (mut aof, mut actions, settings) = (AofDriver::default(), Vec::new(), start.settings.clone());
         aof.start(start, log, now, wall, &mut actions);
@@ -97,7 +98,8 @@ impl DataFile {
     fn load_from_disk(
         self,
         store: &mut ProcessState,
-        now_and_wall: (Instant, Millis),
+        now: Instant,
+        wall: Millis,
     ) -> Result<(Self, Vec<AofAction>), String> {
         let Self { disk, settings, .. } = self;
         let folder = aof_folder(&disk);
@@ -116,7 +118,7 @@ impl DataFile {
         };
         let sizes = executor.folder().sizes(&manifest);
         let start = AofStart { settings, manifest, position, sizes };
-        Ok(Self::new(disk, executor, start, &mut store.log, now_and_wall))
+        Ok(Self::new(disk, executor, start, &mut store.log, now, wall))
     }
 
     /// Returns the log offset up to which the file is synced.
@@ -193,9 +195,9 @@ impl<E: Debug> Simulation<E> {
         } else {
             old_file.disk = self.new_disk();
         }
-        let times = (self.clock_of(host), self.wall_clock_of(host));
+        let (now, wall) = (self.clock_of(host), self.wall_clock_of(host));
         let store = &mut self.data.stores[host];
-        match old_file.load_from_disk(store, times) {
+        match old_file.load_from_disk(store, now, wall) {
             Ok((file, actions)) => {
                 store.file = Some(file);
                 self.perform_file_actions(host, actions);

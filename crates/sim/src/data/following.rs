@@ -189,7 +189,7 @@ impl<E: Debug> Simulation<E> {
         let Some(follower) = follower else { return };
         let mut orders = Vec::new();
         following.set_fsynced_offset(synced);
-        following.handle(now, (follower.stream, input), log, &mut orders);
+        following.handle(now, follower.stream, input, log, &mut orders);
         for order in orders {
             match order {
                 ReplicaDriverAction::StreamSuperseded if self.ignores_promotion(host) => {}

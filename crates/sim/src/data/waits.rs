@@ -33,8 +33,8 @@ impl<E: Debug> Simulation<E> {
         let (told, effects) = store.data_store.with_executor(|data| match client.is_blocked() {
             true if is_free && !endless => client.end_wait_if_due(data, wall),
             false if begins => {
-                let wait = clients::blocking_command(marker_key(key), &mut self.random);
-                Some(client.send(data, (0, wall), wait))
+                let (command, length) = clients::blocking_command(marker_key(key), &mut self.random);
+                Some(client.send(data, 0, wall, command, length))
             }
             _ => None,
         });

@@ -94,7 +94,8 @@ impl RunningNode {
         disk: &SimDisk,
         history: &[u8],
         policy: FsyncPolicy,
-        (now, wall): (Instant, Millis),
+        now: Instant,
+        wall: Millis,
         random: &mut RandomSource,
     ) -> Result<(Self, FoundData), String> {
         let log = SharedLog::new(Log::new(random.random_replication_id(), BACKLOG_BYTES), Vec::new());
@@ -116,7 +117,7 @@ impl RunningNode {
                 manifest: Manifest::default(),
                 position: StartPosition::NextSnapshot,
             };
-            return Ok((Self::new(data, log, start, (now, wall), background), FoundData::NoFiles));
+            return Ok((Self::new(data, log, start, now, wall, background), FoundData::NoFiles));
         };
         let host = LoadCommandForwarder::at(wall);
         let loaded =
@@ -130,7 +131,7 @@ impl RunningNode {
         let (executor, position) =
             FileExecutor::open(folder, &manifest, loaded.selected_db).map_err(|error| error.to_string())?;
         let start = StartedFile { executor, settings, manifest, position };
-        let incarnation = Self::new(data, log, start, (now, wall), background);
+        let incarnation = Self::new(data, log, start, now, wall, background);
         // Writes after the end of the file may have been lost, so the history continues under a new replication id.
         incarnation.log.lock().log.change_id(random.random_replication_id());
         incarnation.executor.engine.settings.set_node_flag(NodeFlags::LOADING, false);
@@ -141,7 +142,8 @@ impl RunningNode {
         data: Executor,
         log: SharedLog,
         file: StartedFile,
-        (now, wall): (Instant, Millis),
+        now: Instant,
+        wall: Millis,
         background: BackgroundMode,
     ) -> Self {
         if background == BackgroundMode::Offloadable {

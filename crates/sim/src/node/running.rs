@@ -45,7 +45,8 @@ impl PipeliningClient {
         &mut self,
         executor: &mut Executor,
         wall: Millis,
-        (alone, loses): (bool, bool),
+        alone: bool,
+        loses: bool,
     ) -> Option<PipelineCounts> {
         let mut running = self.progress.take()?;
         self.session.set_time_slice_end(if alone { 0 } else { u64::MAX });

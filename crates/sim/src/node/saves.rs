@@ -70,7 +70,7 @@ impl NodeWorld {
         position: ReplPosition,
         serves_clients: bool,
     ) -> io::Result<OpenFile> {
-        let bytes = self.write_rdb(incarnation, state, position, (false, serves_clients))?;
+        let bytes = self.write_rdb(incarnation, state, position, false, serves_clients)?;
         let mut file = self.saves.file.create_temp_file()?;
         for piece in bytes.chunks(4096) {
             file.write_all(piece)?;

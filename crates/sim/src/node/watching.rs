@@ -44,7 +44,8 @@ impl WatchingClient {
     pub(super) fn watch_or_execute(
         &mut self,
         executor: &mut Executor,
-        (wall, end): (Millis, u64),
+        wall: Millis,
+        end: u64,
         random: &mut RandomSource,
         omits_watch: bool,
     ) -> Option<WatchedTransaction> {

@@ -85,16 +85,16 @@ impl SentinelWorld {
         }
         self.simulation.trace(|| format!("host {host} crashes"));
         let keeps_data = self.simulation.random.chance(60);
-        self.end_process(host, keeps_data, (shortest, longest));
+        self.end_process(host, keeps_data, shortest, longest);
     }
 
     /// Schedules the restart of a server that has shut down on purpose.
     pub(super) fn stop(&mut self, host: usize) {
         self.simulation.trace(|| format!("host {host} stops"));
-        self.end_process(host, true, (50, 6000));
+        self.end_process(host, true, 50, 6000);
     }
 
-    fn end_process(&mut self, host: usize, keeps_data: bool, (shortest, longest): (u64, u64)) {
+    fn end_process(&mut self, host: usize, keeps_data: bool, shortest: u64, longest: u64) {
         if !self.is_sentinel(host) {
             // Replicas are recorded when they connect.
             self.record_followers_of(host);

@@ -1,8 +1,6 @@
 //! Pinned reads of large values, which release the slot locks before the values are read.
 
-use std::ops::Range;
-
-use keyspace::{EntryRef, Key, PartElements, PinnedMembers, Snapshot, SnapshotValue};
+use keyspace::{EntryRef, Key, PartElements, PinnedMembers, RankRange, Snapshot, SnapshotValue};
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
@@ -57,14 +55,13 @@ impl Context<'_> {
         &mut self,
         key: &Key<'_>,
         entry_ref: EntryRef,
-        ranks: Range<usize>,
-        reversed: bool,
+        ranks: RankRange,
     ) -> Option<PinnedMembers> {
         if !self.may_release_slots() {
             return None;
         }
         let (keyspace, db) = (&self.engine.keyspace, self.session.db());
-        let pinned = keyspace.pin_members(&mut self.slots, db, (key.slot(), entry_ref), ranks, reversed)?;
+        let pinned = keyspace.pin_members(&mut self.slots, db, key.slot(), entry_ref, ranks)?;
         self.release_slots();
         Some(pinned)
     }

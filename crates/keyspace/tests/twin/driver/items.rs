@@ -88,8 +88,8 @@ impl TestDriver {
             let wanted = if self.random(4) == 0 { self.random_item() } else { twin[index].clone() };
             let (from_tail, most) = (self.random(2) == 0, 1 + self.random(4) as usize);
             let removed = self.with_key(db, &bytes, |table, key, place| {
-                let (place, removed) =
-                    table.list_remove(place.expect("there"), key, &wanted, (from_tail, most), LIMIT);
+                let count = if from_tail { -(most as i64) } else { most as i64 };
+                let (place, removed) = table.list_remove(place.expect("there"), key, &wanted, count, LIMIT);
                 if table.list(place).expect("a list").is_empty() {
                     drop(table.remove(place, key));
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use keyspace::{OrderBoundary, ScoredMember};
+use keyspace::{OrderBoundary, RankRange, ScoredMember};
 
 use super::super::model::Scores;
 use super::*;
@@ -175,7 +175,8 @@ impl TestDriver {
         if reversed {
             expected.reverse();
         }
-        let pinned = self.keyspace.pin_members(&mut slots, db, (key.slot(), place), ranks, reversed);
+        let pinned =
+            self.keyspace.pin_members(&mut slots, db, key.slot(), place, RankRange { ranks, reversed });
         self.pinned_members.extend(pinned.map(|pinned| (pinned, expected)));
     }
 
