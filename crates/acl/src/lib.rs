@@ -29,6 +29,7 @@ mod category;
 mod command;
 mod log;
 mod password;
+mod rule_error;
 mod selector;
 mod user;
 mod users;
@@ -39,8 +40,9 @@ pub use command::{
     AclClient, CommandResolver, HELP, NO_FILE_ERROR, ResolveError, UserChange, execute_acl, run_genpass,
 };
 pub use log::{AclDenial, AclLog, DenialReason};
+pub use rule_error::RuleError;
 pub use selector::{AccessedChannel, AccessedDatabases, AccessedKey, AclRequest, Denial, KeyAccess};
-pub use user::{RuleError, User};
+pub use user::User;
 pub use users::{AclFileError, DEFAULT_USER_NAME, UserRulesError, Users};
 
 #[cfg(test)]

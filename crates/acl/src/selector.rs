@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::catalogue::{CommandCatalogue, CommandId};
 use crate::category::Categories;
-use crate::user::RuleError;
+use crate::rule_error::RuleError;
 
 /// The parts of a request that access control checks.
 #[derive(Debug, Clone, Default)]

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::catalogue::CommandCatalogue;
+use crate::rule_error::RuleError;
 use crate::selector::RuleContext;
-use crate::user::{RuleError, User};
+use crate::user::User;
 
 /// The user of clients that have not authenticated. It always exists.
 pub const DEFAULT_USER_NAME: &[u8] = b"default";

@@ -27,7 +27,7 @@ use persistence::aof::Manifest;
 use replication::Log;
 use slot_routing::ReplOffset;
 
-use crate::executor::{CompletedOperation, PendingOperation};
+use crate::executor::{CompletedOperation, PendingOperation, StartPosition};
 use crate::machine::AofStateMachine;
 use crate::retained_cursor::RetainedCursor;
 use crate::rewrites::{RewriteId, RewriteRunningError, RewriteThresholds, Rewrites};
@@ -50,24 +50,6 @@ pub struct AofStart {
     pub position: StartPosition,
     /// The sizes of the files that the manifest names.
     pub sizes: AofSizes,
-}
-
-/// The position at which the driver starts to follow the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StartPosition {
-    /// The driver starts at the snapshot of the next rewrite, because the existing files hold older data. The rewrite
-    /// is scheduled.
-    NextSnapshot,
-    /// The driver starts after the base, which is the only file.
-    Base {
-        /// The database that is selected in the master's stream at this position.
-        db: u16,
-    },
-    /// The driver starts at the end of the last increment.
-    Increment {
-        /// The size of that increment in bytes.
-        bytes: u64,
-    },
 }
 
 /// An event that the process reports. `B` is the type of a base's temporary file.

@@ -5,7 +5,6 @@ use std::io::{self, Write as _};
 use persistence::aof::Manifest;
 
 use crate::directory::{AofDirectory, AofSizes};
-use crate::driver::StartPosition;
 use crate::storage::{AofStorage, DirectoryEvent};
 use crate::{FileOperation, OperationError};
 
@@ -48,6 +47,24 @@ impl CompletedOperation {
             Err(OperationError::LogLost(_)) | Ok(()) => None,
         }
     }
+}
+
+/// The position at which the driver starts to follow the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartPosition {
+    /// The driver starts at the snapshot of the next rewrite, because the existing files hold older data. The rewrite
+    /// is scheduled.
+    NextSnapshot,
+    /// The driver starts after the base, which is the only file.
+    Base {
+        /// The database that is selected in the master's stream at this position.
+        db: u16,
+    },
+    /// The driver starts at the end of the last increment.
+    Increment {
+        /// The size of that increment in bytes.
+        bytes: u64,
+    },
 }
 
 /// Performs the operations of [`AofDriver`](crate::AofDriver) in a directory.

@@ -32,10 +32,8 @@ use replication::{FileVersion, ReplPosition};
 use slot_routing::ReplOffset;
 
 pub use directory::{AofDirectory, AofFilesError, AofSizes, FileToLoad, HistoryPolicy};
-pub use driver::{
-    AofAction, AofDriver, AofDriverEvent, AofStart, AofStatus, StartPosition, SyncTarget, WriterStep,
-};
-pub use executor::{CompletedOperation, FileExecutor, PendingOperation};
+pub use driver::{AofAction, AofDriver, AofDriverEvent, AofStart, AofStatus, SyncTarget, WriterStep};
+pub use executor::{CompletedOperation, FileExecutor, PendingOperation, StartPosition};
 pub use rewrites::{RewriteId, RewriteRunningError, Rewrites};
 pub use storage::{AofStorage, DirectoryEvent};
 

@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tappers::{Interface, Tap};
 
-use crate::network::enter_namespace;
+use crate::namespace::enter_namespace;
 
 /// Size of the read buffer in bytes; larger than any Ethernet frame.
 const MAX_FRAME_SIZE: usize = 4096;

@@ -25,6 +25,7 @@ mod folders;
 mod group;
 mod impairment;
 mod local_servers;
+mod namespace;
 mod network;
 mod node;
 mod ports;

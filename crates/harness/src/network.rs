@@ -7,19 +7,16 @@
 //!
 //! Namespaces outlive processes. A test that creates namespaces first removes those of test processes that have ended.
 
-use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
 use crate::Connection;
 use crate::impairment::{ImpairedLink, LinkImpairment};
+use crate::namespace::enter_namespace;
 
 const NAME_PREFIX: &str = "redoubt-test";
 /// A hardware address that no host has.
@@ -244,12 +241,6 @@ fn far_tap_name(host: usize) -> String {
 
 fn path_of_namespace(namespace: &str) -> PathBuf {
     Path::new("/run/netns").join(namespace)
-}
-
-/// Moves the calling thread into a network namespace.
-pub(crate) fn enter_namespace(namespace: &Path) -> std::io::Result<()> {
-    let namespace = File::open(namespace)?;
-    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
 fn bridge_name(number: u8) -> String {

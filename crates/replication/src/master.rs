@@ -33,15 +33,12 @@ use slot_routing::{NodeId, ReplOffset};
 
 use crate::id::ReplId;
 use crate::log::ReplPosition;
+pub use crate::psync::PeerId;
 use crate::psync::{Capabilities, PeerProfile, SnapshotFormat};
 pub use limit::OutputLimit;
 pub use peer::{ConnectedReplica, PeerState};
 use peer::{ReplicaPhase, SnapshotDelivery};
 use throttle::Throttle;
-
-/// Identifies the connection of a replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(pub u64);
 
 /// Identifies a snapshot that is sent to one or more replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,10 +5,12 @@ use std::fmt;
 use resp::{Args, parse_i64, split_words};
 use slot_routing::{NodeId, ReplOffset};
 
-use crate::master::PeerId;
-
 /// Prefix of the list of migrating slots in a `+CONTINUE` reply.
 pub(crate) const SLOT_STATES_PREFIX: &str = "slot-states=";
+
+/// Identifies the connection of a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u64);
 
 /// The capabilities of a replica: announced by `REPLCONF capa`, or implied by its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -24,6 +24,8 @@ const CLIENT_COUNT: usize = 8;
 const STEP_PAUSE: Duration = Duration::from_millis(2);
 /// Time limit for the recovery after the last fault of a round.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time limit for the replicas to have the same data as their masters.
+const MAX_CONVERGENCE_TIME: Duration = Duration::from_secs(10);
 /// The pause between rounds, so that a loss is attributed to the right round.
 const ROUND_PAUSE: Duration = Duration::from_millis(500);
 /// The time limits leave a margin, because a sentinel-monitored master measures replica lag in whole seconds.
@@ -216,15 +218,13 @@ fn diverged_replicas(deployment: &Deployment) -> Vec<String> {
             Reply::Error(error) => panic!("{error}"),
             digest => digest.text(),
         };
-        // Retry, because locks still expire and replication is still in progress.
-        let equal = (0..200).any(|_| {
-            let same = digest(node) == digest(&deployment.nodes[master]);
-            if !same {
-                thread::sleep(Duration::from_millis(50));
-            }
-            same
-        });
-        if !equal {
+        // Locks still expire and replication is still in progress.
+        let deadline = Instant::now() + MAX_CONVERGENCE_TIME;
+        let is_equal = || digest(node) == digest(&deployment.nodes[master]);
+        while !is_equal() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+        }
+        if !is_equal() {
             found.push(format!("the replica on {} has other data than its master on {port}", node.port));
         }
     }

@@ -1,50 +1,13 @@
 //! Checks that a crate depends only on crates of lower layers.
 
 use crate::SourceFile;
-
-/// The layer of each crate, as in `docs/ARCHITECTURE.md`.
-const LAYERS: &[(&str, u8)] = &[
-    ("clock", 0),
-    ("glob", 0),
-    ("resp", 0),
-    ("slot-routing", 0),
-    ("acl", 1),
-    ("config", 1),
-    ("driver", 1),
-    ("failover-history", 1),
-    ("keyspace", 1),
-    ("metrics", 1),
-    ("scripting", 1),
-    ("client-conformance", 1),
-    ("capacity", 2),
-    ("consensus", 2),
-    ("gossip", 2),
-    ("migration", 2),
-    ("persistence", 2),
-    ("replication", 2),
-    ("append-only", 3),
-    ("engine", 3),
-    ("sentinel", 3),
-    ("commands", 4),
-    ("snapshot-io", 5),
-    ("process", 5),
-    ("durability", 6),
-    ("net", 6),
-    ("node", 7),
-    ("sentinel-server", 7),
-    ("redoubt", 8),
-    ("redoubt-test", 8),
-    ("sim", 8),
-];
-
-/// The layer of the crates that build binaries.
-const BINARY_LAYER: u8 = 8;
+use crate::crate_table::{ARCHITECTURE_PATH, CrateRow, crate_rows};
 
 /// Crates that depend on no other crate of the workspace, and on which only binaries and tests depend.
 const INDEPENDENT_CRATES: &[&str] = &["harness", "lock"];
 
-fn layer_of(name: &str) -> Option<u8> {
-    LAYERS.iter().find(|(known, _)| *known == name).map(|(_, layer)| *layer)
+fn layer_of(rows: &[CrateRow<'_>], name: &str) -> Option<u8> {
+    rows.iter().find(|row| row.name == name).map(|row| row.layer)
 }
 
 /// Returns the dependencies of every kind in a manifest: line number, name, and whether it is a
@@ -76,12 +39,12 @@ pub(crate) fn parse_dependencies(manifest: &SourceFile) -> Vec<(usize, String, b
 /// Reports dependencies on crates of the same or a higher layer.
 #[must_use]
 pub fn check_layers(files: &[SourceFile]) -> Vec<String> {
-    let mut violations = Vec::new();
+    let (mut violations, rows) = (Vec::new(), crate_rows(files));
     for manifest in test_manifests(files) {
         let name = manifest.crate_name().unwrap_or_default();
         for (line, dependency, _) in parse_dependencies(manifest) {
-            let ours = layer_of(&dependency);
-            let upward = match (layer_of(name), ours) {
+            let ours = layer_of(&rows, &dependency);
+            let upward = match (layer_of(&rows, name), ours) {
                 (Some(own), Some(other)) => other >= own,
                 (None, Some(_)) => INDEPENDENT_CRATES.contains(&name),
                 _ => false,
@@ -97,12 +60,11 @@ pub fn check_layers(files: &[SourceFile]) -> Vec<String> {
 /// Reports crates without a layer.
 #[must_use]
 pub fn check_layers_are_complete(files: &[SourceFile]) -> Vec<String> {
+    let rows = crate_rows(files);
     test_manifests(files)
         .filter_map(SourceFile::crate_name)
-        .filter(|name| layer_of(name).is_none() && !INDEPENDENT_CRATES.contains(name))
-        .map(|name| {
-            format!("crates/{name}: add its layer to docs/ARCHITECTURE.md and tests/tidy/src/layers.rs")
-        })
+        .filter(|name| layer_of(&rows, name).is_none() && !INDEPENDENT_CRATES.contains(name))
+        .map(|name| format!("crates/{name}: add it to the table of crates in {ARCHITECTURE_PATH}"))
         .collect()
 }
 
@@ -110,7 +72,7 @@ pub fn check_layers_are_complete(files: &[SourceFile]) -> Vec<String> {
 #[must_use]
 pub fn check_libraries_are_documented(files: &[SourceFile]) -> Vec<String> {
     let text = |path| files.iter().find(|file| file.path == path);
-    let (Some(manifest), Some(page)) = (text("Cargo.toml"), text("docs/ARCHITECTURE.md")) else {
+    let (Some(manifest), Some(page)) = (text("Cargo.toml"), text(ARCHITECTURE_PATH)) else {
         return vec!["Cargo.toml or docs/ARCHITECTURE.md is missing".to_owned()];
     };
     let explained: Vec<&str> = page
@@ -139,8 +101,12 @@ pub fn check_log_filter(files: &[SourceFile]) -> Vec<String> {
         list.split(';').nth(1)
     });
     let Some(listed) = listed else { return vec![format!("{LOG_SOURCE_PATH}: LOGGING_CRATES is missing")] };
+    let rows = crate_rows(files);
+    // The crates of the highest layer build binaries.
+    let binary_layer = rows.iter().map(|row| row.layer).max().unwrap_or_default();
     let shell = test_manifests(files).filter(|manifest| {
-        let ours = manifest.crate_name().and_then(layer_of).is_some_and(|own| own < BINARY_LAYER);
+        let layer = manifest.crate_name().and_then(|name| layer_of(&rows, name));
+        let ours = layer.is_some_and(|own| own < binary_layer);
         ours && parse_dependencies(manifest).iter().any(|(_, name, _)| name == "tracing")
     });
     let names = shell.filter_map(SourceFile::crate_name).map(|name| name.replace('-', "_"));
@@ -155,6 +121,15 @@ pub(crate) fn test_manifests(files: &[SourceFile]) -> impl Iterator<Item = &Sour
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::crate_table::test_page;
+
+    fn check_manifest(text: &str) -> Vec<String> {
+        let page = test_page(
+            "| 7 | `node` | a server | |\n| 2 | `gossip`, `replication` | protocols | yes |\n\
+             | 0 | `clock` | time | yes |",
+        );
+        check_layers(&[page, SourceFile::new("crates/gossip/Cargo.toml", text)])
+    }
 
     #[test]
     fn reports_upward_dependencies_in_every_manifest_form() {
@@ -165,9 +140,8 @@ mod tests {
             "[target.'cfg(unix)'.dependencies]\nnode = \"1\"",
             "[package]\n[dependencies.node]",
         ] {
-            let manifest = SourceFile::new("crates/gossip/Cargo.toml", text);
             assert_eq!(
-                check_layers(&[manifest]),
+                check_manifest(text),
                 ["crates/gossip/Cargo.toml:2: gossip may not use node"],
                 "{text}"
             );
@@ -176,15 +150,13 @@ mod tests {
 
     #[test]
     fn reports_dependencies_within_a_layer() {
-        let manifest =
-            SourceFile::new("crates/gossip/Cargo.toml", "[dependencies]\nreplication.workspace = true");
-        assert_eq!(check_layers(&[manifest]).len(), 1);
+        assert_eq!(check_manifest("[dependencies]\nreplication.workspace = true").len(), 1);
     }
 
     #[test]
     fn accepts_downward_and_external_dependencies() {
         let text = "[dependencies]\nclock.workspace = true\nredis = \"1\"\n[features]\nnode = []";
-        assert_eq!(check_layers(&[SourceFile::new("crates/gossip/Cargo.toml", text)]), Vec::<String>::new());
+        assert_eq!(check_manifest(text), Vec::<String>::new());
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Implements the repository's rules as functions from files to violations.
 //!
-//! `docs/ARCHITECTURE.md` defines the layers, the pure crates and the file size limit; the same rules are data here.
+//! The table of crates in `docs/ARCHITECTURE.md` defines the layers and the pure crates.
 //! Each rule is a function over [`SourceFile`]s, so that its unit tests can pass a faulty file. `tests/repository.rs`
 //! applies all rules to the repository.
 #![forbid(unsafe_code)]
 
+mod assertions;
+mod crate_table;
 mod layers;
 mod module_cycles;
+mod parameters;
 mod purity;
 mod text;
 mod value_types;
@@ -14,9 +17,11 @@ mod value_types;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub use assertions::check_best_of_rounds;
 pub use layers::{check_layers, check_layers_are_complete, check_libraries_are_documented, check_log_filter};
 pub use module_cycles::check_module_cycles;
-pub use purity::{check_pure_manifests, check_pure_sources};
+pub use parameters::check_tuple_parameters;
+pub use purity::{check_pure_manifests, check_pure_sources, check_timed_waits_are_needed};
 pub use text::{check_file_length, check_registry_hosts, check_unfinished, check_unsafe_code};
 pub use value_types::check_value_type_files;
 

@@ -68,3 +68,18 @@ fn value_types_are_named_only_in_listed_files() {
 fn modules_have_no_cycles() {
     assert_no_violations(tidy::check_module_cycles);
 }
+
+#[test]
+fn crates_with_timed_waits_have_some() {
+    assert_no_violations(tidy::check_timed_waits_are_needed);
+}
+
+#[test]
+fn no_parameter_is_a_tuple() {
+    assert_no_violations(tidy::check_tuple_parameters);
+}
+
+#[test]
+fn no_assertion_needs_only_one_of_several_rounds() {
+    assert_no_violations(tidy::check_best_of_rounds);
+}

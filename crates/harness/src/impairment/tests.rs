@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::LinkImpairment;
-use crate::network::enter_namespace;
+use crate::namespace::enter_namespace;
 use crate::{TestHost, TestNetwork, value_or_skip};
 
 const TEST_PORT: u16 = 7;

@@ -434,9 +434,9 @@ fn model_detects_injected_bugs() {
     {
         let mut runner = TestRunner::deterministic();
         let stories = prop::collection::vec(random_event(), 120);
-        let found = (0..MAX_RUNS).any(|_| {
+        let mut drawn = std::iter::repeat_with(|| stories.new_tree(&mut runner).unwrap().current());
+        let found = drawn.by_ref().take(MAX_RUNS).any(|story| {
             let mut world = Model { bug: Some(bug), ..Model::new() };
-            let story = stories.new_tree(&mut runner).unwrap().current();
             story.iter().any(|chance| {
                 world.apply_actions(chance);
                 world.owner_without_lock().is_some()
