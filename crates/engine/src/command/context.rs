@@ -29,8 +29,8 @@ use crate::session::{CommandOrigin, Session};
 use crate::stats::add;
 use crate::waiting::ReadyKey;
 
-/// The context of a running command. The commands of one batch of requests share a context, including those of a
-/// transaction ([`Context::begin_transaction`]); only a call of a script has its own.
+/// The context of a running command. The commands of one batch of requests share a context, including those of its
+/// transactions; only a call of a script has its own.
 pub struct Context<'a> {
     /// The engine, with the state shared by all connections.
     pub engine: &'a Engine,
