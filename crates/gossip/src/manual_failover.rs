@@ -9,6 +9,10 @@
 //!  PONG with the claim --------------->  becomes a replica, resumes writes
 //! ```
 //!
+//! An offset only says that the replica has all data if the replica receives the master's stream: after a restart of the
+//! master both offsets can be 0 although the replica has never synchronized with it. The replica therefore also waits
+//! until its link streams. (Redis compares only the offsets.)
+//!
 //! FORCE skips the first three steps, as does a failover requested by a master that shuts down and names its successor
 //! in the replication stream. TAKEOVER also skips the election. Both sides abort at the timeout. Until then a second
 //! request with the same option is refused. (Valkey restarts the failover, which discards the votes received so far.)
@@ -19,7 +23,7 @@ use clock::Instant;
 use slot_routing::{NodeId, ReplOffset};
 
 use crate::commands::{FailoverMode, OperatorError};
-use crate::contract::ClusterAction;
+use crate::contract::{ClusterAction, ReplicationSource};
 use crate::effect::{Effect, GossipKind};
 use crate::event::ManualFailoverEvent;
 use crate::state::ClusterState;
@@ -232,7 +236,9 @@ impl ManualFailover {
             return [Some(timed_out), ended, Some(log)].into_iter().flatten().collect();
         }
         match &mut self.phase {
-            ManualFailoverPhase::CatchingUp { until, target_offset: target } if state.offset() >= *target => {
+            ManualFailoverPhase::CatchingUp { until, target_offset }
+                if has_stream_up_to(state, *target_offset) =>
+            {
                 self.phase =
                     ManualFailoverPhase::Ready { until: *until, is_forced: false, is_watching_offset: true };
                 vec![Effect::log(ManualFailoverEvent::Ready)]
@@ -280,6 +286,12 @@ impl ManualFailover {
     }
 }
 
+/// Whether this replica is in sync with its master's stream and has applied it up to `offset`.
+fn has_stream_up_to(state: &ClusterState, offset: ReplOffset) -> bool {
+    let is_streaming = matches!(state.replication().source, ReplicationSource::Streaming { .. });
+    is_streaming && state.offset() >= offset
+}
+
 fn request_effect(master: NodeId, replica: NodeId) -> Effect {
     Effect::RecordTimeline { node: master, entry: TimelineEntry::Request { replica } }
 }
@@ -317,10 +329,30 @@ mod tests {
         assert_eq!(part.step(&cluster.state), []);
         assert!(!part.is_ready());
         cluster.state.set_offset(ReplOffset(50));
+        cluster.state.set_source(ReplicationSource::Streaming { last_heard: cluster.state.now() });
         assert_eq!(part.step(&cluster.state), [Effect::log(ManualFailoverEvent::Ready)]);
         assert!(part.is_ready());
         assert_eq!(part.end(), Some(WATCH_NOTHING));
         assert_eq!(part.end(), None);
+    }
+
+    /// A restarted master that knows no offset of its data announces offset 0, which is also the offset of a replica
+    /// that has never synchronized. Without the check of the link, the replica would take over without the data.
+    #[test]
+    fn replica_that_has_not_synchronized_does_not_take_over_at_offset_0() {
+        let mut cluster = replica_cluster();
+        let mut part = ManualFailover::default();
+        part.start(&cluster.state, FailoverMode::Graceful).unwrap();
+        part.on_master_paused(&cluster.state, &paused_header(&cluster, 0));
+        let now = cluster.state.now();
+        for source in [ReplicationSource::NeverSynchronized, ReplicationSource::Lost { since: now }] {
+            cluster.state.set_source(source);
+            assert_eq!(part.step(&cluster.state), []);
+            assert!(!part.is_ready(), "{source:?}");
+        }
+        cluster.state.set_source(ReplicationSource::Streaming { last_heard: now });
+        assert_eq!(part.step(&cluster.state), [Effect::log(ManualFailoverEvent::Ready)]);
+        assert!(part.is_ready());
     }
 
     #[test]
