@@ -31,19 +31,24 @@ use crate::state::ClusterState;
 use crate::timeline::TimelineEntry;
 use crate::wire::{ConfigUpdate, Header};
 
-/// Returns a promotion that a header of the demoted master reveals: this replica's master has become a replica of a
-/// node that this node still considers a replica and may be unable to reach. The header carries the promoted node's
-/// claim, so it is handled like an UPDATE. (This node releases the slots of a demoted master, so it sends no outdated
-/// claim that another node would answer with an UPDATE.) A header from before a later promotion is ignored, because its
-/// epoch is not the highest.
+/// Returns a promotion that a replica's header reveals: its master is a node that this node still considers a replica.
+/// The header carries the promoted node's claim, so it is handled like an UPDATE.
+///
+/// The promoted node may be unable to tell this node itself, because the network separates the two or because the
+/// promoted node has died. No other node would send an UPDATE either, because this node has released the slots of the
+/// demoted master and sends no outdated claim. A voter that misses a promotion considers the promoted node a replica
+/// without slots and does not report its failure; if a majority of the voters does that, nobody can replace the
+/// promoted node. (Redis takes claims only from the master itself and from UPDATE.)
+///
+/// A header from before a later promotion is ignored, because its epoch is not the highest.
 pub(crate) fn find_promotion(state: &ClusterState, header: &Header) -> Option<ConfigUpdate> {
     let epoch = header.config_epoch;
-    let demoted = state.node(header.sender).filter(|node| state.myself().master() == Some(node.id))?;
-    let promoted = state.node(demoted.master()?)?;
+    let replica = state.node(header.sender)?;
+    let promoted = state.node(replica.master()?)?;
     let replaced = state.node(promoted.master()?)?;
-    let highest = promoted.config_epoch.max(replaced.config_epoch).max(demoted.config_epoch);
+    let highest = promoted.config_epoch.max(replaced.config_epoch).max(replica.config_epoch);
     let is_new = promoted.id != state.id() && epoch > highest;
-    (is_new && state.are_in_same_shard(demoted.id, promoted.id)).then(|| ConfigUpdate {
+    (is_new && state.are_in_same_shard(replica.id, promoted.id)).then(|| ConfigUpdate {
         config_epoch: epoch,
         id: promoted.id,
         slots: header.slots.clone(),
@@ -291,5 +296,19 @@ mod tests {
         let update = ConfigUpdate { config_epoch: Epoch(9), id: id(3), slots };
         assert_eq!(find_promotion(&cluster.state, &header), Some(update.clone()));
         assert!(is_newer_claim(&cluster.state, &update));
+    }
+
+    /// The promoted node dies before it can tell this master.
+    #[test]
+    fn master_learns_a_promotion_in_another_shard_from_the_demoted_master() {
+        let mut cluster = TestCluster::new(3, &[(3, 1)]);
+        let slots = cluster.state.slots.slots_of(id(1));
+        cluster.state.slots.release_all(id(1));
+        cluster.node(1).role = crate::Role::Replica(Some(id(3)));
+        let header =
+            |epoch| Header { config_epoch: Epoch(epoch), slots: slots.clone(), ..cluster.header_of(1) };
+        let update = ConfigUpdate { config_epoch: Epoch(9), id: id(3), slots: slots.clone() };
+        assert_eq!(find_promotion(&cluster.state, &header(9)), Some(update));
+        assert_eq!(find_promotion(&cluster.state, &header(2)), None, "the claim of the replaced master");
     }
 }

@@ -595,3 +595,19 @@ fn replica_follows_a_promoted_master_it_cannot_reach() {
         });
     }
 }
+
+/// The promoted node dies before it can tell the other masters, which consider it a replica without slots. They learn
+/// about the promotion from the demoted master; otherwise they would not agree that the promoted node has failed.
+#[test]
+fn promoted_node_that_dies_unheard_is_replaced() {
+    for seed in 0..20 {
+        let mut net = SimulatedNetwork::cluster(3, 6, &config(2000), seed);
+        net.cut(&[3], &[1, 2]);
+        net.run(MS(seed * 37));
+        net.failover(3, FailoverMode::Takeover).unwrap();
+        net.run_until("the old master follows", |net| net.hosts[0].replicated_master == Some(net.id(3)));
+        net.kill(3);
+        net.heal();
+        net.run_until("the old master takes over", |net| net.writer_of(0) == Some(0));
+    }
+}
