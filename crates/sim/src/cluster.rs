@@ -125,7 +125,7 @@ struct ClusterHost {
     publishing: Option<(TopologyChange, BTreeSet<u64>)>,
     /// Once the node has processed the stream up to this offset, the state machine is notified.
     watched_offset: Option<ReplOffset>,
-    /// The header data most recently received from each node.
+    /// The header data that the state machine most recently processed from each node.
     received_headers: BTreeMap<NodeId, ReceivedHeader>,
     /// The node's rank in the election that it takes part in; `None` for a manual failover.
     election_rank: Option<u32>,
@@ -136,7 +136,7 @@ struct ClusterHost {
     next_steps: BTreeMap<u64, operator::OperatorStep>,
 }
 
-/// The header data most recently received from a node, and when it arrived.
+/// The header data most recently processed from a node, and when the state machine processed it.
 #[derive(Debug, Clone)]
 struct ReceivedHeader {
     arrived_at: Instant,
@@ -444,7 +444,10 @@ impl ClusterWorld {
     }
 
     /// Passes the replication state and then an input to the state machine, and carries out the resulting actions.
-    fn call_machine(&mut self, host: usize, input: ClusterInput) {
+    fn call_machine(&mut self, host: usize, mut input: ClusterInput) {
+        if let (ClusterInput::Packet { packet, .. }, Some(_)) = (&mut input, &self.hosts[host].gossip) {
+            self.process_received_packet(host, packet);
+        }
         let (now, skew) = (self.simulation.now, self.simulation.processes[host].clock_offset);
         let facts = self.replication_state(host);
         let ClusterHost { gossip, driver, wall_clock_offset: wall_skew, .. } = &mut self.hosts[host];

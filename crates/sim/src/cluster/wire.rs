@@ -168,6 +168,14 @@ impl ClusterWorld {
         }
     }
 
+    /// Records the header of a packet that the driver passes to the state machine. Packets that wait in the driver's
+    /// queue are not recorded yet: the node's decisions cannot depend on them.
+    pub(super) fn process_received_packet(&mut self, host: usize, packet: &mut Packet) {
+        let received = ReceivedHeader { arrived_at: self.simulation.now, header: packet.header.clone() };
+        self.hosts[host].received_headers.insert(received.header.sender, received);
+        self.distort_packet(host, packet);
+    }
+
     /// Implements injected bugs that alter packets: a master ignores claims on its slots, the offsets of replicas are
     /// lost, or gossip omits nodes without an address.
     fn distort_packet(&self, host: usize, packet: &mut Packet) {
@@ -275,15 +283,11 @@ impl ClusterWorld {
         }
     }
 
-    fn deliver_packet(&mut self, wire: u64, side: usize, mut packet: Box<Packet>) {
+    fn deliver_packet(&mut self, wire: u64, side: usize, packet: Box<Packet>) {
         let Some(BusLink { hosts, link_ids: ends, .. }) = self.wires.get(&wire) else { return };
         let here = hosts[side];
         if let Some(link) = ends[side] {
             if self.simulation.is_running(here) {
-                let received_headers =
-                    ReceivedHeader { arrived_at: self.simulation.now, header: packet.header.clone() };
-                self.hosts[here].received_headers.insert(received_headers.header.sender, received_headers);
-                self.distort_packet(here, &mut packet);
                 self.handle_input(here, ClusterInput::Packet { link, packet });
             }
         } else if self.simulation.processes[here].is_up {
