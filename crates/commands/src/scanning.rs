@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 use engine::{CommandError, Context, quote};
-use keyspace::{Kind, ScanItem, TypedView};
+use keyspace::{Kind, ScanItem, SlotData, TypedView};
 use resp::{Protocol, Writer};
 use slot_routing::{Slot, hash_tag};
 
@@ -162,6 +162,30 @@ impl BulkStringCollector {
         reply.set(self.count);
         reply.raw(&self.encoded);
     }
+}
+
+/// Collects the keys of a slot that the options select, and deletes the expired ones among them afterwards. `scan` calls
+/// its argument for each key, while the slot is locked. Returns the result of `scan` and the number of visited keys.
+pub(super) fn collect_keys_of_slot<R>(
+    context: &mut Context<'_>,
+    slot: Slot,
+    options: &ScanOptions<'_>,
+    found: &mut BulkStringCollector,
+    scan: impl FnOnce(&mut SlotData, &mut dyn FnMut(ScanItem<'_>)) -> R,
+) -> (R, usize) {
+    let now = context.expiry_cutoff();
+    let (mut visited, mut expired) = (0, Vec::new());
+    let mut visit = |item: ScanItem<'_>| {
+        visited += 1;
+        match item.expiry {
+            _ if !options.matches_item(&item) => {}
+            Some(at) if at <= now => expired.push(item.key.to_vec()),
+            Some(_) | None => found.push(item.key),
+        }
+    };
+    let scanned = context.with_slot(slot, |data| scan(data, &mut visit));
+    context.delete_expired_in(slot, &expired);
+    (scanned, visited)
 }
 
 /// Replies with the next cursor and the page's elements.

@@ -6,10 +6,11 @@
 //! position from another process counts as the beginning of the slot. `0` begins and ends the iteration.
 
 use engine::{CommandError, Context};
-use keyspace::ScanItem;
 use slot_routing::{Ownership, Slot};
 
-use crate::scanning::{AcceptedOptions, BulkStringCollector, ScanOptions, parse_cursor};
+use crate::scanning::{
+    AcceptedOptions, BulkStringCollector, ScanOptions, collect_keys_of_slot, parse_cursor,
+};
 
 /// The digits of a fingerprint, which is a number in base 36.
 const BASE36_DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -164,24 +165,14 @@ fn scan_slot(
     slot_scan: &SlotScan,
     found: &mut BulkStringCollector,
 ) -> SlotScanResult {
-    let (db, now) = (context.session.db(), context.expiry_cutoff());
-    let (mut visited, mut past) = (0, Vec::new());
-    let mut note = |item: ScanItem<'_>| {
-        visited += 1;
-        match item.expiry {
-            _ if !options.matches_item(&item) => {}
-            Some(at) if at <= now => past.push(item.key.to_vec()),
-            Some(_) | None => found.push(item.key),
-        }
-    };
-    let went_on = context.with_slot(slot, |data| {
+    let db = context.session.db();
+    let (went_on, visited) = collect_keys_of_slot(context, slot, options, found, |data, visit| {
         if !serves_slot(data.ownership(), slot_scan.is_first) {
             return Err(SlotScanResult::NotServed);
         }
         let table = data.table_if(db).filter(|_| !data.is_hidden());
-        Ok(table.and_then(|table| table.scan(slot_scan.position, slot_scan.count, &mut note)))
+        Ok(table.and_then(|table| table.scan(slot_scan.position, slot_scan.count, visit)))
     });
-    context.delete_expired_in(slot, &past);
     match went_on {
         Err(elsewhere) => elsewhere,
         Ok(Some(position)) => SlotScanResult::Continue(position),

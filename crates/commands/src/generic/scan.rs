@@ -3,7 +3,9 @@
 use engine::{CommandError, CommandOutcome, Context};
 use keyspace::{ScanItem, Table};
 
-use crate::scanning::{AcceptedOptions, BulkStringCollector, ScanOptions, parse_cursor, reply_page};
+use crate::scanning::{
+    AcceptedOptions, BulkStringCollector, ScanOptions, collect_keys_of_slot, parse_cursor, reply_page,
+};
 
 /// Number of keys that RANDOMKEY tries before it gives up, since the keys that it selects may have expired.
 const MAX_RANDOMKEY_TRIES: usize = 100;
@@ -69,7 +71,7 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(1))?;
     let options = ScanOptions::parse(context, 2, AcceptedOptions::TYPE)?;
-    let (db, now) = (context.session.db(), context.expiry_cutoff());
+    let db = context.session.db();
     let mut found = BulkStringCollector::default();
     let mut left = options.count;
     let mut position = cursor & !SLOT_MASK;
@@ -87,21 +89,12 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
             next = position | u64::from(slot.number());
             break;
         }
-        let (mut visited, mut past) = (0, Vec::new());
-        let mut visit = |item: ScanItem<'_>| {
-            visited += 1;
-            match item.expiry {
-                _ if !options.matches_item(&item) => {}
-                Some(at) if at <= now => past.push(item.key.to_vec()),
-                Some(_) | None => found.push(item.key),
-            }
-        };
         let count = left.max(1);
-        let went_on = context.with_slot(slot, |data| match data.is_hidden() {
-            true => None,
-            false => scan_slot(data.table(db), position, count, &mut visit),
-        });
-        context.delete_expired_in(slot, &past);
+        let (went_on, visited) =
+            collect_keys_of_slot(context, slot, &options, &mut found, |data, visit| match data.is_hidden() {
+                true => None,
+                false => scan_slot(data.table(db), position, count, visit),
+            });
         if let Some(position) = went_on {
             next = position | u64::from(slot.number());
             break;
