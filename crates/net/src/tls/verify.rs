@@ -12,7 +12,9 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_t
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, ProtocolVersion, RootCertStore, SignatureScheme,
+};
 
 use super::directly_signed::{CertificatePurpose, DirectlySignedCertificate, verify_anchor};
 
@@ -48,33 +50,50 @@ impl TrustAnchors {
         Some(DirectlySignedCertificate::parse(certificate)?.verify(self, now, purpose))
     }
 
-    fn verify_tls12(
+    /// Verifies the peer's signature of a handshake.
+    fn verify_signature(
         &self,
+        version: ProtocolVersion,
         message: &[u8],
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        match DirectlySignedCertificate::parse(certificate) {
-            Some(leaf) => leaf
-                .verify_tls12_signature(message, signature, &self.algorithms)
-                .map(|()| HandshakeSignatureValid::assertion()),
-            None => verify_tls12_signature(message, certificate, signature, &self.algorithms),
-        }
+        let (leaf, algorithms) = (DirectlySignedCertificate::parse(certificate), &self.algorithms);
+        let verified = match (leaf, version) {
+            (None, ProtocolVersion::TLSv1_2) => {
+                return verify_tls12_signature(message, certificate, signature, algorithms);
+            }
+            (None, _) => return verify_tls13_signature(message, certificate, signature, algorithms),
+            (Some(leaf), ProtocolVersion::TLSv1_2) => {
+                leaf.verify_tls12_signature(message, signature, algorithms)
+            }
+            (Some(leaf), _) => leaf.verify_tls13_signature(message, signature, algorithms),
+        };
+        verified.map(|()| HandshakeSignatureValid::assertion())
     }
+}
 
-    fn verify_tls13(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        match DirectlySignedCertificate::parse(certificate) {
-            Some(leaf) => leaf
-                .verify_tls13_signature(message, signature, &self.algorithms)
-                .map(|()| HandshakeSignatureValid::assertion()),
-            None => verify_tls13_signature(message, certificate, signature, &self.algorithms),
+/// Implements the methods for signatures, which servers and clients verify alike, by the trust anchors in a field.
+macro_rules! verify_signatures_with {
+    ($anchors:tt) => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.$anchors.verify_signature(ProtocolVersion::TLSv1_2, message, certificate, signature)
         }
-    }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.$anchors.verify_signature(ProtocolVersion::TLSv1_3, message, certificate, signature)
+        }
+    };
 }
 
 /// Verifies the certificates of servers that this process connects to.
@@ -99,23 +118,7 @@ impl ServerCertVerifier for ServerVerifier {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13(message, certificate, signature)
-    }
+    verify_signatures_with!(0);
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.algorithms.supported_schemes()
@@ -155,23 +158,7 @@ impl ClientCertVerifier for ClientVerifier {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.anchors.verify_tls12(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.anchors.verify_tls13(message, certificate, signature)
-    }
+    verify_signatures_with!(anchors);
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.webpki.supported_verify_schemes()
