@@ -53,7 +53,7 @@ pub use import_driver::{ImportDriver, ImportDriverAction, ImportDriverEvent, Sou
 pub use job::{JobDirection, JobName, MigrationJob, MigrationJobs};
 pub use message::{EstablishMessage, FinishMessage, MalformedSyncSlots, MigrationMessage, SyncSlotsCommand};
 pub use progress::MigrationProgress;
-pub use pull::PullStateMachine;
+pub use pull::PullDriver;
 pub use slot_move::{SlotMove, SlotMoveElement, SlotMoveError, parse_slot_moves, parse_slot_ranges};
 pub use slots_of_command::CommandSlotFinder;
 

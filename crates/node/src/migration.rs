@@ -20,6 +20,7 @@ use config::{Config, Values, keys};
 use durability::Durability;
 use durability::stream::random_repl_id;
 use engine::{CommandSet, Engine};
+use migration::pull::PullEvent;
 use migration::{
     CommandSlotFinder, EstablishMessage, JobDirection, JobName, MigrationJob, MigrationJobs, SlotMove,
     SlotMoveElement,
@@ -38,8 +39,8 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::cluster::{ClusterHandle, ClusterWatcher};
 use crate::replication::Replication;
-use pulling::PullRequests;
 pub(crate) use pulling::PullTask;
+use pulling::{PullRequest, PullRequests};
 
 /// A task that the migration thread is to start.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ enum MigrationTask {
     Export(JobName, SlotMove),
     Import(EstablishMessage, Box<DetachedConnection>, mpsc::UnboundedReceiver<DetachedConnection>),
     /// Requests slots from another node (CLUSTER MIGRATION).
-    Pull(JobName),
+    Pull(PullRequest, mpsc::UnboundedReceiver<PullEvent>),
     /// Discards the previous master's imports after this replica was promoted.
     DropImports(Vec<EstablishMessage>),
 }
@@ -91,8 +92,6 @@ pub(crate) struct Migrations {
     /// The channels to the running jobs by name.
     job_channels: Mutex<BTreeMap<JobName, JobChannels>>,
     pull_requests: Mutex<PullRequests>,
-    /// Signalled when a job was added or has ended.
-    jobs_changed: Notify,
     /// Signalled when a new topology was published.
     topology_changed: Notify,
 }
@@ -137,7 +136,6 @@ impl Migrations {
             task_receiver: Mutex::new(Some(inbox)),
             job_channels: Mutex::default(),
             pull_requests: Mutex::default(),
-            jobs_changed: Notify::new(),
             topology_changed: Notify::new(),
         }
     }
@@ -237,7 +235,6 @@ impl Migrations {
         // order.
         drop(jobs);
         self.pull_requests.lock().on_job_announced(import);
-        self.jobs_changed.notify_waiters();
         Ok(())
     }
 
@@ -321,14 +318,18 @@ impl Migrations {
 
     /// Records that a job has ended, and stores its final state and a message for CLUSTER GETSLOTMIGRATIONS.
     fn end_job(&self, name: &JobName, state: &'static str, message: &str) {
+        let mut ended = None;
         self.update_job(name, |job| {
             (job.state_name, job.updated_at, job.is_active) = (state, time::now(), false);
             message.clone_into(&mut job.error);
             job.progress.remaining_bytes = 0;
+            ended = Some(job.clone());
         });
+        if let Some(job) = ended {
+            self.pull_requests.lock().on_job_ended(&job);
+        }
         self.trim_finished_jobs();
         self.job_channels.lock().remove(name);
-        self.jobs_changed.notify_waiters();
         tracing::info!("Slot migration {name} finished: {state} {message}");
     }
 }
@@ -496,7 +497,9 @@ async fn run_migration_thread(migrations: Arc<Migrations>) {
             MigrationTask::Import(import, connection, resumes) => {
                 drop(tokio::spawn(import::run_import(migrations, import, *connection, resumes)));
             }
-            MigrationTask::Pull(name) => drop(tokio::spawn(pulling::run_pull(migrations, name))),
+            MigrationTask::Pull(request, events) => {
+                drop(tokio::spawn(pulling::run_pull(migrations, request, events)));
+            }
             MigrationTask::DropImports(imports) => drop(tokio::spawn(async move {
                 for left in imports {
                     let why = Err("A failover occurred during slot import".to_owned());

@@ -1,4 +1,5 @@
-//! CLUSTER MIGRATION: requests slots from other nodes and tracks the resulting jobs.
+//! CLUSTER MIGRATION: requests slots from other nodes. Performs the actions of [`migration::PullDriver`] and shows the
+//! tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use config::keys;
 use driver::Driver;
 use migration::pull::{PullAction, PullEvent, PullOutcome};
 use migration::{
-    EstablishMessage, JobDirection, JobName, MigrationJob, MigrationProgress, PullStateMachine, SlotMove,
+    EstablishMessage, JobDirection, JobName, MigrationJob, MigrationProgress, PullDriver, SlotMove,
     SyncSlotsCommand,
 };
 use net::dialer::Dialer;
@@ -17,7 +18,7 @@ use process::time;
 use resp::{Value, encode_request, parse_value};
 use slot_routing::{NodeId, Slot, SlotSet, Topology};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::Notify;
+use tokio::sync::mpsc;
 
 use super::{MigrationTask, Migrations, random_job_name, topology_if_master, wait_until_deadline};
 
@@ -77,45 +78,69 @@ impl PullTask {
 
 /// A request for slots that another node serves.
 #[derive(Debug)]
-struct SlotRequest {
-    task: PullTask,
+pub(super) struct PullRequest {
+    id: JobName,
     slot_move: SlotMove,
     source: NodeId,
-    /// The latest job that the source has started for this request.
+}
+
+/// The entry of a request in the list of tasks.
+#[derive(Debug)]
+struct PullEntry {
+    task: PullTask,
+    slots: SlotSet,
+    source: NodeId,
+    /// The running job that the source has started for this request.
     job: Option<JobName>,
-    cancel_signal: Arc<Notify>,
+    event_sender: mpsc::UnboundedSender<PullEvent>,
     is_finished: bool,
 }
 
+impl PullEntry {
+    fn report(&self, event: PullEvent) {
+        // A send error means that the request has ended.
+        let _ = self.event_sender.send(event);
+    }
+}
+
+/// The requests of CLUSTER MIGRATION by name.
 #[derive(Debug, Default)]
-pub(super) struct PullRequests(BTreeMap<JobName, SlotRequest>);
+pub(super) struct PullRequests(BTreeMap<JobName, PullEntry>);
 
 impl PullRequests {
     /// Handles a job announced by a source. The job may belong to one of the requests.
     pub(super) fn on_job_announced(&mut self, import: &EstablishMessage) {
         let slots = import.slots();
-        let is_for = |slot_request: &&mut SlotRequest| {
-            !slot_request.is_finished
-                && slot_request.source == import.source
-                && slot_request.slot_move.slots() == slots
+        let is_for = |entry: &&mut PullEntry| {
+            !entry.is_finished && entry.source == import.source && entry.slots == slots
         };
-        if let Some(slot_request) = self.0.values_mut().find(is_for) {
-            slot_request.job = Some(import.name);
+        if let Some(entry) = self.0.values_mut().find(is_for) {
+            entry.job = Some(import.name);
+            entry.report(PullEvent::MigrationStarted(import.name));
+        }
+    }
+
+    /// Handles the end of a job, which may belong to one of the requests.
+    pub(super) fn on_job_ended(&mut self, job: &MigrationJob) {
+        if let Some(entry) = self.0.values_mut().find(|entry| entry.job == Some(job.name)) {
+            let result = if job.state_name == "success" { Ok(()) } else { Err(job.error.clone()) };
+            (entry.job, entry.task.progress) = (None, job.progress);
+            entry.report(PullEvent::MigrationEnded(job.name, result));
         }
     }
 
     /// Returns the requests that are not finished.
-    fn active(&self) -> impl Iterator<Item = &SlotRequest> {
-        self.0.values().filter(|slot_request| !slot_request.is_finished)
+    fn active(&self) -> impl Iterator<Item = &PullEntry> {
+        self.0.values().filter(|entry| !entry.is_finished)
     }
 
     /// Adds a request, and removes the oldest finished requests beyond the maximum.
-    fn add(&mut self, slot_request: SlotRequest) {
-        self.0.insert(slot_request.task.id, slot_request);
+    fn add(&mut self, entry: PullEntry) {
+        self.0.insert(entry.task.id, entry);
         let mut ended: Vec<(Millis, JobName)> = self
             .0
             .values()
-            .filter(|slot_request| slot_request.is_finished)
+            .filter(|entry| entry.is_finished)
             .map(|one| (one.task.created_at, one.task.id))
             .collect();
         ended.sort_unstable_by_key(|(created, _)| std::cmp::Reverse(*created));
@@ -141,27 +166,26 @@ impl Migrations {
         }
         let mut pulls = self.pull_requests.lock();
         // A task that waits for its next retry does not block a new request for the same slots.
-        let waits = |slot_request: &SlotRequest| {
-            slot_request.job.is_none() && !slot_request.task.last_error.is_empty()
-        };
+        let waits = |entry: &PullEntry| entry.job.is_none() && !entry.task.last_error.is_empty();
         if !pulls.active().all(waits) || self.jobs.lock().active().next().is_some() {
             return Err("ERR another ASM task is already in progress".to_owned());
         }
-        pulls.active().for_each(|slot_request| slot_request.cancel_signal.notify_one());
+        pulls.active().for_each(|entry| entry.report(PullEvent::Cancel));
         let (id, now) = (random_job_name(), time::now());
         let ends = Some((source, order.target));
         let job = MigrationJob::new(id, JobDirection::Import, order.ranges.clone(), ends, "connecting", now);
-        let (shown, cancelled) = (PullTask::from_job(&job), Arc::default());
-        pulls.add(SlotRequest {
-            task: shown,
-            slot_move: order,
+        let (event_sender, events) = mpsc::unbounded_channel();
+        pulls.add(PullEntry {
+            task: PullTask::from_job(&job),
+            slots: order.slots(),
             source,
             job: None,
-            cancel_signal: cancelled,
+            event_sender,
             is_finished: false,
         });
         // A send error means that the server is stopping, so no migration starts.
-        let _ = self.task_sender.send(MigrationTask::Pull(id));
+        let _ =
+            self.task_sender.send(MigrationTask::Pull(PullRequest { id, slot_move: order, source }, events));
         Ok(id)
     }
 
@@ -170,26 +194,22 @@ impl Migrations {
     pub(crate) fn cancel_pulls(&self, name: Option<JobName>) -> usize {
         let pulls = self.pull_requests.lock();
         let is_meant = |id: JobName| name.is_none_or(|name| name == id);
-        let slot_requests: Vec<&SlotRequest> =
-            pulls.active().filter(|slot_request| is_meant(slot_request.task.id)).collect();
-        slot_requests.iter().for_each(|slot_request| slot_request.cancel_signal.notify_one());
-        let of_demands: Vec<JobName> =
-            slot_requests.iter().filter_map(|slot_request| slot_request.job).collect();
-        slot_requests.len() + self.cancel_jobs(|job| is_meant(job.name) && !of_demands.contains(&job.name))
+        let entries: Vec<&PullEntry> = pulls.active().filter(|entry| is_meant(entry.task.id)).collect();
+        entries.iter().for_each(|entry| entry.report(PullEvent::Cancel));
+        let of_demands: Vec<JobName> = entries.iter().filter_map(|entry| entry.job).collect();
+        entries.len() + self.cancel_jobs(|job| is_meant(job.name) && !of_demands.contains(&job.name))
     }
 
     /// Returns the named task, or all tasks if `name` is `None`, newest first.
     pub(crate) fn list_pull_tasks(&self, name: Option<JobName>) -> Vec<PullTask> {
         let (pulls, jobs) = (self.pull_requests.lock(), self.jobs.lock());
-        let task_of = |slot_request: &SlotRequest| {
-            let mut shown = slot_request.task.clone();
-            let job = slot_request
-                .job
-                .and_then(|job| jobs.get(&job))
-                .filter(|job| job.is_active && !slot_request.is_finished);
+        let task_of = |entry: &PullEntry| {
+            let mut shown = entry.task.clone();
+            let job =
+                entry.job.and_then(|job| jobs.get(&job)).filter(|job| job.is_active && !entry.is_finished);
             if let Some(job) = job {
                 (shown.state, shown.progress) = (PullTask::from_job(job).state, job.progress);
-            } else if !slot_request.is_finished && !shown.last_error.is_empty() {
+            } else if !entry.is_finished && !shown.last_error.is_empty() {
                 shown.state = "failed";
             }
             shown
@@ -216,113 +236,88 @@ fn owner_of(topology: &Topology, slots: &SlotSet) -> Result<NodeId, String> {
     source.ok_or_else(|| "ERR Invalid or out of range slot".to_owned())
 }
 
-/// Runs a request to its end, with retries.
-pub(super) async fn run_pull(migrations: Arc<Migrations>, id: JobName) {
-    let found = |slot_request: &SlotRequest| {
-        (slot_request.slot_move.clone(), slot_request.source, slot_request.cancel_signal.clone())
-    };
-    let Some((order, source, cancelled)) = migrations.pull_requests.lock().0.get(&id).map(found) else {
-        return;
-    };
-    let (mut pull, mut inputs, mut actions) =
-        (PullStateMachine::new(), Vec::new(), vec![PullAction::SendRequest]);
-    let mut watched = None;
+/// Runs a request to its end.
+pub(super) async fn run_pull(
+    migrations: Arc<Migrations>,
+    request: PullRequest,
+    mut events: mpsc::UnboundedReceiver<PullEvent>,
+) {
+    let (mut driver, mut actions) = PullDriver::new(&request.slot_move, request.source);
+    let mut event = None;
     loop {
-        // Registered before the jobs are checked, so that no change is missed.
-        let changed = migrations.jobs_changed.notified();
-        tokio::pin!(changed);
-        changed.as_mut().enable();
-        for action in std::mem::take(&mut actions) {
+        // Registered before the topology is read, so that no change is missed.
+        let rerouted = migrations.topology_changed.notified();
+        tokio::pin!(rerouted);
+        rerouted.as_mut().enable();
+        for event in event.take().into_iter().chain(topology_event(&migrations)) {
+            driver.handle(time::instant(), event, &mut actions);
+            if let Some(outcome) = perform_actions(&migrations, &request, &mut driver, &mut actions).await {
+                return finish_request(&migrations, &request.id, &driver, outcome);
+            }
+        }
+        event = tokio::select! {
+            () = rerouted => None,
+            Some(reported) = events.recv() => Some(reported),
+            () = wait_until_deadline(driver.next_deadline()) => Some(PullEvent::Deadline),
+        };
+    }
+}
+
+fn topology_event(migrations: &Migrations) -> Option<PullEvent> {
+    let topology = migrations.engine.topology.as_ref()?.load_full();
+    Some(PullEvent::Topology { topology, is_replica: migrations.replication.is_replica() })
+}
+
+/// Performs the actions and those that result from them. Returns how the request has ended, if it has.
+async fn perform_actions(
+    migrations: &Migrations,
+    request: &PullRequest,
+    driver: &mut PullDriver,
+    actions: &mut Vec<PullAction>,
+) -> Option<PullOutcome> {
+    while !actions.is_empty() {
+        for action in std::mem::take(actions) {
             match action {
                 PullAction::SendRequest => {
-                    watched = None;
-                    let asked =
-                        tokio::time::timeout(REPLY_TIMEOUT, request_job(&migrations, &id, &order, source))
-                            .await;
-                    let asked = asked.unwrap_or_else(|_| Err("The source did not answer".to_owned()));
-                    inputs.push(PullEvent::RequestAnswered(asked));
+                    let reply = tokio::time::timeout(REPLY_TIMEOUT, request_job(migrations, request)).await;
+                    let reply = reply.unwrap_or_else(|_| Err("The source did not answer".to_owned()));
+                    driver.handle(time::instant(), PullEvent::RequestAnswered(reply), actions);
                 }
-                PullAction::CancelMigration => drop(migrations.cancel_jobs(|job| watched == Some(job.name))),
-                PullAction::End(outcome) => return finish_request(&migrations, &id, &pull, outcome),
+                PullAction::CancelMigration(name) => {
+                    migrations.cancel_jobs(|job| job.name == name);
+                }
+                PullAction::End(outcome) => return Some(outcome),
             }
         }
-        inputs.extend(poll_job(&migrations, &id, &mut watched, &order, source));
-        if inputs.is_empty() {
-            tokio::select! {
-                () = changed => {}
-                () = cancelled.notified() => inputs.push(PullEvent::Cancel),
-                () = wait_until_deadline(pull.next_deadline()) => inputs.push(PullEvent::Deadline),
-            }
-        }
-        for input in std::mem::take(&mut inputs) {
-            pull.handle(time::instant(), input, &mut actions);
-        }
-        if let Some(slot_request) = migrations.pull_requests.lock().0.get_mut(&id) {
-            (slot_request.task.retries, slot_request.task.last_error) =
-                (pull.retries(), pull.last_error().to_owned());
-        }
     }
+    if let Some(entry) = migrations.pull_requests.lock().0.get_mut(&request.id) {
+        (entry.task.retries, entry.task.last_error) = (driver.retries(), driver.last_error().to_owned());
+    }
+    None
 }
 
-/// Returns the next event of the request's job, if there is one since the last call. `watched` is the running job.
-fn poll_job(
-    migrations: &Migrations,
-    id: &JobName,
-    watched: &mut Option<JobName>,
-    order: &SlotMove,
-    source: NodeId,
-) -> Option<PullEvent> {
-    let named = migrations.pull_requests.lock().0.get(id).and_then(|slot_request| slot_request.job);
-    if named.is_some() && *watched != named {
-        *watched = named;
-        return Some(PullEvent::MigrationStarted);
-    }
-    if let Some(job) = *watched {
-        let outcome =
-            |job: &MigrationJob| if job.state_name == "success" { Ok(()) } else { Err(job.error.clone()) };
-        let ended = |job: &MigrationJob| (!job.is_active).then(|| (outcome(job), job.progress));
-        let (ended, progress) = migrations.jobs.lock().get(&job).and_then(ended)?;
-        *watched = None;
-        if let Some(slot_request) = migrations.pull_requests.lock().0.get_mut(id) {
-            (slot_request.job, slot_request.task.progress) = (None, progress);
-        }
-        return Some(PullEvent::MigrationEnded(ended));
-    }
-    let Ok(topology) = topology_if_master(migrations) else {
-        return Some(PullEvent::PermanentFailure("slot migration not allowed on replica.".to_owned()));
-    };
-    match owner_of(&topology, &order.slots()) {
-        Ok(owner) if owner == source || owner == order.target => None,
-        _ => Some(PullEvent::PermanentFailure("slots have another owner now".to_owned())),
-    }
-}
-
-fn finish_request(migrations: &Migrations, id: &JobName, pull: &PullStateMachine, outcome: PullOutcome) {
+fn finish_request(migrations: &Migrations, id: &JobName, driver: &PullDriver, outcome: PullOutcome) {
     let (state, why) = match outcome {
         PullOutcome::Completed => ("completed", String::new()),
-        PullOutcome::Cancelled => ("canceled", pull.last_error().to_owned()),
+        PullOutcome::Cancelled => ("canceled", driver.last_error().to_owned()),
         PullOutcome::Failed(why) => ("failed", why),
     };
-    if let Some(slot_request) = migrations.pull_requests.lock().0.get_mut(id) {
-        (slot_request.is_finished, slot_request.task.state, slot_request.task.ended_at) =
-            (true, state, time::now());
-        slot_request.task.last_error.clone_from(&why);
+    if let Some(entry) = migrations.pull_requests.lock().0.get_mut(id) {
+        (entry.is_finished, entry.task.state, entry.task.ended_at) = (true, state, time::now());
+        entry.task.retries = driver.retries();
+        entry.task.last_error.clone_from(&why);
     }
     tracing::info!("Import task {id} {state} {why}");
 }
 
 /// Requests that the source start a job. A Valkey node receives an operator's command and chooses the job's name
 /// itself.
-async fn request_job(
-    migrations: &Migrations,
-    id: &JobName,
-    slot_move: &SlotMove,
-    source: NodeId,
-) -> Result<(), String> {
+async fn request_job(migrations: &Migrations, request: &PullRequest) -> Result<(), String> {
+    let PullRequest { id, slot_move, source } = request;
     let dialer = Dialer::with_link_tls(&migrations.config, &migrations.network.tls, keys::TLS_CLUSTER);
     let tls = migrations.config.get(keys::TLS_CLUSTER);
     let topology = topology_if_master(migrations)?;
-    let endpoint = topology.member(source).map(|member| &member.endpoint);
+    let endpoint = topology.member(*source).map(|member| &member.endpoint);
     let endpoint = endpoint.ok_or("the source is not known")?;
     let address = (endpoint.ip.as_str(), endpoint.node_port(tls));
     let timeout = migrations.config.get(keys::CLUSTER_NODE_TIMEOUT);
