@@ -6,7 +6,7 @@ mod hello;
 mod others;
 mod tracking;
 
-use engine::{Categories, Command, CommandError, Context, DatabaseAccess, Flags, Group};
+use engine::{Categories, Command, CommandError, Context, DatabaseAccess, Flags, Group, LogRole};
 
 const ALLOWED_WHILE_LOADING: Flags = Flags::LOADING.union(Flags::STALE);
 /// Flags of commands that open, close or inspect the connection. They run even while the server is busy.
@@ -46,6 +46,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(Flags::FAST.union(Flags::WHILE_SUBSCRIBED))
         .sentinel()
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+        .log_role(LogRole::KeepAlive)
         .run(ping),
     new_row("quit", "1.0.0", -1, "Closes the connection.")
         .flags(UNAUTHENTICATED_FLAGS.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
@@ -62,6 +63,7 @@ pub(super) const COMMANDS: &[Command] = &[
     new_row("select", "1.0.0", 2, "Selects the database of this connection.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::FAST).union(Flags::ALLOW_BUSY))
         .databases(DatabaseAccess::SelectedByArgument)
+        .log_role(LogRole::SelectDb)
         .run(select),
 ];
 

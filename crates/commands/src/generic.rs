@@ -11,7 +11,7 @@ mod ttl;
 
 pub(super) use object::reference_count;
 
-use engine::{Categories, Command, DatabaseAccess, Flags, Group, KeySpec};
+use engine::{Categories, Command, DatabaseAccess, Flags, Group, KeySpec, LogRole};
 
 use super::estimates;
 use super::rows::*;
@@ -64,12 +64,14 @@ pub(super) const COMMANDS: &[Command] = &[
     server("flushall", "1.0.0", -1, WRITE.union(Flags::ALL_DBS), &[], "Deletes all keys of all databases.")
         .category(Categories::DANGEROUS)
         .tips(ALL_SHARDS_TIPS)
+        .log_role(LogRole::ChangesUnnamedKeys)
         .run(flush::flushall)
         .with_estimate(estimates::flush_cost)
         .locks_all_slots(),
     server("flushdb", "1.0.0", -1, WRITE, &[], "Deletes all keys of the database.")
         .category(Categories::DANGEROUS)
         .tips(ALL_SHARDS_TIPS)
+        .log_role(LogRole::ChangesUnnamedKeys)
         .run(flush::flushdb)
         .with_estimate(estimates::flush_cost)
         .locks_all_slots(),
@@ -172,6 +174,7 @@ pub(super) const COMMANDS: &[Command] = &[
     server("swapdb", "4.0.0", 3, WRITE_FAST, &[], "Swaps two databases.")
         .category(Categories::DANGEROUS)
         .databases(DatabaseAccess::OnlyAt(&[1, 2]))
+        .log_role(LogRole::ChangesUnnamedKeys)
         .run(flush::swapdb)
         .locks_all_slots(),
     generic(

@@ -1,6 +1,6 @@
 //! MULTI, EXEC, DISCARD, WATCH and UNWATCH. EXEC itself is implemented in `dispatch/transaction.rs`.
 
-use engine::{Categories, Command, CommandError, Context, Flags, Group};
+use engine::{Categories, Command, CommandError, Context, Flags, Group, LogRole};
 use keyspace::KeyLookup;
 
 use super::rows::METADATA_KEYS;
@@ -22,6 +22,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(discard),
     new_row("multi", "1.2.0", 1, "Starts a transaction; the following commands are queued.")
         .flags(TRANSACTION_FLAGS.union(Flags::NO_MULTI))
+        .log_role(LogRole::BeginTransaction)
         .run(multi),
     new_row("unwatch", "2.2.0", 1, "Clears all watched keys.").flags(TRANSACTION_FLAGS).run(unwatch),
     new_row("watch", "2.2.0", -2, "Makes EXEC fail if one of the keys changes before it.")

@@ -2,11 +2,12 @@
 //!
 //! The log is [`shared_log`]. Replies to writes can wait for the log's [`commit_point`]. Bytes from a master are
 //! appended to the log unchanged; [`applied`] tracks how many of them the data includes, and [`imports`] which slot
-//! imports they announced.
+//! imports they announced. Slot migrations read the log with [`logged_command_decoder`].
 
 pub mod applied;
 pub mod commit_point;
 pub mod imports;
+mod logged_commands;
 mod shared_log;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 
 use applied::AppliedStream;
 use commit_point::CommitPoint;
+pub use logged_commands::logged_command_decoder;
 pub use shared_log::{EngineLogHandle, SharedLog};
 
 /// A node's log, and how far it was applied, committed and synced.

@@ -213,6 +213,23 @@ pub enum LockScope {
     NamedSlot,
 }
 
+/// What a command means in the log, apart from the changes that it makes to its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogRole {
+    /// Selects the database of the following commands.
+    SelectDb,
+    /// Starts a transaction.
+    BeginTransaction,
+    /// Completes a transaction.
+    EndTransaction,
+    /// Changes keys of all slots without naming them.
+    ChangesUnnamedKeys,
+    /// Shows a replica that its master is alive.
+    KeepAlive,
+    /// Has no further meaning.
+    Other,
+}
+
 /// Which arguments are channel names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelArguments {
@@ -273,6 +290,8 @@ pub struct Command {
     pub runner: CommandRunner,
     /// The slots that the command locks.
     pub lock_scope: LockScope,
+    /// What the command means in the log.
+    pub log_role: LogRole,
     /// The subcommands, if the command is a container.
     pub subcommands: &'static [Command],
     /// Determines from the arguments how a key with [`KeyFlags::VARIABLE_FLAGS`] is used.
@@ -312,6 +331,7 @@ impl Command {
             tips: &[],
             runner: CommandRunner::Container,
             lock_scope: LockScope::Keys,
+            log_role: LogRole::Other,
             subcommands: &[],
             key_use: None,
             estimate: None,
@@ -423,6 +443,13 @@ impl Command {
         self
     }
 
+    /// Sets what the command means in the log.
+    #[must_use]
+    pub const fn log_role(mut self, role: LogRole) -> Self {
+        self.log_role = role;
+        self
+    }
+
     /// Declares that the command accesses keys that match patterns in its arguments.
     #[must_use]
     pub const fn with_key_patterns(mut self) -> Self {
@@ -438,7 +465,7 @@ impl Command {
     /// Declares that the command runs the client's queued commands.
     #[must_use]
     pub const fn exec(mut self) -> Self {
-        self.runner = CommandRunner::Exec;
+        (self.runner, self.log_role) = (CommandRunner::Exec, LogRole::EndTransaction);
         self
     }
 

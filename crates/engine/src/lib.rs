@@ -57,7 +57,7 @@ pub use clients::{
 };
 pub use command::{
     Categories, ChannelArguments, Command, CommandRunner, CommandSet, Context, DatabaseAccess, EstimateInput,
-    Flags, Group, LockScope, MAX_KEYS_LOCKED_TOGETHER, PinnedValues, RegisteredCommand, Registry,
+    Flags, Group, LockScope, LogRole, MAX_KEYS_LOCKED_TOGETHER, PinnedValues, RegisteredCommand, Registry,
     RenameError, Shell,
 };
 pub use command_log::{CommandLog, CommandLogEntry, CommandLogs};

@@ -30,7 +30,7 @@ use crate::filter::{LogContent, LogFilter};
 use crate::target_replies::{TargetReply, TargetReplyParser};
 use crate::window::ResendWindow;
 use crate::{
-    CommandSlotFinder, EstablishMessage, ExportConfig, ExportOutcome, FinishMessage, MigrationMessage,
+    EstablishMessage, ExportConfig, ExportOutcome, FinishMessage, LoggedCommandDecoder, MigrationMessage,
     SyncSlotsCommand, owns_slots,
 };
 
@@ -160,7 +160,7 @@ impl ExportDriver {
         now: Instant,
         job: ExportJob,
         config: ExportConfig,
-        commands: CommandSlotFinder,
+        commands: LoggedCommandDecoder,
     ) -> (Self, Actions) {
         let slots = job.establish.slots();
         let driver = Self {

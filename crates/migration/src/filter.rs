@@ -7,13 +7,14 @@
 use resp::{Args, Batch, ParseLimits, Parser, ProtocolError, encode_request};
 use slot_routing::SlotSet;
 
-use crate::CommandSlotFinder;
+use crate::logged_command::KeysInSlots;
+use crate::{LoggedCommandDecoder, LoggedCommandKind};
 
 /// A filter that passes only the commands about a set of slots.
 #[derive(Debug)]
 pub(crate) struct LogFilter {
     slots: SlotSet,
-    commands: CommandSlotFinder,
+    commands: LoggedCommandDecoder,
     parser: Parser,
     /// The bytes of an incomplete command.
     partial_command: Vec<u8>,
@@ -29,13 +30,13 @@ pub(crate) struct LogFilter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogContent {
     Changes,
-    /// The chunk contains a FLUSHALL or FLUSHDB.
+    /// The chunk contains a FLUSHALL, FLUSHDB or SWAPDB.
     FlushAll,
 }
 
 impl LogFilter {
     /// Creates a filter for a log that selects a database before its first change.
-    pub(crate) fn new(slots: SlotSet, commands: CommandSlotFinder) -> Self {
+    pub(crate) fn new(slots: SlotSet, commands: LoggedCommandDecoder) -> Self {
         Self {
             slots,
             commands,
@@ -68,20 +69,20 @@ impl LogFilter {
     }
 
     fn filter_command(&mut self, args: Args<'_>, out: &mut Vec<u8>) -> LogContent {
-        let name = args.get(0).unwrap_or_default().to_ascii_lowercase();
-        match name.as_slice() {
-            b"select" => self.selected_db = args.get(1).unwrap_or_default().to_vec(),
-            b"multi" => self.transaction = Some(Vec::new()),
-            b"exec" => {
+        let (kind, keys) = self.commands.decode(args, &self.slots);
+        match kind {
+            LoggedCommandKind::SelectDb => self.selected_db = args.get(1).unwrap_or_default().to_vec(),
+            LoggedCommandKind::BeginTransaction => self.transaction = Some(Vec::new()),
+            LoggedCommandKind::EndTransaction => {
                 if let Some(commands) = self.transaction.take().filter(|commands| !commands.is_empty()) {
                     encode_request(out, [&b"MULTI"[..]]);
                     out.extend_from_slice(&commands);
                     encode_request(out, [&b"EXEC"[..]]);
                 }
             }
-            b"flushall" | b"flushdb" | b"swapdb" => return LogContent::FlushAll,
-            _ if self.commands.touches_any(args, &self.slots) => self.write_command(args, out),
-            _ => {}
+            LoggedCommandKind::ChangesUnnamedKeys => return LogContent::FlushAll,
+            LoggedCommandKind::Other if keys != KeysInSlots::None => self.write_command(args, out),
+            LoggedCommandKind::KeepAlive | LoggedCommandKind::Other => {}
         }
         LogContent::Changes
     }
@@ -108,7 +109,7 @@ mod tests {
     fn example_filter() -> LogFilter {
         LogFilter::new(
             [Slot::of_key(b"{a}")].into_iter().collect(),
-            crate::slots_of_command::tagged_argument_finder(),
+            crate::logged_command::tagged_argument_decoder(),
         )
     }
 

@@ -25,14 +25,14 @@ use resp::{Args, Batch, ParseLimits, Parser};
 use slot_routing::SlotSet;
 
 use crate::import::{ImportAction, ImportConditions, ImportEvent, ImportStateMachine};
+use crate::logged_command::KeysInSlots;
 use crate::{
-    CommandSlotFinder, ControlCommand, EstablishMessage, FinishMessage, MigrationMessage, SyncSlotsCommand,
+    ControlCommand, EstablishMessage, FinishMessage, LoggedCommandDecoder, LoggedCommandKind,
+    MigrationMessage, SyncSlotsCommand,
 };
 
 /// The maximum number of commands passed to the process at once.
 const MAX_COMMANDS_PER_BATCH: usize = 1024;
-/// Commands that the source may send although they have no keys.
-const ALLOWED_KEYLESS_COMMANDS: [&str; 5] = ["cluster", "select", "multi", "exec", "ping"];
 /// The target acknowledges after this many applied bytes, so that the source can discard them.
 const ACK_INTERVAL_BYTES: u64 = 256 * 1024;
 
@@ -115,7 +115,7 @@ struct PendingCommands {
 pub struct ImportDriver {
     job: EstablishMessage,
     slots: SlotSet,
-    commands: CommandSlotFinder,
+    commands: LoggedCommandDecoder,
     state_machine: ImportStateMachine,
     link: SourceLink,
     parser: Parser,
@@ -138,7 +138,7 @@ impl ImportDriver {
         now: Instant,
         job: EstablishMessage,
         timeout: Duration,
-        commands: CommandSlotFinder,
+        commands: LoggedCommandDecoder,
         received: Vec<u8>,
     ) -> (Self, Actions) {
         let mut driver = Self {
@@ -266,9 +266,18 @@ impl ImportDriver {
             Ok(_) => {}
             Err(error) => return Err(format!("The source sent a {error}")),
         }
-        let is_of_job =
-            ALLOWED_KEYLESS_COMMANDS.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()));
-        if is_of_job || self.commands.touches_only(args, &self.slots) {
+        let (kind, keys) = self.commands.decode(args, &self.slots);
+        let is_allowed = match kind {
+            LoggedCommandKind::SelectDb
+            | LoggedCommandKind::BeginTransaction
+            | LoggedCommandKind::EndTransaction
+            | LoggedCommandKind::KeepAlive => true,
+            // The node ignores unknown subcommands of CLUSTER.
+            LoggedCommandKind::ChangesUnnamedKeys | LoggedCommandKind::Other => {
+                keys == KeysInSlots::All || name.eq_ignore_ascii_case(b"cluster")
+            }
+        };
+        if is_allowed {
             return Ok(None);
         }
         let name = String::from_utf8_lossy(name);

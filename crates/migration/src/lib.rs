@@ -37,11 +37,11 @@ mod filter;
 mod import;
 mod import_driver;
 mod job;
+mod logged_command;
 mod message;
 mod progress;
 pub mod pull;
 mod slot_move;
-mod slots_of_command;
 mod target_replies;
 mod window;
 
@@ -51,11 +51,11 @@ pub use export_driver::{ExportDriver, ExportDriverAction, ExportDriverEvent, Exp
 pub use import::{CLAIM_TIMEOUT, ImportConditions};
 pub use import_driver::{ImportDriver, ImportDriverAction, ImportDriverEvent, SourceCommands};
 pub use job::{JobDirection, JobName, MigrationJob, MigrationJobs};
+pub use logged_command::{LoggedCommandDecoder, LoggedCommandKind};
 pub use message::{EstablishMessage, FinishMessage, MalformedSyncSlots, MigrationMessage, SyncSlotsCommand};
 pub use progress::MigrationProgress;
 pub use pull::PullDriver;
 pub use slot_move::{SlotMove, SlotMoveElement, SlotMoveError, parse_slot_moves, parse_slot_ranges};
-pub use slots_of_command::CommandSlotFinder;
 
 use std::time::Duration;
 

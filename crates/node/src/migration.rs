@@ -22,8 +22,7 @@ use durability::stream::random_repl_id;
 use engine::{CommandSet, Engine};
 use migration::pull::PullEvent;
 use migration::{
-    CommandSlotFinder, EstablishMessage, JobDirection, JobName, MigrationJob, MigrationJobs, SlotMove,
-    SlotMoveElement,
+    EstablishMessage, JobDirection, JobName, MigrationJob, MigrationJobs, SlotMove, SlotMoveElement,
 };
 use net::context::NetworkContext;
 use net::detached_connection::DetachedConnection;
@@ -409,14 +408,6 @@ fn check_no_manual_moves(topology: &Topology) -> Result<(), String> {
         () if !topology.migrating().is_empty() => Err("ERR Slots are being manually migrated".to_owned()),
         () => Ok(()),
     }
-}
-
-/// Returns a function that finds the slots of a command's keys with the command table.
-fn slots_of_command(commands: &Arc<CommandSet>) -> CommandSlotFinder {
-    let commands = commands.clone();
-    CommandSlotFinder::new(move |args, visit| {
-        commands.key_slots(args).unwrap_or_default().into_iter().for_each(visit);
-    })
 }
 
 /// The maximum number of bytes read from a link at once.

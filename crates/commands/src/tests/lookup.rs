@@ -1,12 +1,27 @@
 //! Tests of command lookup by name.
 
-use engine::{Group, LockScope, RenameError};
+use engine::{Group, LockScope, LogRole, RenameError};
 
 #[test]
 fn single_key_command_locks_one_slot() {
     let registry = crate::server_registry();
     let mut with_key = registry.commands().iter().filter(|entry| entry.single_key.is_some());
     assert!(with_key.all(|entry| entry.command.lock_scope == LockScope::Keys));
+}
+
+/// A slot migration ends if such a command is logged, because the command may change the migrating keys.
+#[test]
+fn roles_in_the_log_belong_to_these_commands() {
+    let registry = crate::server_registry();
+    let names = |role: LogRole| {
+        let with_role = registry.commands().iter().filter(|entry| entry.command.log_role == role);
+        with_role.map(|entry| entry.full_name.as_str()).collect::<Vec<&str>>()
+    };
+    assert_eq!(names(LogRole::ChangesUnnamedKeys), ["flushall", "flushdb", "swapdb"]);
+    assert_eq!(names(LogRole::BeginTransaction), ["multi"]);
+    assert_eq!(names(LogRole::EndTransaction), ["exec"]);
+    assert_eq!(names(LogRole::SelectDb), ["select"]);
+    assert_eq!(names(LogRole::KeepAlive), ["ping"]);
 }
 
 /// The engine reloads the session's state only after commands without keys, so no other command may change the state.

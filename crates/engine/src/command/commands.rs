@@ -6,9 +6,9 @@ use resp::Args;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use super::LockScope;
 use super::registry::{RegisteredCommand, Registry};
 use super::shell::Shell;
+use super::{LockScope, LogRole};
 
 /// The command set of a server or sentinel, and the server process that runs some of the commands.
 #[derive(Debug)]
@@ -56,9 +56,9 @@ impl CommandSet {
         self.by_original_name
     }
 
-    /// Returns the slots of the keys of a logged command, or `None` if the command is unknown.
+    /// Returns the role of a logged command and the slots of its keys, or `None` if the command is unknown.
     #[must_use]
-    pub fn key_slots(&self, args: Args<'_>) -> Option<SmallVec<[Slot; 4]>> {
+    pub fn decode_logged(&self, args: Args<'_>) -> Option<(LogRole, SmallVec<[Slot; 4]>)> {
         let entry = self.by_original_name.lookup(args)?;
         let mut slots = SmallVec::new();
         entry.command.visit_keys(args, &mut |index, _| slots.extend(args.get(index).map(Slot::of_key)));
@@ -66,7 +66,7 @@ impl CommandSet {
             let number = args.get(2).and_then(resp::parse_i64).and_then(|number| u16::try_from(number).ok());
             slots.extend(number.and_then(Slot::new));
         }
-        Some(slots)
+        Some((entry.command.log_role, slots))
     }
 
     /// Returns the command with this number ([`RegisteredCommand::index`]).

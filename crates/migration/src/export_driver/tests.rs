@@ -36,7 +36,7 @@ impl ExportProcess {
             at_millis(0),
             example_job(),
             config,
-            crate::slots_of_command::tagged_argument_finder(),
+            crate::logged_command::tagged_argument_decoder(),
         );
         assert_eq!(out, [ExportDriverAction::Connect(config.connect_timeout)]);
         Self { driver, actions: Vec::new() }

@@ -57,7 +57,7 @@ fn format_action(action: ImportDriverAction) -> String {
 
 impl ImportProcess {
     fn new(resumable: bool, received: &[u8]) -> Self {
-        let commands = crate::slots_of_command::tagged_argument_finder();
+        let commands = crate::logged_command::tagged_argument_decoder();
         let (driver, out) =
             ImportDriver::new(at_millis(0), example_job(resumable), TIMEOUT, commands, received.to_vec());
         Self { driver, actions: out }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use config::keys;
 use driver::Driver;
 use durability::snapshot::{self, WriteProgress};
+use durability::stream::logged_command_decoder;
 use migration::{
     EstablishMessage, ExportConfig, ExportDriver, ExportDriverAction, ExportDriverEvent, ExportJob,
     ExportOutcome, JobName, SlotMove,
@@ -21,9 +22,7 @@ use replication::CursorId;
 use slot_routing::{Slot, SlotSet};
 use tokio::sync::mpsc;
 
-use super::{
-    MigrationLink, Migrations, auth_command, slots_of_command, topology_if_master, wait_until_deadline,
-};
+use super::{MigrationLink, Migrations, auth_command, topology_if_master, wait_until_deadline};
 
 /// The maximum number of log bytes read at once.
 const LOG_CHUNK_BYTES: usize = 64 * 1024;
@@ -122,7 +121,7 @@ impl<'a> ExportTask<'a> {
         let name = self.job.establish.name;
         let cancelled = self.migrations.job_channels.lock().get(&name).map(|way| way.cancel_signal.clone());
         let cancelled = cancelled.unwrap_or_default();
-        let commands = slots_of_command(&self.migrations.commands);
+        let commands = logged_command_decoder(&self.migrations.commands);
         let (mut driver, mut actions) =
             ExportDriver::new(time::instant(), self.job.clone(), self.config(), commands);
         let mut event = None;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use config::keys;
 use driver::Driver;
-use durability::stream::imports;
+use durability::stream::{imports, logged_command_decoder};
 use engine::{CommandOrigin, DispatchStatus, PipelinedRequests, RemainingKeys, Session};
 use gossip::OperatorCommand;
 use migration::{
@@ -20,7 +20,7 @@ use net::transport::Stream;
 use process::time;
 use tokio::sync::mpsc;
 
-use super::{MigrationLink, Migrations, READ_BUFFER_SIZE, slots_of_command, wait_until_deadline};
+use super::{MigrationLink, Migrations, READ_BUFFER_SIZE, wait_until_deadline};
 
 /// The client id of the session that executes received commands. No client has this id.
 const NO_CLIENT_ID: u64 = 0;
@@ -127,7 +127,7 @@ impl<'a> ImportTask<'a> {
         let cancelled = self.migrations.job_channels.lock().get(&name).map(|way| way.cancel_signal.clone());
         let cancelled = cancelled.unwrap_or_default();
         let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
-        let commands = slots_of_command(&self.migrations.commands);
+        let commands = logged_command_decoder(&self.migrations.commands);
         let (mut driver, mut actions) =
             ImportDriver::new(time::instant(), self.import.clone(), timeout, commands, received);
         let mut event = None;

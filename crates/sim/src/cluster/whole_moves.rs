@@ -145,7 +145,7 @@ impl ClusterWorld {
         };
         let target_id = self.gossip(to).id();
         let job = ExportJob { establish: establish.clone(), target: target_id };
-        let commands = self.simulation.data.stores[from].slots_of_command();
+        let commands = self.simulation.data.stores[from].logged_command_decoder();
         let (driver, actions) = ExportDriver::new(self.simulation.clock_of(from), job, config, commands);
         let one = AtomicMigration {
             hosts,
@@ -443,7 +443,7 @@ impl ClusterWorld {
         if is_hindered || !self.simulation.begin_import(host, &establish) {
             return false;
         }
-        let commands = self.simulation.data.stores[host].slots_of_command();
+        let commands = self.simulation.data.stores[host].logged_command_decoder();
         let now = self.simulation.clock_of(host);
         let (driver, actions) = ImportDriver::new(now, establish, REPL_TIMEOUT, commands, rest);
         let (session, seen) = (source_session(), None);

@@ -11,7 +11,7 @@ use engine::{
     CapturedKey, CommandError, CommandOrigin, ConnectionInfo, EffectLog, Engine, NodeFlags, ReleaseResult,
     RemainingKeys, Session,
 };
-use migration::{CommandSlotFinder, ControlCommand};
+use migration::{ControlCommand, LoggedCommandDecoder};
 use persistence::aof::Manifest;
 use replication::ReplPosition;
 use resp::{Args, Value};
@@ -177,12 +177,9 @@ impl DataStore {
         (ran.failure.map_or(Ok(()), Err), self.effects.take())
     }
 
-    /// Returns the function that finds the slots of a command.
-    pub(super) fn slots_of_command(&self) -> CommandSlotFinder {
-        let commands = self.executor.borrow().commands.clone();
-        CommandSlotFinder::new(move |args, visit| {
-            commands.key_slots(args).unwrap_or_default().into_iter().for_each(visit);
-        })
+    /// Returns the decoder with which slot migrations read the log.
+    pub(super) fn logged_command_decoder(&self) -> LoggedCommandDecoder {
+        durability::stream::logged_command_decoder(&self.executor.borrow().commands)
     }
 
     /// Executes a command from a master's stream. An error means that a change that the master has made could not be

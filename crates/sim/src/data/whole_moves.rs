@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use durability::stream::imports;
 use engine::{CommandOrigin, RemainingKeys, Session};
-use migration::{CommandSlotFinder, EstablishMessage};
+use migration::{EstablishMessage, LoggedCommandDecoder};
 use replication::CursorId;
 
 use super::data_store::slot_of;
@@ -22,8 +22,8 @@ pub(crate) fn source_session() -> Session {
 
 impl ProcessState {
     /// Returns the function that finds the slots of a command.
-    pub(crate) fn slots_of_command(&self) -> CommandSlotFinder {
-        self.data_store.slots_of_command()
+    pub(crate) fn logged_command_decoder(&self) -> LoggedCommandDecoder {
+        self.data_store.logged_command_decoder()
     }
 }
 
