@@ -298,3 +298,6 @@ impl AppendOnlyFileState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

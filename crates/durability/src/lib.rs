@@ -14,6 +14,8 @@ mod saves;
 pub mod saving;
 pub mod snapshot;
 pub mod stream;
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 

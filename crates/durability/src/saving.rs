@@ -690,3 +690,6 @@ pub fn write_persistence_info(durability: &Durability, text: &mut String) {
         durability.rdb_saves.load_progress.write_info(text);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -111,6 +111,7 @@ mod tests {
     use slot_routing::{NodeId, Ownership};
 
     use super::*;
+    use crate::testing::{TestServer, import_of_keys};
 
     /// Regression test: the simulator found that replicas deleted served keys (cluster of nine nodes, seed 21).
     #[test]
@@ -140,5 +141,62 @@ mod tests {
         assert!(said(&Ok(())));
         engine.set_ownership(slot(4), Ownership::Local);
         assert!(said(&failed), "its successor has claimed it");
+    }
+
+    fn test_engine() -> Engine {
+        Engine::for_sentinel(acl::CommandCatalogue::default(), 1)
+    }
+
+    fn is_hidden(engine: &Engine, key: &str) -> bool {
+        engine.keyspace.lock(Slot::of_key(key.as_bytes())).is_hidden()
+    }
+
+    #[test]
+    fn slots_stay_hidden_until_no_import_covers_them() {
+        let (engine, imports) = (test_engine(), SlotImports::default());
+        let (one, other) = (import_of_keys(1, &["a", "b"]), import_of_keys(2, &["b", "c"]));
+        imports.start_import(&engine, one.clone());
+        imports.start_import(&engine, other);
+        let hidden = || ["a", "b", "c"].map(|key| is_hidden(&engine, key));
+        assert_eq!(hidden(), [true, true, true]);
+        assert_eq!(imports.end_import(&engine, &one.name), Some(one.clone()));
+        assert_eq!(hidden(), [false, true, true]);
+        assert_eq!(imports.end_import(&engine, &one.name), None, "it has ended");
+        imports.end_all_imports(&engine);
+        assert_eq!(hidden(), [false, false, false]);
+        assert!(imports.is_empty() && imports.imported_slots().iter().next().is_none());
+    }
+
+    #[test]
+    fn end_of_an_import_in_the_stream_shows_its_slots() {
+        let (engine, imports) = (test_engine(), SlotImports::default());
+        let import = import_of_keys(1, &["a"]);
+        for is_success in [true, false] {
+            imports.apply_command(&engine, &SyncSlotsCommand::Establish(import.clone()));
+            assert!(is_hidden(&engine, "a"));
+            let end = FinishMessage { name: JobName::from_random([9; 20]), is_success, error: String::new() };
+            imports.apply_command(&engine, &SyncSlotsCommand::Finish(end.clone()));
+            assert!(is_hidden(&engine, "a"), "another import has ended");
+            imports.apply_command(
+                &engine,
+                &SyncSlotsCommand::Finish(FinishMessage { name: import.name, ..end }),
+            );
+            assert!(!is_hidden(&engine, "a") && imports.is_empty(), "{is_success}");
+        }
+    }
+
+    #[test]
+    fn failed_import_in_the_stream_loses_its_keys() {
+        for (is_success, a) in [(true, "$11"), (false, "$-1")] {
+            let mut server = TestServer::new(&[]);
+            server.run("SET a 1");
+            server.run("SET b 2");
+            let (durability, import) = (server.durability.clone(), import_of_keys(1, &["a"]));
+            let (imports, engine) = (&durability.applied_stream.imports, &durability.engine);
+            imports.start_import(engine, import.clone());
+            let end = FinishMessage { name: import.name, is_success, error: String::new() };
+            imports.apply_command(engine, &SyncSlotsCommand::Finish(end));
+            assert_eq!((server.run("GET a").as_str(), server.run("GET b").as_str()), (a, "$12"));
+        }
     }
 }

@@ -277,3 +277,6 @@ impl EffectLog for EngineLogHandle {
         self.0.replica_count.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests;
