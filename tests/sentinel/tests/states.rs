@@ -61,7 +61,8 @@ fn handover_matches_valkey() {
 #[test]
 fn every_scenario_group_has_a_test() {
     let groups = SCENARIO_GROUPS.iter().map(|(name, ..)| *name);
-    let has_test = |name: &&str| include_str!("states.rs").contains(&format!("run_scenario_group(\"{name}\")"));
+    let has_test =
+        |name: &&str| include_str!("states.rs").contains(&format!("run_scenario_group(\"{name}\")"));
     let missing: Vec<&str> = groups.filter(|name| !has_test(name)).collect();
     assert_eq!(missing, Vec::<&str>::new());
 }
