@@ -118,23 +118,37 @@ impl Executor {
         self.run(session, wall, request).0.replies
     }
 
-    /// Unblocks a client whose reply is ready or whose timeout has passed. Returns the reply.
-    pub(crate) fn end_wait(&mut self, session: &mut Session, wall: Millis, reason: UnblockReason) -> Vec<u8> {
+    /// Unblocks a client whose reply is ready or whose timeout has passed. Returns the reply, or `None` if the command
+    /// must run again and a pause blocks it.
+    pub(crate) fn end_wait(
+        &mut self,
+        session: &mut Session,
+        wall: Millis,
+        reason: UnblockReason,
+    ) -> Option<Vec<u8>> {
         let mut reply = Vec::new();
         let dispatcher = self.commands.dispatcher(&self.engine);
         match dispatcher.end_wait(&mut self.worker, session, wall, reason, &mut reply) {
-            WaitEnd::Replied => reply,
-            WaitEnd::Retry => {
-                while matches!(
-                    dispatcher.retry(&mut self.worker, session, wall, &mut reply),
-                    DispatchStatus::Offload(_)
-                ) {
+            WaitEnd::Replied => Some(reply),
+            WaitEnd::Retry => self.retry(session, wall),
+        }
+    }
+
+    /// Runs a client's command again whose wait has ended without a reply. Returns the reply, or `None` while a pause
+    /// blocks the command. Until there is a reply, no other request of the client may run.
+    pub(crate) fn retry(&mut self, session: &mut Session, wall: Millis) -> Option<Vec<u8>> {
+        let mut reply = Vec::new();
+        let dispatcher = self.commands.dispatcher(&self.engine);
+        let status = loop {
+            match dispatcher.retry(&mut self.worker, session, wall, &mut reply) {
+                DispatchStatus::Offload(_) => {
                     session.set_background(BackgroundMode::Offloaded(OffloadReason::SlowCommand));
                 }
-                return_from_background(session);
-                reply
+                status => break status,
             }
-        }
+        };
+        return_from_background(session);
+        (status != DispatchStatus::Paused).then_some(reply)
     }
 
     /// Returns a digest of all keys, their values, and all functions.

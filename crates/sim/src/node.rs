@@ -337,7 +337,7 @@ impl NodeWorld {
     fn send_blocking_command(&mut self, incarnation: &mut RunningNode) {
         let (before, wall) = (incarnation.log.end_offset(), self.wall());
         let client = self.random.below(incarnation.waiters.len());
-        if !incarnation.waiters[client].is_blocked() {
+        if !incarnation.waiters[client].awaits_reply() {
             let db = self.random.below(DATABASE_COUNT.into()) as u16;
             let (command, length) = clients::blocking_command("", &mut self.random);
             let waiter = &mut incarnation.waiters[client];

@@ -42,6 +42,12 @@ impl WaitingClient {
         self.session.waiter().is_some()
     }
 
+    /// Returns whether the client has sent a command that is not complete: the client is blocked, or its command must
+    /// run again after a pause.
+    pub(crate) fn awaits_reply(&self) -> bool {
+        self.is_blocked() || self.session.waiter_to_retry().is_some()
+    }
+
     /// Sends a command that may block. `length` is a command that counts the elements for which the client waits.
     /// Returns a trace line.
     pub(crate) fn send(
@@ -61,11 +67,15 @@ impl WaitingClient {
     /// Unblocks the client if its reply is ready, its timeout has passed or the server has ended the wait. Returns a
     /// trace line.
     pub(crate) fn end_wait_if_due(&mut self, executor: &mut Executor, wall: Millis) -> Option<String> {
+        if self.session.waiter_to_retry().is_some() {
+            let reply = executor.retry(&mut self.session, wall)?;
+            return Some(self.describe_reply(&reply));
+        }
         let waiter = self.session.waiter()?;
         let is_over = waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall);
         let how =
             if is_over { waiter.deadline_reason() } else { self.session.client().take_unblock_reason()? };
-        let reply = executor.end_wait(&mut self.session, wall, how);
+        let reply = executor.end_wait(&mut self.session, wall, how)?;
         Some(self.describe_reply(&reply))
     }
 
@@ -73,8 +83,10 @@ impl WaitingClient {
     pub(crate) fn check_stuck(&self, executor: &mut Executor, wall: Millis) -> Option<StuckClient> {
         let waiter = self.session.waiter()?;
         let words = self.command.clone();
-        if waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall) {
-            return Some(StuckClient { command: words, reason: "its time is over", has_timed_out: true });
+        let is_late = waiter.deadline().is_some_and(|until| until <= wall);
+        if is_late || waiter.is_served() {
+            let reason = if is_late { "its timeout has passed" } else { "its reply is ready" };
+            return Some(StuckClient { command: words, reason, has_timed_out: true });
         }
         let reply = executor.run_command(self.session.db(), wall, self.count_command.as_ref()?);
         let is_there = reply.starts_with(b":") && reply != b":0\r\n";
@@ -89,5 +101,35 @@ impl WaitingClient {
         let (db, line) = (self.session.db(), self.command.join(" "));
         let text = String::from_utf8_lossy(reply);
         if reply.is_empty() { format!("{db}> {line} waits") } else { format!("{db}> {line}: {text}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{PauseMode, PausePurpose, UnblockReason};
+    use slot_routing::{Slot, SlotSet};
+
+    use super::*;
+
+    /// Regression test, found with seed 441 and seven nodes: a manual failover paused writes while a command had to run
+    /// again. The client sent other commands in between, and the first of them that blocked got the old deadline.
+    #[test]
+    fn command_that_runs_again_is_not_complete_before_the_end_of_a_pause() {
+        let slots = SlotSet::from_iter([Slot::of_key(b"l")]);
+        let mut executor = Executor::new(&slots, 1, None, Box::new(engine::NoLog));
+        let mut client = WaitingClient::new(Session::new(1, engine::CommandOrigin::Client, true));
+        let command = ["BLPOP", "l", "3"].map(str::to_owned).to_vec();
+        client.send(&mut executor, 0, Millis(0), command, None);
+        assert!(client.is_blocked());
+        let engine = &executor.engine;
+        let purpose = PausePurpose::Failover;
+        engine.scheduling.pauses.pause(&engine.settings, purpose, PauseMode::Writes, Millis(i64::MAX));
+        client.session.client().unblock(UnblockReason::Retry);
+        assert_eq!(client.end_wait_if_due(&mut executor, Millis(1)), None);
+        assert!(!client.is_blocked() && client.awaits_reply());
+        assert_eq!(client.end_wait_if_due(&mut executor, Millis(2)), None);
+        executor.engine.scheduling.pauses.unpause(&executor.engine.settings, purpose);
+        assert!(client.end_wait_if_due(&mut executor, Millis(3)).is_some());
+        assert!(client.is_blocked());
     }
 }

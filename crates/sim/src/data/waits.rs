@@ -25,12 +25,12 @@ impl<E: Debug> Simulation<E> {
         let BlockingClient { mut client, key } = store.blocking_client.take().unwrap_or_else(|| {
             BlockingClient { client: WaitingClient::new(store.data_store.connect()), key: slots[0] }
         });
-        let key = if client.is_blocked() { key } else { wanted.unwrap_or(key) };
+        let key = if client.awaits_reply() { key } else { wanted.unwrap_or(key) };
         let is_free = !store.is_locked(key);
         // Clients of writable replicas do not block, because their commands would make the data differ from the
         // master's.
-        let begins = !client.is_blocked() && wanted.is_some() && is_free && !store.allows_local_writes();
-        let (told, effects) = store.data_store.with_executor(|data| match client.is_blocked() {
+        let begins = !client.awaits_reply() && wanted.is_some() && is_free && !store.allows_local_writes();
+        let (told, effects) = store.data_store.with_executor(|data| match client.awaits_reply() {
             true if is_free && !endless => client.end_wait_if_due(data, wall),
             false if begins => {
                 let (command, length) = clients::blocking_command(marker_key(key), &mut self.random);
