@@ -16,6 +16,7 @@
 //! still reports it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Instant;
@@ -37,10 +38,11 @@ use crate::wire::MessageBody;
 const FAIL_MESSAGES_PER_NODE: usize = 16;
 
 /// Decides which nodes are PFAIL and FAIL, and sets these states in the table of nodes.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct FailureDetector {
     /// For each node, the masters that reported it as failing, with the time of each master's last report.
-    reports: BTreeMap<NodeId, BTreeMap<NodeId, Instant>>,
+    /// Shared with published views, and copied by the first change after a publication.
+    reports: Arc<BTreeMap<NodeId, BTreeMap<NodeId, Instant>>>,
 }
 
 impl FailureDetector {
@@ -108,7 +110,8 @@ impl FailureDetector {
         random: &mut Randomness,
     ) -> Vec<Effect> {
         let mut effects = Vec::new();
-        if self.reports.entry(id).or_default().insert(reporter, state.now()).is_none() {
+        let reports = Arc::make_mut(&mut self.reports).entry(id).or_default();
+        if reports.insert(reporter, state.now()).is_none() {
             let entry = TimelineEntry::Suspicion { reporter, cause: None };
             effects.push(Effect::RecordTimeline { node: id, entry });
             effects.push(Effect::log(FailureEvent::ReportedBy { id, reporter }));
@@ -124,10 +127,11 @@ impl FailureDetector {
         id: NodeId,
         reporter: NodeId,
     ) -> Vec<Effect> {
-        let Some(reports) = self.reports.get_mut(&id) else { return Vec::new() };
-        if reports.remove(&reporter).is_none() {
+        if !self.reports.get(&id).is_some_and(|reports| reports.contains_key(&reporter)) {
             return Vec::new();
         }
+        let reports = Arc::make_mut(&mut self.reports).entry(id).or_default();
+        reports.remove(&reporter);
         let mut effects = Vec::new();
         if reports.is_empty() && state.node(id).is_some_and(Node::is_healthy) {
             effects.push(Effect::RecordTimeline { node: id, entry: TimelineEntry::Recovery });
@@ -136,12 +140,18 @@ impl FailureDetector {
         effects
     }
 
-    /// Returns the number of masters that reported `id` recently; discards older reports.
-    pub(crate) fn count_reports(&mut self, state: &ClusterState, id: NodeId) -> usize {
+    /// Returns the number of masters that reported `id` recently.
+    pub(crate) fn count_reports(&self, state: &ClusterState, id: NodeId) -> usize {
         let valid_since = state.now() - state.config().failure_report_validity();
-        let Some(reports) = self.reports.get_mut(&id) else { return 0 };
-        reports.retain(|_, at| *at >= valid_since);
-        reports.len()
+        let reports = self.reports.get(&id).into_iter().flat_map(BTreeMap::values);
+        reports.filter(|at| **at >= valid_since).count()
+    }
+
+    fn discard_old_reports(&mut self, state: &ClusterState, id: NodeId) {
+        let valid_since = state.now() - state.config().failure_report_validity();
+        if let Some(reports) = Arc::make_mut(&mut self.reports).get_mut(&id) {
+            reports.retain(|_, at| *at >= valid_since);
+        }
     }
 
     /// Turns PFAIL into FAIL if a majority of the masters agrees.
@@ -156,7 +166,7 @@ impl FailureDetector {
         if !state.node(id).is_some_and(Node::is_suspected) || known + 1 < state.quorum() {
             return Vec::new();
         }
-        self.count_reports(state, id);
+        self.discard_old_reports(state, id);
         let reporters = self.reports.get(&id).into_iter().flat_map(BTreeMap::keys);
         let reporters = reporters.filter(|reporter| state.is_voter(**reporter)).count();
         let mine = usize::from(state.is_voter(state.id()));
@@ -226,8 +236,9 @@ impl FailureDetector {
 
     /// Handles the removal of the node `id`.
     pub(crate) fn on_node_removed(&mut self, id: NodeId) {
-        self.reports.remove(&id);
-        for reports in self.reports.values_mut() {
+        let all = Arc::make_mut(&mut self.reports);
+        all.remove(&id);
+        for reports in all.values_mut() {
             reports.remove(&id);
         }
     }

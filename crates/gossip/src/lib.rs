@@ -63,6 +63,7 @@ mod test_state;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod view;
 mod votes;
 pub mod wire;
 
@@ -89,3 +90,4 @@ pub use stats::{LinkTraffic, MessageStats};
 pub use timeline::{
     ElectionAttempt, FailoverRecord, FailoverTimeline, Ineligibility, RankedReplica, Suspicion,
 };
+pub use view::ClusterView;

@@ -21,7 +21,6 @@ use rand_chacha::ChaCha8Rng;
 use slot_routing::Epoch;
 
 use crate::announcements::apply_own_announcement;
-use crate::commands::OperatorError;
 use crate::config::ClusterConfig;
 use crate::contract::{ClusterAction, ClusterInput, LinkId};
 use crate::effect::{Effect, GossipKind};
@@ -42,8 +41,9 @@ use crate::self_fail::SelfFailCheck;
 use crate::serving::{ServiceState, is_in_minority};
 use crate::set_slot::SetSlotQueue;
 use crate::state::ClusterState;
-use crate::stats::{LinkTraffic, MessageStats};
+use crate::stats::MessageStats;
 use crate::timeline::FailoverTimeline;
+use crate::view::ClusterView;
 use crate::votes::Votes;
 use crate::wire::MessageBody;
 use crate::{membership, slot_moves};
@@ -343,19 +343,16 @@ impl Gossip {
         self.outbox.timeline()
     }
 
-    /// Number of valid failure reports about a node (CLUSTER COUNT-FAILURE-REPORTS).
-    ///
-    /// # Errors
-    /// The node is unknown.
-    pub fn count_failure_reports(&mut self, node: &str) -> Result<usize, OperatorError> {
-        let id = self.state.find_node(node)?;
-        Ok(self.failure_detector.count_reports(&self.state, id))
-    }
-
-    /// Returns the text of CLUSTER INFO. `traffic` contains the driver's byte counters.
+    /// Copies what commands that read the cluster need. The cost grows with the number of nodes, so the caller must
+    /// not copy after every packet.
     #[must_use]
-    pub fn info_text(&self, traffic: &LinkTraffic) -> String {
-        self.state.info_text(traffic, self.outbox.stats())
+    pub fn view(&self) -> ClusterView {
+        ClusterView::new(
+            self.state.clone(),
+            self.outbox.stats().clone(),
+            self.outbox.timeline().clone(),
+            self.failure_detector.clone(),
+        )
     }
 
     /// All links whose peer is known.

@@ -19,7 +19,7 @@ use crate::node_index::{IndexEntry, IndexedState};
 pub(crate) const MAX_NODES: usize = 10_000;
 
 /// All known nodes by id, including this node and those in handshake.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Nodes {
     by_id: BTreeMap<NodeId, Node>,
     /// Nodes that may have changed since the last index update.

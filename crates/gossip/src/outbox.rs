@@ -1,6 +1,8 @@
 //! Collects the output of one step of the state machine: actions, pending writes and publications, and timeline
 //! entries.
 
+use std::sync::Arc;
+
 use clock::Millis;
 use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
 
@@ -20,7 +22,8 @@ pub(crate) struct Outbox {
     claim_durability: ClaimDurability,
     published_topology: Option<Topology>,
     stats: MessageStats,
-    timeline: FailoverTimeline,
+    /// Shared with published views, and copied by the first change after a publication.
+    timeline: Arc<FailoverTimeline>,
     /// The slots in this node's headers, cached with their claimant and the version of the slot table.
     claimed_slots: Option<(NodeId, u64, SlotSet)>,
 }
@@ -76,7 +79,7 @@ impl Outbox {
 
     /// Adds an entry to the failover timeline.
     pub(crate) fn record(&mut self, node: NodeId, entry: TimelineEntry, at: Millis) {
-        self.timeline.record(node, entry, at);
+        Arc::make_mut(&mut self.timeline).record(node, entry, at);
     }
 
     pub(crate) fn save(&mut self, urgency: SaveUrgency) {
@@ -162,13 +165,13 @@ impl Outbox {
         &mut self.stats
     }
 
-    pub(crate) fn timeline(&self) -> &FailoverTimeline {
+    pub(crate) fn timeline(&self) -> &Arc<FailoverTimeline> {
         &self.timeline
     }
 
     /// Records in the timeline the first write after this node's last takeover.
     pub(crate) fn record_first_write(&mut self, me: NodeId, at: Millis) {
-        self.timeline.record_first_write(me, at);
+        Arc::make_mut(&mut self.timeline).record_first_write(me, at);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::slots::SlotTable;
 use crate::wire::Header;
 
 /// One node's view of the cluster, which all components of the state machine read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ClusterState {
     config: ClusterConfig,
     my_id: NodeId,

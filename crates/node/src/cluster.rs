@@ -5,7 +5,7 @@
 //! ([`links`]), time and commands. It performs the resulting actions: sends packets (after persisting state where
 //! required), publishes the topology ([`engine::Engine::apply_topology`]), and starts and stops replication. Slow work runs
 //! on other threads ([`background`]): writing `nodes.conf` ([`nodes_file`]) and deleting keys of lost slots. Worker threads
-//! use [`ClusterHandle`].
+//! use [`ClusterHandle`]: they send requests, and read the cluster from an immutable view ([`published_view`]).
 
 mod background;
 mod cluster_task;
@@ -14,14 +14,14 @@ mod links;
 mod nodes_file;
 mod options;
 mod publication_queue;
+mod published_view;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
 use gossip::wire::Publication;
-use gossip::{Gossip, OperatorCommand, OperatorError, OperatorReply};
-use parking_lot::Mutex;
+use gossip::{ClusterView, Gossip, OperatorCommand, OperatorError, OperatorReply};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{Slot, Topology};
@@ -32,6 +32,7 @@ pub(crate) use options::bus_port;
 
 use config::{Config, keys};
 use nodes_file::NodesFile;
+use published_view::PublishedView;
 
 type OperatorResult = Result<OperatorReply, OperatorError>;
 
@@ -49,32 +50,26 @@ enum DriverRequest {
         acknowledged: bool,
     },
     ConfigChanged,
+    /// CONFIG RESETSTAT.
+    ResetStatistics,
     Publish {
         publication: Publication,
         queued_bytes: publication_queue::QueuedBytes,
     },
 }
 
-/// The state machine and its traffic counters. Only the driver passes events to it; any thread may read it. The lock is
-/// held for one step or one query, and never while waiting for a slot or a disk. A thread that holds slot locks may
-/// therefore take it.
-#[derive(Debug)]
-pub(crate) struct SharedGossip {
-    pub(crate) gossip: Mutex<Gossip>,
-    pub(crate) traffic: Arc<links::TrafficCounters>,
-}
-
-/// A handle with which other threads send requests to the driver.
+/// A handle with which other threads send requests to the driver and read the cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterHandle {
     requests: mpsc::UnboundedSender<DriverRequest>,
-    pub(crate) shared: Arc<SharedGossip>,
+    view: Arc<PublishedView>,
+    traffic: Arc<links::TrafficCounters>,
 }
 
 /// The state machine and its file, before the driver task exists.
 #[derive(Debug)]
 pub(crate) struct PreparedCluster {
-    shared: Arc<SharedGossip>,
+    gossip: Gossip,
     nodes_file: NodesFile,
     requests: mpsc::UnboundedReceiver<DriverRequest>,
 }
@@ -86,6 +81,7 @@ impl std::fmt::Debug for DriverRequest {
             Self::RunQuery(_) => "Look",
             Self::ReplicasConfirmed { .. } => "ReplicasConfirmed",
             Self::ConfigChanged => "Configure",
+            Self::ResetStatistics => "ResetStatistics",
             Self::Publish { .. } => "Publish",
         })
     }
@@ -111,11 +107,10 @@ pub(crate) fn prepare_cluster(config: &Config, seed: u64) -> Result<(ClusterHand
         gossip
     };
     let (sender, requests) = mpsc::unbounded_channel();
-    let machine = SharedGossip { gossip: Mutex::new(gossip), traffic: Arc::default() };
-    let machine = Arc::new(machine);
+    let view = Arc::new(PublishedView::new(gossip.view()));
     Ok((
-        ClusterHandle { requests: sender, shared: machine.clone() },
-        PreparedCluster { shared: machine, nodes_file: store, requests },
+        ClusterHandle { requests: sender, view, traffic: Arc::default() },
+        PreparedCluster { gossip, nodes_file: store, requests },
     ))
 }
 
@@ -144,11 +139,29 @@ fn corrupt_file_error(name: &str, error: &anyhow::Error) -> anyhow::Error {
 
 impl PreparedCluster {
     pub(crate) fn topology(&self) -> Topology {
-        self.shared.gossip.lock().topology()
+        self.gossip.topology()
     }
 }
 
 impl ClusterHandle {
+    /// Returns the last published view, without waiting for the driver. The view is older than the cluster state by at
+    /// most [`published_view::PUBLICATION_PERIOD`], unless the driver is busy. Changes of the topology and the effects
+    /// of operator commands are published before anything shows that they have happened.
+    pub(crate) fn view(&self) -> Arc<ClusterView> {
+        self.view.load()
+    }
+
+    /// Returns a view that contains the effects of all earlier requests. Returns `None` while the server stops.
+    pub(crate) async fn current_view(&self) -> Option<Arc<ClusterView>> {
+        self.run_query(ClusterTask::publish_view).await?;
+        Some(self.view())
+    }
+
+    /// Returns the text of CLUSTER INFO for `view`.
+    pub(crate) fn info_text(&self, view: &ClusterView) -> String {
+        view.info_text(&self.traffic.snapshot())
+    }
+
     /// Executes an operator's command. Returns `None` while the server stops.
     pub(crate) async fn execute(&self, command: OperatorCommand) -> Option<OperatorResult> {
         let (answer, answered) = oneshot::channel();
@@ -182,6 +195,13 @@ impl ClusterHandle {
     fn confirm_replicas(&self, token: u64, slot: Slot, acknowledged: bool) {
         // A send error means that the server is stopping, so nothing waits for the confirmation.
         let _ = self.requests.send(DriverRequest::ReplicasConfirmed { token, slot, acknowledged });
+    }
+
+    /// Resets the counters of messages and bytes.
+    pub(crate) fn reset_statistics(&self) {
+        self.traffic.reset();
+        // A send error means that the server is stopping and the driver has ended.
+        let _ = self.requests.send(DriverRequest::ResetStatistics);
     }
 
     pub(crate) fn notify_config_change(&self) {

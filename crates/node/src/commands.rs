@@ -92,8 +92,7 @@ impl Server {
         self.durability.append_only.reset_counts();
         self.durability.rdb_saves.reset_counts();
         if let Some(cluster) = &self.cluster {
-            cluster.shared.gossip.lock().reset_stats();
-            cluster.shared.traffic.reset();
+            cluster.reset_statistics();
         }
     }
 }

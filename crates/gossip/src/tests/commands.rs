@@ -139,7 +139,7 @@ fn cluster_nodes_and_info_have_the_format_tools_expect() {
 
     let traffic =
         crate::LinkTraffic { bytes_sent: 7, published_bytes_received: 3, ..crate::LinkTraffic::default() };
-    let info = net.hosts[3].gossip.info_text(&traffic);
+    let info = net.hosts[3].gossip.view().info_text(&traffic);
     for line in [
         "cluster_state:ok",
         "cluster_slots_assigned:16384",
@@ -170,7 +170,7 @@ fn cluster_nodes_and_info_have_the_format_tools_expect() {
         net.hosts[2].gossip.replicas_text(&replica, ClientTransport::default()),
         Err(OperatorError::NotAMaster)
     );
-    assert_eq!(net.hosts[2].gossip.count_failure_reports(&me), Ok(0));
+    assert_eq!(net.hosts[2].gossip.view().count_failure_reports(&me), Ok(0));
     // Each of the other five nodes has one outbound and one inbound link with node 2.
     assert_eq!(net.hosts[2].gossip.link_reports().len(), 10);
 }

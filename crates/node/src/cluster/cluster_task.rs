@@ -12,7 +12,7 @@ use config::{Config, MasterAddress, keys};
 use engine::Engine;
 use gossip::wire::{MessageKind, Packet, Publication};
 use gossip::{
-    ClusterAction, ClusterDriver, ClusterEvent, ClusterInput, LinkId, LogLevel, ReplicaConfirmation,
+    ClusterAction, ClusterDriver, ClusterEvent, ClusterInput, Gossip, LinkId, LogLevel, ReplicaConfirmation,
     ReplicationSource, SlotChange, StepInputs,
 };
 use net::context::NetworkContext;
@@ -25,7 +25,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::background::{BackgroundWorkers, JobResult};
 use super::links::{self, BusLinks, LinkEvent};
-use super::{ClusterHandle, DriverRequest, OperatorResult, PreparedCluster, SharedGossip, options};
+use super::published_view::ViewPublisher;
+use super::{ClusterHandle, DriverRequest, OperatorResult, PreparedCluster, options};
 use crate::replication::Replication;
 
 /// How often to search for keys in slots of other nodes. A search takes about a millisecond.
@@ -52,7 +53,8 @@ pub(crate) trait ClusterWatcher: std::fmt::Debug + Send + Sync {
 /// Owns the cluster state machine, passes events to it and performs its actions.
 #[derive(Debug)]
 pub(crate) struct ClusterTask {
-    shared: Arc<SharedGossip>,
+    gossip: Gossip,
+    view: ViewPublisher,
     /// A handle to this driver, cloned for tasks that report back to it.
     handle: ClusterHandle,
     node: NodeContext,
@@ -114,10 +116,10 @@ impl ClusterTask {
         let (sender, events) = mpsc::channel(links::MAX_QUEUED_EVENTS);
         let config = &node.config;
         let port = options::bus_port(&config.values())?;
-        let PreparedCluster { shared: machine, nodes_file: store, requests } = prepared;
+        let PreparedCluster { gossip, nodes_file: store, requests } = prepared;
         // A keepalive detects vanished peers after twice the node timeout, as in Redis. The kernel counts in whole
         // seconds and rejects zero.
-        let keepalive = Some((2 * machine.gossip.lock().config().node_timeout).max(Duration::from_secs(1)));
+        let keepalive = Some((2 * gossip.config().node_timeout).max(Duration::from_secs(1)));
         for listener in net::listener::bind_at_startup(&config.get(keys::BIND), port, 511, "cluster")? {
             let options = SocketOptions { nodelay: true, keepalive };
             let listener = match config.get(keys::TLS_CLUSTER) {
@@ -128,9 +130,10 @@ impl ClusterTask {
         }
         let (report, done) = mpsc::unbounded_channel();
         let now = process::time::instant();
-        let links = BusLinks::new(sender, machine.traffic.clone());
+        let links = BusLinks::new(sender, handle.traffic.clone());
         Ok(Self {
-            shared: machine,
+            gossip,
+            view: ViewPublisher::new(handle.view.clone(), now),
             background: BackgroundWorkers::start(node.engine.clone(), &node.config, store, report)?,
             handle,
             node,
@@ -196,6 +199,7 @@ impl ClusterTask {
                 }
                 () = timer => self.on_timer()?,
             }
+            self.view.publish_if_due(&self.gossip, self.now());
             let stats = &self.node.network.stats;
             stats.bus_links.store(self.links.link_count(), Ordering::Relaxed);
             stats.bus_queued_bytes.store(self.links.total_queued_bytes(), Ordering::Relaxed);
@@ -208,11 +212,17 @@ impl ClusterTask {
 
     fn next_deadline(&self) -> Option<Instant> {
         let pause = self.write_pause.map(|pause| pause.deadline);
-        let machine = self.shared.gossip.lock().next_deadline();
-        [machine, pause, self.state_machine.next_deadline(), Some(self.next_key_scan)]
-            .into_iter()
-            .flatten()
-            .min()
+        let machine = self.gossip.next_deadline();
+        [
+            machine,
+            pause,
+            self.view.next_deadline(),
+            self.state_machine.next_deadline(),
+            Some(self.next_key_scan),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn on_timer(&mut self) -> Result<()> {
@@ -261,6 +271,11 @@ impl ClusterTask {
         }
     }
 
+    /// Publishes the changes of the state machine to the readers of the cluster.
+    pub(super) fn publish_view(&mut self) {
+        self.view.publish(&self.gossip, self.now());
+    }
+
     fn send_result(&mut self, token: u64, result: OperatorResult) {
         if let Some(waiting) = self.pending_results.remove(&token) {
             // An error means that the client has disconnected.
@@ -295,7 +310,8 @@ impl ClusterTask {
             LinkEvent::PacketReceived { link, packet } if self.bus_faults.drops_packet(&packet) => {
                 let word = packet.body.kind().map_or("unknown", MessageKind::wire_name);
                 tracing::warn!("Dropping packet of type {word} that matches debug drop filter");
-                self.shared.gossip.lock().count_dropped(&packet.body);
+                self.gossip.count_dropped(&packet.body);
+                self.view.mark_changed();
                 if self.bus_faults.closes_link_on_drop { self.close_slow_links(vec![link]) } else { Ok(()) }
             }
             LinkEvent::PacketReceived { link, packet } => {
@@ -335,6 +351,11 @@ impl ClusterTask {
                 look(self);
                 Ok(())
             }
+            DriverRequest::ResetStatistics => {
+                self.gossip.reset_stats();
+                self.view.mark_changed();
+                Ok(())
+            }
             DriverRequest::ConfigChanged => match self.gossip_config() {
                 Ok(config) => self.step_state_machine(ClusterInput::Configure(Box::new(config))),
                 Err(error) => {
@@ -359,11 +380,9 @@ impl ClusterTask {
             first_write: replication.log.take_first_write(),
             config: if is_other { Some(Box::new(self.gossip_config()?)) } else { None },
         };
-        let (actions, lease) = {
-            let mut gossip = self.shared.gossip.lock();
-            let actions = self.state_machine.feed(&mut gossip, now, wall, news, event);
-            (actions, gossip.serving_lease())
-        };
+        let actions = self.state_machine.feed(&mut self.gossip, now, wall, news, event);
+        let lease = self.gossip.serving_lease();
+        self.view.mark_changed();
         self.perform_actions(actions)?;
         // The actions above have published the topology, so the lease covers only what this node may serve.
         let until = lease.map_or(u64::MAX, |lease| (now + lease).as_micros() * 1000);
@@ -399,8 +418,7 @@ impl ClusterTask {
     fn log_sent_packet(&self, link: LinkId, packet: &Packet) {
         let word = packet.body.kind().map_or("unknown", MessageKind::wire_name);
         let side = if matches!(link, LinkId::Outbound(_)) { "outbound" } else { "inbound" };
-        let gossip = self.shared.gossip.lock();
-        match gossip.peer_node(link) {
+        match self.gossip.peer_node(link) {
             Some(node) if node.human_name.is_empty() => {
                 let ip = node.address.ip.map_or_else(String::new, |ip| ip.to_string());
                 let (id, port) = (node.id, node.address.port);
@@ -424,6 +442,7 @@ impl ClusterTask {
                 self.background.request_save(self.save_count, text, sync);
             }
             ClusterAction::Publish(topology) => {
+                self.publish_view();
                 self.background.empty_returning_slots(&topology);
                 self.node.engine.apply_topology(*topology);
                 self.node.watcher.on_topology_published();
@@ -455,7 +474,11 @@ impl ClusterTask {
                 let Publication { is_sharded: sharded, channel, message } = &publication;
                 self.node.engine.notifications.pubsub.deliver(*sharded, channel, message);
             }
-            ClusterAction::Reply { token, result } => self.send_result(token, result),
+            ClusterAction::Reply { token, result } => {
+                // The client may read the effect of its command as soon as it has the result.
+                self.publish_view();
+                self.send_result(token, result);
+            }
             ClusterAction::Log(event) => log_cluster_event(&event),
         }
     }
@@ -465,7 +488,7 @@ impl ClusterTask {
             // The connection attempt times out in the state machine, which then retries.
             return;
         }
-        let timeout = self.shared.gossip.lock().config().node_timeout;
+        let timeout = self.gossip.config().node_timeout;
         let dialer = Dialer::with_link_tls(&self.node.config, &self.node.network.tls, keys::TLS_CLUSTER);
         self.links.start_connecting(link, SocketAddr::new(ip, port), timeout, dialer);
     }
@@ -539,11 +562,11 @@ impl ClusterTask {
         for report in reports.iter().filter(|report| report.node == node && is_selected(report.link)) {
             self.links.abort_link(report.link);
         }
-        self.shared.gossip.lock().node(node).is_some()
+        self.gossip.node(node).is_some()
     }
 
     pub(crate) fn link_reports(&self) -> Vec<gossip::LinkReport> {
-        self.shared.gossip.lock().link_reports()
+        self.gossip.link_reports()
     }
 
     pub(crate) fn queued_bytes(&self, link: LinkId) -> usize {

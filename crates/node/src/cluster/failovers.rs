@@ -1,17 +1,17 @@
-//! Lists the failovers that this node observed, each as a sequence of steps, from the state machine's records.
+//! Lists the failovers that this node observed, each as a sequence of steps, from the records of the cluster's view.
 
 use clock::Millis;
 use failover_history::{Failover, FailoverOutcome, FailoverStep};
-use gossip::{FailoverRecord, Gossip, Ineligibility, RankedReplica};
+use gossip::{ClusterView, FailoverRecord, Ineligibility, RankedReplica};
 use slot_routing::{Epoch, NodeId};
 
 /// Returns the observed failovers, oldest first.
-pub(crate) fn list_failovers(gossip: &Gossip, now: Millis) -> Vec<Failover> {
-    gossip.timeline().records().map(|record| describe_failover(gossip, now, record)).collect()
+pub(crate) fn list_failovers(view: &ClusterView, now: Millis) -> Vec<Failover> {
+    view.timeline().records().map(|record| describe_failover(view, now, record)).collect()
 }
 
-fn describe_failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> Failover {
-    let mut steps = FailoverSteps { gossip, steps: Vec::new() };
+fn describe_failover(view: &ClusterView, now: Millis, record: &FailoverRecord) -> Failover {
+    let mut steps = FailoverSteps { view, steps: Vec::new() };
     steps.add_cause(record);
     steps.add_candidates(record);
     steps.add_ballots(record);
@@ -29,7 +29,7 @@ fn describe_failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> F
     };
     Failover {
         node: record.node.to_string(),
-        address: node_address(gossip, record.node).unwrap_or_default(),
+        address: node_address(view, record.node).unwrap_or_default(),
         began_ms_ago: ms(began, now),
         outcome,
         steps: steps.into_iter().map(|(at, text)| FailoverStep { ms: ms(began, at), text }).collect(),
@@ -37,15 +37,15 @@ fn describe_failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> F
 }
 
 /// Returns the node's client address as `host:port`; `None` if this node does not know the id.
-fn node_address(gossip: &Gossip, id: NodeId) -> Option<String> {
-    gossip.node(id).map(|node| {
+fn node_address(view: &ClusterView, id: NodeId) -> Option<String> {
+    view.node(id).map(|node| {
         let port = node.address.port;
         node.address.ip.map_or(format!(":{port}"), |ip| std::net::SocketAddr::new(ip, port).to_string())
     })
 }
 
 struct FailoverSteps<'a> {
-    gossip: &'a Gossip,
+    view: &'a ClusterView,
     steps: Vec<(Millis, String)>,
 }
 
@@ -55,10 +55,10 @@ impl FailoverSteps<'_> {
     }
 
     fn node_name(&self, id: NodeId) -> String {
-        if id == self.gossip.id() {
+        if id == self.view.id() {
             return "this node".to_owned();
         }
-        node_address(self.gossip, id).unwrap_or_else(|| id.to_string()[..8].to_owned())
+        node_address(self.view, id).unwrap_or_else(|| id.to_string()[..8].to_owned())
     }
 
     fn add_cause(&mut self, record: &FailoverRecord) {

@@ -6,11 +6,11 @@ mod topology;
 
 use config::keys;
 use engine::{ClusterCommand, CommandError, CommandOutcome, Context, NodeCommand};
-use gossip::{LinkId, OperatorCommand, OperatorReply};
+use gossip::{ClusterView, LinkId, OperatorCommand, OperatorReply};
 use resp::{Args, Writer};
 use slot_routing::ClientTransport;
 
-use crate::cluster::{ClusterHandle, SharedGossip};
+use crate::cluster::ClusterHandle;
 use crate::connection::Connection;
 use crate::server::Server;
 
@@ -36,7 +36,8 @@ pub(super) fn reply_without_waiting(
         }
     };
     let via = context.session.client().connection.transport;
-    reply_to_query(server, &cluster.shared, query, context.args, via, &mut context.reply)
+    QueryContext { server, cluster, view: &cluster.view() }
+        .reply(query, context.args, via, &mut context.reply)
         .map(|()| CommandOutcome::Done)
         .map_err(|text| CommandError::Text(text.into()))
 }
@@ -135,8 +136,9 @@ async fn execute_cluster_command(
 ) -> Option<()> {
     match ParsedCommand::from_command(command) {
         ParsedCommand::Query(query) => {
-            cluster.wait_for_pending_requests().await?;
-            if let Err(text) = reply_to_query(server, &cluster.shared, query, args, transport, reply) {
+            let view = &*cluster.current_view().await?;
+            let context = QueryContext { server, cluster, view };
+            if let Err(text) = context.reply(query, args, transport, reply) {
                 reply.error(&text);
             }
         }
@@ -162,46 +164,56 @@ async fn execute_cluster_command(
     Some(())
 }
 
-fn reply_to_query(
-    server: &Server,
-    shared: &SharedGossip,
-    query: StateQuery,
-    args: Args<'_>,
-    transport: ClientTransport,
-    reply: &mut Writer<'_>,
-) -> Result<(), String> {
-    let mut gossip = shared.gossip.lock();
-    let node = args.get(2).map(|word| String::from_utf8_lossy(word).into_owned()).unwrap_or_default();
-    let preferred = server.config.get(keys::CLUSTER_PREFERRED_ENDPOINT_TYPE);
-    let failed = |error: gossip::OperatorError| format!("ERR {error}");
-    match query {
-        StateQuery::Nodes => reply.verbatim(b"txt", gossip.nodes_text(transport).as_bytes()),
-        StateQuery::Info => reply.verbatim(b"txt", gossip.info_text(&shared.traffic.snapshot()).as_bytes()),
-        StateQuery::MyId => reply.bulk(gossip.id().as_bytes()),
-        StateQuery::MyShardId => reply.bulk(gossip.shard().as_bytes()),
-        StateQuery::Slots => topology::write_slots(preferred, transport, &gossip.topology(), reply),
-        StateQuery::Shards => topology::write_shards(preferred, transport, &gossip.topology(), reply),
-        StateQuery::Replicas => {
-            let lines = gossip.replicas_text(&node, transport).map_err(failed)?;
-            reply.array(lines.len());
-            lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
-        }
-        StateQuery::Failovers => {
-            let told = crate::cluster::failovers::list_failovers(&gossip, process::time::now());
-            match args.get(2) {
-                None => failover_history::write_reply(&told, reply),
-                Some(word) if args.len() == 3 && word.eq_ignore_ascii_case(b"json") => {
-                    reply.verbatim(b"txt", failover_history::to_json(&told).as_bytes());
+/// What queries about the cluster read.
+#[derive(Clone, Copy)]
+struct QueryContext<'a> {
+    server: &'a Server,
+    cluster: &'a ClusterHandle,
+    view: &'a ClusterView,
+}
+
+impl QueryContext<'_> {
+    /// Replies to a query, or returns the text of the error.
+    fn reply(
+        &self,
+        query: StateQuery,
+        args: Args<'_>,
+        transport: ClientTransport,
+        reply: &mut Writer<'_>,
+    ) -> Result<(), String> {
+        let Self { server, cluster, view } = *self;
+        let node = args.get(2).map(|word| String::from_utf8_lossy(word).into_owned()).unwrap_or_default();
+        let preferred = server.config.get(keys::CLUSTER_PREFERRED_ENDPOINT_TYPE);
+        let failed = |error: gossip::OperatorError| format!("ERR {error}");
+        match query {
+            StateQuery::Nodes => reply.verbatim(b"txt", view.nodes_text(transport).as_bytes()),
+            StateQuery::Info => reply.verbatim(b"txt", cluster.info_text(view).as_bytes()),
+            StateQuery::MyId => reply.bulk(view.id().as_bytes()),
+            StateQuery::MyShardId => reply.bulk(view.shard().as_bytes()),
+            StateQuery::Slots => topology::write_slots(preferred, transport, &view.topology(), reply),
+            StateQuery::Shards => topology::write_shards(preferred, transport, &view.topology(), reply),
+            StateQuery::Replicas => {
+                let lines = view.replicas_text(&node, transport).map_err(failed)?;
+                reply.array(lines.len());
+                lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
+            }
+            StateQuery::Failovers => {
+                let told = crate::cluster::failovers::list_failovers(view, process::time::now());
+                match args.get(2) {
+                    None => failover_history::write_reply(&told, reply),
+                    Some(word) if args.len() == 3 && word.eq_ignore_ascii_case(b"json") => {
+                        reply.verbatim(b"txt", failover_history::to_json(&told).as_bytes());
+                    }
+                    Some(_) => return Err("ERR syntax error".to_owned()),
                 }
-                Some(_) => return Err("ERR syntax error".to_owned()),
+            }
+            StateQuery::CountFailureReports => {
+                let count = view.count_failure_reports(&node).map_err(failed)?;
+                reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
             }
         }
-        StateQuery::CountFailureReports => {
-            let count = gossip.count_failure_reports(&node).map_err(failed)?;
-            reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 async fn execute_operator_command(

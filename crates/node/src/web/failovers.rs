@@ -4,8 +4,7 @@ use crate::server::Server;
 
 pub(super) fn failovers_json(server: &Server) -> String {
     let Some(cluster) = &server.cluster else { return "[]".to_owned() };
-    let mut told =
-        crate::cluster::failovers::list_failovers(&cluster.shared.gossip.lock(), process::time::now());
+    let mut told = crate::cluster::failovers::list_failovers(&cluster.view(), process::time::now());
     told.reverse();
     failover_history::to_json(&told)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gossip::{Gossip, Node, Role};
+use gossip::{ClusterView, Node, Role};
 use metrics::InfoFields;
 use serde::Serialize;
 use slot_routing::{NodeId, Slot};
@@ -88,22 +88,22 @@ fn list_nodes(server: &Server) -> Vec<NodeRow> {
     let Some(cluster) = &server.cluster else { return Vec::new() };
     // Gossip tells a node nothing about itself, so its own offset comes from replication.
     let own_offset = server.replication.current_offset();
-    let gossip = cluster.shared.gossip.lock();
+    let view = cluster.view();
     let mut slots: BTreeMap<NodeId, usize> = BTreeMap::new();
-    for owner in Slot::all().filter_map(|slot| gossip.slot_owner(slot)) {
+    for owner in Slot::all().filter_map(|slot| view.slot_owner(slot)) {
         *slots.entry(owner).or_default() += 1;
     }
-    let known = gossip.nodes().filter(|node| node.handshake.is_none());
+    let known = view.nodes().filter(|node| node.handshake.is_none());
     known
         .map(|node| {
-            let heard = node_row(&gossip, node, slots.get(&node.id).copied().unwrap_or(0));
+            let heard = node_row(&view, node, slots.get(&node.id).copied().unwrap_or(0));
             NodeRow { offset: if heard.myself { own_offset.0 } else { heard.offset }, ..heard }
         })
         .collect()
 }
 
-fn node_row(gossip: &Gossip, node: &Node, slots: usize) -> NodeRow {
-    let myself = node.id == gossip.id();
+fn node_row(view: &ClusterView, node: &Node, slots: usize) -> NodeRow {
+    let myself = node.id == view.id();
     let state = match (node.has_failed(), node.is_suspected()) {
         (true, _) => "failed",
         (false, true) => "suspected",

@@ -49,8 +49,7 @@ pub(super) fn collect_metrics(server: &Server) -> MetricsSnapshot {
 
 pub(super) fn collect_cluster_info(server: &Server) -> String {
     let Some(cluster) = &server.cluster else { return String::new() };
-    let traffic = cluster.shared.traffic.snapshot();
-    cluster.shared.gossip.lock().info_text(&traffic)
+    cluster.info_text(&cluster.view())
 }
 
 fn collect_limits(server: &Server) -> ConfiguredLimits {
@@ -108,10 +107,10 @@ fn collect_latency_events(server: &Server) -> Vec<LatencyEvent> {
 }
 
 fn collect_failovers(server: &Server) -> Option<FailoverMetrics> {
-    let gossip = server.cluster.as_ref()?.shared.gossip.lock();
-    let records = gossip.timeline().records();
+    let view = server.cluster.as_ref()?.view();
+    let records = view.timeline().records();
     let replaced = |record: &gossip::FailoverRecord| record.replacement.map(|(.., at)| at.0);
-    let last = gossip.timeline().records().filter_map(replaced).max();
+    let last = view.timeline().records().filter_map(replaced).max();
     Some(FailoverMetrics {
         recorded: records.count(),
         last_promotion_unix_secs: last.map(|millis| millis as f64 / 1000.0),
