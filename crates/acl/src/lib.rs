@@ -15,7 +15,7 @@
 //! | `command` | the ACL command |
 //!
 //! Invariants: a rejected change has no effect; the user `default` always exists; rules refer only to
-//! existing names; parsing the description of a user ([`User::describe`]) gives an equal user.
+//! existing names; parsing the description of a user ([`User::format_rules`]) gives an equal user.
 //!
 //! Command rules are kept in the order and wording in which they were given (like Redis since 7.2), except
 //! those that a later rule overrides. So `+@read` still covers all read commands when a newer version with

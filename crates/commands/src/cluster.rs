@@ -39,7 +39,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .visits_each_slot(),
 ];
 
-/// Builds the row of a subcommand that the server executes outside of the engine.
+/// Creates a subcommand that the server executes outside of the engine.
 const fn shell_row(
     name: &'static str,
     since: &'static str,
@@ -50,8 +50,8 @@ const fn shell_row(
     Command::new(name, Group::Cluster, since, arity, summary).shell(ShellCommand::Cluster(command))
 }
 
-/// Builds the row of a subcommand that the server executes outside of the engine and whose reply is not deterministic,
-/// because it depends on more than the dataset.
+/// Creates a subcommand that the server executes outside of the engine and whose reply is not deterministic, because it
+/// depends on more than the dataset.
 const fn nondeterministic_row(
     name: &'static str,
     since: &'static str,

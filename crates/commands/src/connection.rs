@@ -19,7 +19,7 @@ const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'
     Command::new(name, Group::Connection, since, arity, summary).category(Categories::CONNECTION)
 }
 
-/// A table row for a command that sets a routing flag of a cluster connection (ASKING, READONLY, READWRITE).
+/// Creates a command that sets a routing flag of a cluster connection (ASKING, READONLY, READWRITE).
 const fn routing_row(name: &'static str, summary: &'static str) -> Command {
     Command::new(name, Group::Cluster, "3.0.0", 1, summary).category(Categories::CONNECTION)
 }

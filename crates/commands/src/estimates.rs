@@ -1,4 +1,5 @@
-//! Estimated run times of commands that iterate over many elements, for the command table ([`engine::Command::long`]).
+//! Estimated run times of commands that iterate over many elements, for the command table
+//! ([`engine::Command::with_estimate`]).
 //!
 //! Each estimate multiplies the expected number of elements by nanoseconds per element, measured on one core with
 //! elements of a few bytes. Only the order of magnitude matters: whether the result exceeds about a millisecond. Geo

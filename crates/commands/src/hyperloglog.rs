@@ -65,7 +65,7 @@ impl From<SketchError> for CommandError {
     }
 }
 
-/// The sketch in the entry at `place`.
+/// The sketch in the entry `entry_ref`.
 fn sketch_at<'c>(
     context: &'c Context<'_>,
     key: &Key<'_>,

@@ -1,9 +1,9 @@
 //! The commands. Each family has a file with its rows of the command table first and the handlers below.
 //!
-//! The engine executes commands without knowing any of them: it receives a [`Registry`], which [`for_server`] and
-//! [`for_sentinel`] build from the rows. A handler only uses a [`Context`](engine::Context): it reads the arguments,
-//! finds and changes keys, reports the modifications, and writes one reply, or returns an error and leaves the data
-//! unchanged.
+//! The engine executes commands without knowing any of them: it receives a [`Registry`], which [`server_registry`] and
+//! [`sentinel_registry`] build from the rows. A handler only uses a [`Context`](engine::Context): it reads the
+//! arguments, finds and changes keys, reports the modifications, and writes one reply, or returns an error and leaves
+//! the data unchanged.
 #![forbid(unsafe_code)]
 
 mod acl;

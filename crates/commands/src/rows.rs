@@ -6,7 +6,7 @@ use engine::{Flags, KeyFlags, KeySpec};
 /// ACL category and defaults.
 macro_rules! family {
     ($row:ident, $group:ident, $category:ident $(, $also:ident)?) => {
-        /// Builds a row of this family.
+        /// Creates a command of this family.
         const fn $row(
             name: &'static str,
             since: &'static str,
@@ -97,11 +97,11 @@ pub(super) const OVERWRITE_FROM_KEYS: &[KeySpec] =
 // Key specs of commands that pop elements from the first non-empty key.
 /// The keys are all arguments except the last one, which is a timeout.
 pub(super) const POP_KEYS: &[KeySpec] = &[KeySpec::key_range(1, -2, 1, key::POP)];
-/// The keys follow the argument with their number.
+/// The keys follow an argument that holds their number.
 pub(super) const POP_COUNTED_KEYS: &[KeySpec] = &[KeySpec::counted_keys(1, key::POP)];
-/// The keys follow a timeout and the argument with their number.
+/// The keys follow a timeout and an argument that holds the number of keys.
 pub(super) const POP_COUNTED_KEYS_AT_2: &[KeySpec] = &[KeySpec::counted_keys(2, key::POP)];
-/// The keys follow the argument with their number.
+/// The keys follow an argument that holds their number.
 pub(super) const READ_COUNTED_KEYS: &[KeySpec] = &[KeySpec::counted_keys(1, key::READ)];
 
 /// Adds the flag for key specs whose access depends on other arguments.

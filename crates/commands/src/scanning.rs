@@ -140,7 +140,7 @@ pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
     Ok(if negative { value.wrapping_neg() } else { value })
 }
 
-/// Collects the bulk strings of a reply whose number is not known in advance.
+/// Collects the bulk strings of a reply when their number is not known in advance.
 #[derive(Default)]
 pub(super) struct BulkStringCollector {
     encoded: Vec<u8>,

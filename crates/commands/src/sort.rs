@@ -1,7 +1,8 @@
 //! SORT and SORT_RO: sorts the elements of a value, optionally by other keys and with values of other keys.
 //!
 //! The keys of BY and GET patterns are known only during execution. In cluster mode a pattern must map to a single
-//! slot. Otherwise the command holds the global lock token and locks slots as it reaches them ([`Context::reach`]).
+//! slot. Otherwise the command holds the global lock token and locks slots as it reaches them
+//! ([`Context::lock_undeclared_slot`]).
 mod elements;
 mod options;
 mod pattern;

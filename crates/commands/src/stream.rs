@@ -34,7 +34,7 @@ const XREADGROUP_KEYS: &[KeySpec] = &[KeySpec::keys_after("STREAMS", 4, 2, key::
 
 const UPDATE_DELETE_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::UPDATE.union(key::DELETE))];
 
-/// Builds the row of a container command, which has only subcommands.
+/// Creates a container command, which has only subcommands.
 const fn container_row(
     name: &'static str,
     summary: &'static str,

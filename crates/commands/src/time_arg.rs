@@ -49,8 +49,8 @@ pub(super) fn to_absolute(number: i64, unit: TimeUnit, base: TimeBase, now: Mill
     }
 }
 
-/// Parses argument `index` as a blocking timeout in seconds with a fraction and returns the deadline; `None` means no
-/// limit.
+/// Parses argument `index` as a blocking timeout: a number of seconds, which may have a fraction. Returns the deadline,
+/// or `None` if there is no limit.
 pub(super) fn parse_timeout(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
     let seconds = LongDouble::parse(context.arg(index))
         .map(LongDouble::to_double)

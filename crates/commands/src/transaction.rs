@@ -69,7 +69,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// WATCH must take time proportional to the number of keys, because it keeps all slots locked meanwhile. A
+    /// WATCH must take time proportional to the number of keys, because it keeps all slots locked while it runs. A
     /// quadratic search would take 256 times as long for sixteen times the keys.
     #[test]
     fn watch_is_linear_in_number_of_keys() {

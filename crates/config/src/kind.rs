@@ -1,8 +1,8 @@
 //! Value types of parameters: parsing from a line or CONFIG SET, and formatting.
 //!
 //! Each kind is a small type with an associated value type, so that the compiler checks the rows of the parameter table
-//! (`parameters.rs`) and the types of the keys. [`ParameterField`] is a type-erased kind for code that handles all parameters
-//! alike: configuration files, CONFIG GET and SET, CONFIG REWRITE.
+//! (`parameters.rs`) and the types of the keys. [`ParameterField`] is a type-erased kind for code that handles all
+//! parameters alike: configuration files, CONFIG GET and SET, CONFIG REWRITE.
 
 mod list;
 mod number;

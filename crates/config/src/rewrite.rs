@@ -3,8 +3,8 @@
 //! A line that sets a parameter keeps its position and the name it uses, so that Redis can still read the file, and
 //! gets the current value. Only former names of this server's own parameters are replaced. Other lines (comments,
 //! `include`, `rename-command`) stay unchanged. Parameters without a line are appended if they differ from their
-//! default, or always ([`RewriteExtent::All`]). Where possible, the file is replaced atomically after the new content is
-//! fsynced.
+//! default, or always ([`RewriteExtent::All`]). Where possible, the file is replaced atomically after the new content
+//! is fsynced.
 
 use std::io;
 use std::path::Path;

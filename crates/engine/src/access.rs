@@ -3,9 +3,9 @@
 //! A session caches its user's rules and a flag for unrestricted users, so unrestricted clients pay nothing.
 //! Authentication, and the effects of changed users on sessions, are in `engine/access_control.rs`.
 //!
-//! Each caller that runs commands for a client calls [`Engine::check_permissions`]: the dispatcher for each request and again for
-//! each command of EXEC, a script for each call. Denials are logged ([`Engine::record_denial`]) where Redis logs them,
-//! but not for mere queries (ACL DRYRUN, `redis.acl_check_cmd`).
+//! Each caller that runs commands for a client calls [`Engine::check_permissions`]: the dispatcher for each request and
+//! again for each command of EXEC, a script for each call. Denials are logged ([`Engine::record_denial`]) where Redis
+//! logs them, but not for mere queries (ACL DRYRUN, `redis.acl_check_cmd`).
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -260,7 +260,7 @@ pub struct Client {
     pub over_soft_limit_since: AtomicI64,
     /// Memory used by queued commands (MULTI), in bytes.
     pub(crate) queued_bytes: AtomicUsize,
-    /// Bytes received, bytes sent and commands run; written on one thread at a time.
+    /// Number of bytes received. Only one thread at a time writes this total and the next two.
     net_input_bytes: AtomicU64,
     net_output_bytes: AtomicU64,
     commands_processed: AtomicU64,

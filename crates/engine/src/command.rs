@@ -1,8 +1,8 @@
 //! The command table and the context in which command handlers run.
 //!
-//! A table row has a handler, a handler takes a [`Context`], and a context gives access to all commands ([`Commands`]),
-//! so these types are in one module. The server state does not depend on them and knows commands only by number;
-//! dispatch is built on top of them.
+//! A table row has a handler, a handler takes a [`Context`], and a context gives access to all commands
+//! ([`CommandSet`]), so these types are in one module. The server state does not depend on them and knows commands only
+//! by number; dispatch is built on top of them.
 //!
 //! The table is data: routing, COMMAND, access control, statistics and tests all read it, and there is no second list
 //! of commands. Arity, flags and key positions are those of Redis and Valkey; the summaries are our own.
@@ -469,14 +469,14 @@ impl Command {
         self
     }
 
-    /// Declares that the server process runs the command, immediately.
+    /// Declares that the server process runs the command immediately, in place of the engine.
     #[must_use]
     pub const fn shell(mut self, command: ShellCommand) -> Self {
         self.runner = CommandRunner::Shell(command);
         self
     }
 
-    /// Declares that the client's connection runs the command.
+    /// Declares that the client's connection runs the command in place of the engine, because the command may wait.
     #[must_use]
     pub const fn node(mut self, command: NodeCommand) -> Self {
         self.runner = CommandRunner::Node(command);
@@ -526,8 +526,8 @@ impl Command {
         self
     }
 
-    /// Like [`Command::with_estimate`], for commands that release their slot locks and then read [pinned](Context::pin) values,
-    /// so that other commands do not wait for the slots.
+    /// Like [`Command::with_estimate`], for commands that release their slot locks and then read
+    /// [pinned](Context::pin_values) values, so that other commands do not wait for the slots.
     #[must_use]
     pub const fn with_estimate_and_pinned_reads(self, estimate: EstimateFn) -> Self {
         self.with_estimate(estimate).releases_locks(|_| true)

@@ -174,7 +174,7 @@ impl Dispatcher<'_> {
         ran
     }
 
-    /// Runs a command again whose wait has ended without a reply ([`WaitEnd::RunsAgain`]), and appends its reply to
+    /// Runs a command again whose wait has ended without a reply ([`WaitEnd::Retry`]), and appends its reply to
     /// `out`. While this returns `Paused` or `Offload`, the command is not complete and no other
     /// request of the client may run.
     pub fn retry(
@@ -749,8 +749,8 @@ impl Engine {
         DispatchStatus::Done
     }
 
-    /// Queues the request in a transaction, or checks everything that may prevent it from running here. The result says
-    /// how to proceed.
+    /// Queues the request in a transaction, or checks everything that may prevent it from running here. Returns the
+    /// command to run, or the status with which the request ends or must wait.
     fn check_or_queue<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,

@@ -144,8 +144,8 @@ impl KeySpec {
         }
     }
 
-    /// Visits the index of each key in `args`. Of a malformed count, the leading digits count, as in Valkey, although
-    /// the handler will refuse the command.
+    /// Visits the index of each key in `args`. If a count is malformed, its leading digits are used, as in Valkey,
+    /// although the handler will refuse the command.
     pub fn visit_keys(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
         let Some(begin) = self.first_index(args) else { return };
         let (first, count, step) = match self.find_keys {

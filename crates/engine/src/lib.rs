@@ -6,7 +6,7 @@
 //! the client's connection as a [`NodeCommand`].
 //!
 //! There are three layers: the state shared by connections ([`Engine`]), the command interface ([`Command`],
-//! [`Context`], [`Commands`]), and command dispatch ([`Dispatcher`]). The lowest layer knows commands only by number.
+//! [`Context`], [`CommandSet`]), and command dispatch ([`Dispatcher`]). The lowest layer knows commands only by number.
 #![forbid(unsafe_code)]
 
 mod access;

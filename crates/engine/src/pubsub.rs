@@ -26,7 +26,7 @@ const SHARD_COUNT: usize = 64;
 
 /// Forwards messages to other cluster nodes; implemented by the server.
 pub trait ClusterBus: Send + Sync + fmt::Debug {
-    /// Sends a client's message to all nodes, or only to the nodes of this shard if `sharded`. Must not block.
+    /// Sends a client's message to all nodes, or only to the nodes of this shard if `sharded` is set. Must not block.
     fn publish(&self, sharded: bool, channel: &[u8], message: &[u8]);
 
     /// Returns the maximum total length of a channel and its message.

@@ -230,7 +230,7 @@ impl Settings {
         Measurements::from_bits_truncate(self.measurements.load(Ordering::Relaxed))
     }
 
-    /// Enables the measurements in `measurements` if `enabled`, otherwise disables them.
+    /// Enables the given measurements if `enabled` is set, otherwise disables them.
     pub fn set_measurements(&self, measurements: Measurements, enabled: bool) {
         match enabled {
             true => self.measurements.fetch_or(measurements.bits(), Ordering::Relaxed),
@@ -238,7 +238,7 @@ impl Settings {
         };
     }
 
-    /// Sets the flag if `enabled`, otherwise clears it.
+    /// Sets the flag if `enabled` is true, otherwise clears it.
     pub fn set_node_flag(&self, flag: NodeFlags, enabled: bool) {
         if enabled {
             self.node_flags.fetch_or(flag.bits(), Ordering::AcqRel);

@@ -4,14 +4,14 @@
 //! and disabled statistics need no memory. A reset stores the current sums as a baseline that is subtracted from then
 //! on, so each counter has a single writer.
 //!
-//! A command is charged to the slot of its first key after it ran there; transactions are charged as a whole, and blocked
-//! clients when they are served. Requests that are queued count when they arrive. Besides the reply, a command is charged
-//! for the log entries sent to each replica and for shard channel messages sent to each subscriber. Redirections are not
-//! charged.
+//! A command is charged to the slot of its first key after it ran there; transactions are charged as a whole, and
+//! blocked clients when they are served. Requests that are queued count when they arrive. Besides the reply, a command
+//! is charged for the log entries sent to each replica and for shard channel messages sent to each subscriber.
+//! Redirections are not charged.
 //!
-//! A script is charged to the slot of its declared keys, or of the first key of its calls; the replies of its calls count
-//! in addition, each at the slot of the call. A script that may access several slots and calls a command is not charged
-//! itself. These rules for scripts are Valkey's.
+//! A script is charged to the slot of its declared keys, or of the first key of its calls; the replies of its calls
+//! count in addition, each at the slot of the call. A script that may access several slots and calls a command is not
+//! charged itself. These rules for scripts are Valkey's.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -338,7 +338,7 @@ impl WaitQueues {
         used.flat_map(keys).collect()
     }
 
-    /// Returns the ids of all blocked clients, each with whether a replica may still serve its command.
+    /// Returns the ids of all blocked clients. The value says whether a replica may still serve the client's command.
     pub(crate) fn served_by_replicas(&self) -> BTreeMap<u64, bool> {
         let mut all = BTreeMap::new();
         for shard in &self.shards {

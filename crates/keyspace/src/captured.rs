@@ -109,7 +109,7 @@ pub(crate) struct ValueOwner<'a> {
     pub(crate) attributes: EntryAttributes,
 }
 
-/// Facts about a part of a collection that is passed to the visitor.
+/// Properties of the part of a collection that is passed to the visitor.
 #[derive(Debug)]
 pub(crate) struct PartInfo {
     pub(crate) total: usize,
@@ -175,7 +175,7 @@ impl CapturedEntries {
             .push(CapturedPiece { db: owner.db, content: CapturedContent::ListSegments { owner: of, part } });
     }
 
-    /// Copies the next chunk of a long value, of which `remaining_bytes` are then still to be copied.
+    /// Copies the next chunk of a long value. After this chunk, `remaining_bytes` bytes remain to be copied.
     pub(crate) fn add_long_chunk(&mut self, chunk: &[u8], remaining_bytes: usize) {
         self.bytes.reserve(chunk.len() + remaining_bytes);
         self.bytes.extend_from_slice(chunk);

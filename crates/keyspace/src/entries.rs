@@ -41,7 +41,7 @@ pub struct EntryRef(pub(crate) u32);
 pub(crate) struct Entries<V: OverflowValue> {
     len: u32,
     volatile: u32,
-    /// Half the bytes of live and of dead entries, so that 32 bits can represent twice as many (all lengths are even).
+    /// Half the number of bytes of live entries, so that 32 bits suffice for 8 GB. All entry lengths are even.
     live_half_bytes: u32,
     dead_half_bytes: u32,
     /// Number of the page that receives new entries, or `NO_PAGE`.

@@ -38,7 +38,7 @@ impl Field<'_> {
     }
 }
 
-/// What is known about a field after it was overwritten.
+/// The previous state of a field that was overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplacedField {
     /// Expiry of the overwritten field; `None` if it had none.
@@ -181,7 +181,7 @@ impl<T: FieldKind> LargeFields<T> {
         replaced
     }
 
-    /// Sets a field that [`Self::find`] has looked up before, with the result `found`.
+    /// Sets a field that the caller has looked up: `found` is the result of [`Self::find`].
     pub(crate) fn set_found(
         &mut self,
         key: &Key<'_>,

@@ -314,8 +314,8 @@ impl Index {
         }
     }
 
-    /// Visits the entries of the bucket at `position` whose positions are not lower. Returns the next position, or
-    /// `None` at the end.
+    /// Visits those entries of the bucket at `position` that are at this position or a higher one. Returns the next
+    /// position, or `None` at the end.
     pub(crate) fn visit(
         &self,
         position: u64,

@@ -22,8 +22,7 @@ use crate::table::Table;
 
 /// How many slots ahead the locks are prefetched while all slots are locked in order.
 const PREFETCH_DISTANCE: usize = 16;
-/// A thread that locks all slots may at first keep some of them locked while it waits for another, for at most this
-/// time.
+/// Time for which a thread that locks all slots may at first keep some of them locked while it waits for another slot.
 const KEPT_SLOT_WAIT: Duration = Duration::from_millis(2);
 
 /// Number of spin attempts before a waiting thread sleeps. They take about as long as a worker holds a slot for one
@@ -251,8 +250,9 @@ impl Keyspace {
             let Some(busy) = busy else { return true };
             let others = guards.iter_mut().enumerate().filter(|(place, _)| !awaited.contains(place));
             others.for_each(|(_, held)| *held = None);
-            // Keep the slots that were waited for during the next wait, or two busy slots could alternate forever. The
-            // next slot may stay locked for long, so keep them only briefly, but longer after each failure.
+            // During the next wait, keep the slots for which this thread has already waited, or two busy slots could
+            // alternate forever. The next slot may stay locked for long, so keep them only briefly, but longer after
+            // each failure.
             let kept = |waited| waited < patience && wait_policy(waited);
             let mut data = if awaited.is_empty() { None } else { self.lock_data_while(slots[busy], &kept) };
             if data.is_none() {

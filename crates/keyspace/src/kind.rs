@@ -292,7 +292,7 @@ impl ListLimit {
 /// Thresholds of the set encodings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetBounds {
-    /// Maximum number of integers of an `max_intset_entries`.
+    /// Maximum number of integers in an `intset`.
     pub max_intset_entries: usize,
     /// Thresholds of the `listpack` encoding.
     pub listpack: ListpackBounds,

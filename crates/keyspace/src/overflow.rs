@@ -27,13 +27,13 @@ pub fn snapshot_only_bytes() -> usize {
     SNAPSHOT_ONLY_BYTES.load(Ordering::Relaxed)
 }
 
-/// Adds `more` to the number of bytes that only snapshots need, and subtracts `less`.
+/// Adds `added` to the number of bytes that only snapshots need, and subtracts `removed`.
 pub(crate) fn count_snapshot_only_bytes(added: usize, removed: usize) {
     SNAPSHOT_ONLY_BYTES.fetch_add(added, Ordering::Relaxed);
     SNAPSHOT_ONLY_BYTES.fetch_sub(removed, Ordering::Relaxed);
 }
 
-/// Adds `more` to the number of overflow bytes, and subtracts `less`.
+/// Adds `added` to the number of overflow bytes, and subtracts `removed`.
 pub(crate) fn count_overflow_bytes(added: usize, removed: usize) {
     OVERFLOW_BYTES.fetch_add(added, Ordering::Relaxed);
     OVERFLOW_BYTES.fetch_sub(removed, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Drop for SnapshotOnlyBytes {
 }
 
 /// A value that can be stored outside the pages of an entry store. For keys this is a string, a packed collection or a
-/// large one ([`crate::large::Large`]); for elements of a large collection only bytes.
+/// large one ([`LargeValue`]); for elements of a large collection only bytes.
 pub(crate) trait OverflowValue: std::fmt::Debug + From<Vec<u8>> + Into<LargeValue> {
     /// Determines the maximum page length: the square root of the product of this factor and the store's bytes.
     const PAGE_LEN_FACTOR: u64;

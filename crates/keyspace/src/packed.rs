@@ -2,8 +2,8 @@
 //!
 //! A string consists of its bytes. A collection starts with its element count in two bytes; the remaining layout
 //! depends on its kind (such as [`crate::hash`], `records`). A collection stays packed up to [`MAX_PACKED_BYTES`] and
-//! [`MAX_PACKED_ELEMENTS`]; a larger one is a data structure ([`crate::large`]). Code that copies, moves, loads or renames
-//! packed values does not depend on their kinds.
+//! [`MAX_PACKED_ELEMENTS`]; a larger one is a data structure ([`crate::large`]). Code that copies, moves, loads or
+//! renames packed values does not depend on their kinds.
 
 use crate::kind::{EncodingHint, EncodingLimits, Kind, ListpackBounds, ValueEncoding};
 use crate::large::Collection;
@@ -63,7 +63,7 @@ pub struct PackedValue<'a> {
     summary: ValueSummary,
 }
 
-/// Facts about a [`PackedValue`] that are collected while the value is built.
+/// Properties of a [`PackedValue`], collected while the value is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ValueSummary {
     pub(crate) value_encoding: ValueEncoding,

@@ -175,7 +175,7 @@ mod tests {
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(50), 1));
         published.publish(slot(9), summary_due_at(40), EMPTY_SLOT);
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(40), 2));
-        // When a time becomes later, the bound is not raised until the next scan.
+        // When the expiry of a slot becomes later, the bound is not raised until the next scan.
         published.publish(slot(9), summary_due_at(70), summary_due_at(40));
         assert_eq!(published.next_due(), Millis(40));
         assert_eq!(published.slots_with_expiries_due(Millis(55)), [slot(7)]);
@@ -185,7 +185,8 @@ mod tests {
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(60), 2));
     }
 
-    /// A time that is published during a scan must not be above the bound afterwards.
+    /// If a slot publishes an earlier expiry during a scan, the bound must not be later than this expiry after the
+    /// scan.
     #[test]
     fn concurrent_scan_does_not_miss_an_earlier_expiry() {
         const ITERATIONS: i64 = 20_000;

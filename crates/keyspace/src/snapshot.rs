@@ -1,9 +1,9 @@
 //! Point-in-time snapshots without copying.
 //!
-//! A cut is the moment that a snapshot captures. To take a snapshot, a thread locks every slot only to advance the cut
-//! number; it does not read the slots. A thread that locks a slot later compares that number with the last one that the
-//! slot has seen, and pins the slot's tables before anything can change (see `pins` in [`crate::entries`]). A snapshot
-//! then walks through each slot: it visits the state at the cut and unpins it.
+//! To take a snapshot, a thread locks every slot only to advance the snapshot number; it does not read the slots. A
+//! thread that locks a slot later compares that number with the last one that the slot has seen, and pins the slot's
+//! tables before anything can change (see `pins` in [`crate::entries`]). A snapshot then walks through each slot: it
+//! visits the state at the moment when the snapshot was taken, and unpins it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -33,7 +33,7 @@ const BYTES_PER_LOCK: usize = 32 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct ActiveSnapshots {
     last_snapshot_number: AtomicU32,
-    /// Cut number of the active snapshot for each bit; 0 if there is none.
+    /// Number of the active snapshot for each bit; 0 if there is none.
     snapshot_numbers: [AtomicU32; MAX_SNAPSHOTS],
     /// The slots that are pinned for each bit.
     pinned_slots: [AtomicSlotSet; MAX_SNAPSHOTS],
@@ -185,7 +185,7 @@ impl PreparedSnapshot<'_> {
         Some(self.take_with_number(number, false, global_lock, while_locked))
     }
 
-    /// Like [`Self::cut`], for a command that reads the snapshot while it runs. Does not wait for other snapshots.
+    /// Like [`Self::take`], for a command that reads the snapshot while it runs. Does not wait for other snapshots.
     pub fn take_for_command<R>(
         self,
         global_lock: &GlobalLock<'_>,

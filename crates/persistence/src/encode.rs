@@ -23,8 +23,8 @@ pub(crate) const STRING_LZF: u8 = 0xC3;
 /// shorter.
 const MIN_COMPRESSED_LEN: usize = 21;
 const MIN_SAVED_BYTES: usize = 4;
-/// After this many futile attempts in a row, only one in `SAMPLE_INTERVAL` strings shorter than `MIN_ALWAYS_COMPRESSED_LEN`
-/// is compressed.
+/// After this many futile attempts in a row, only one in `SAMPLE_INTERVAL` strings shorter than
+/// `MIN_ALWAYS_COMPRESSED_LEN` is compressed.
 const MISSES_BEFORE_SAMPLING: u32 = 64;
 const SAMPLE_INTERVAL: u32 = 8;
 const MIN_ALWAYS_COMPRESSED_LEN: usize = 512;

@@ -71,8 +71,8 @@ impl AdaptiveTick {
         self.tick_notify.notify_waiters();
     }
 
-    /// Like [`Self::drive_tick`] for an idle server. `is_quiet` is called after the idle flag is set, so input that arrives
-    /// later is noticed.
+    /// Like [`Self::drive_tick`] for an idle server. `is_quiet` is called after the idle flag is set, so input that
+    /// arrives later is noticed.
     pub async fn drive_idle_tick(&self, last: Instant, is_quiet: impl FnOnce() -> bool) {
         self.is_idle.store(true, Ordering::SeqCst);
         if is_quiet() {

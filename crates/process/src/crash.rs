@@ -51,8 +51,8 @@ pub trait CrashReportSource: Send + Sync {
     /// Stops serving clients immediately. Must not wait for locks, which the panicking thread may hold.
     fn stop_serving(&self);
 
-    /// Calls `write_section` with a title and a text for each section, in order. If one section blocks, the earlier ones are
-    /// logged already.
+    /// Calls `write_section` with a title and a text for each section, in order. If one section blocks, the earlier
+    /// ones are logged already.
     fn write_sections(&self, write_section: &mut dyn FnMut(&str, &str));
 }
 

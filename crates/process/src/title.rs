@@ -16,8 +16,8 @@ use config::{Config, keys};
 /// A copy of the program's arguments, since the title overwrites them.
 static ORIGINAL_ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Returns the program's arguments as they were at the start, beginning with the program's name. After [`update_process_title`],
-/// [`std::env::args_os`] does not return them any more.
+/// Returns the program's arguments as they were at the start, beginning with the program's name. After
+/// [`update_process_title`], [`std::env::args_os`] does not return them any more.
 pub fn original_arguments() -> &'static [OsString] {
     ORIGINAL_ARGUMENTS.get_or_init(|| std::env::args_os().collect())
 }

@@ -91,8 +91,8 @@ impl Scripts {
         self.releases.announcement_count() + self.functions.releases.announcement_count()
     }
 
-    /// Calls `hook` whenever [`Scripts::announced_release_count`] grows, on the thread that caused it. Only the first hook
-    /// is used.
+    /// Calls `hook` whenever [`Scripts::announced_release_count`] grows, on the thread that caused it. Only the first
+    /// hook is used.
     pub fn call_when_released(&self, hook: impl Fn() + Send + Sync + Clone + 'static) {
         self.functions.releases.call_when_announced(Box::new(hook.clone()));
         self.releases.call_when_announced(Box::new(hook));

@@ -74,8 +74,8 @@ fn apply_bytewise(target: &mut [u8], source: &[u8], operation: impl Fn(u8, u8) -
     }
 }
 
-/// Combines chunks that start at the same offset, at most [`CHUNK_BYTES`] bytes each. A chunk shorter than the others is
-/// padded with zeros.
+/// Combines chunks that start at the same offset, at most [`CHUNK_BYTES`] bytes each. A chunk shorter than the others
+/// is padded with zeros.
 #[inline(always)]
 fn combine(operation: BitOperation, chunks: &[&[u8]], target: &mut [u8]) {
     let (first, others) = (chunks[0], &chunks[1..]);

@@ -58,7 +58,7 @@ struct ClientFilter<'a> {
     /// The filter's name in lower case, including the prefix `not-` if it is present.
     name: Vec<u8>,
     property: ClientProperty<'a>,
-    /// The required result: `false` for a `NOT-` filter.
+    /// Whether the property must match; `false` for a `NOT-` filter.
     expected_match: bool,
 }
 

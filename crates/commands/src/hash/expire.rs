@@ -110,7 +110,7 @@ impl<'c, 'a> FieldExpiryChanges<'c, 'a> {
     }
 
     /// Sets the expiry of an existing field to `at`, which is the same for all fields of this change. A time in the
-    /// past deletes the field, except on a replica, where only the master deletes fields.
+    /// past deletes the field, except on a replica, which deletes fields only when its master does.
     pub(super) fn expire(&mut self, name: &'a [u8], at: Millis) -> i64 {
         if at <= self.context.now && self.context.deletes_expired() {
             self.delete_expired(name);

@@ -21,16 +21,17 @@ pub(crate) trait HashAccess {
     /// Finds the hash under `key` for reading, and counts a keyspace hit or miss.
     fn read_hash(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
-    /// The hash at `place`, as returned by [`Context::find_hash`] or [`Context::read_hash`].
+    /// The hash in the entry `entry_ref`, which [`Context::find_hash`] or [`Context::read_hash`] returned.
     fn hash_at(&self, key: &Key<'_>, place: EntryRef) -> HashRef<'_>;
 
     /// Fields that expire at or before this time count as missing.
     fn field_expiry_cutoff(&self) -> Millis;
 
-    /// Looks up a field of the hash at `found`. The outer option is the field's existence, the inner one its expiry.
+    /// Looks up a field of the hash at `found`. Returns `None` if the field does not exist, otherwise its expiry, if
+    /// any.
     fn find_field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
 
-    /// Replies with the value of a field or null. Returns its existence and expiry like [`HashAccess::field`].
+    /// Replies with the value of a field or null. Returns the same as [`HashAccess::find_field`].
     fn reply_field(&mut self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
 
     /// Sets a field of the hash at `found`, or creates the hash. Returns the previous state of the field.
@@ -53,7 +54,7 @@ pub(crate) trait HashAccess {
     /// between [`Context::report_modified`] and the command's own event.
     fn notify_expired_fields_replaced(&self, key: &Key<'_>, any_expired: bool);
 
-    /// Deletes the hash at `place` if it is empty. The caller has already reported the modification.
+    /// Deletes the hash at `entry_ref` if it is empty. The caller has already reported the modification.
     fn delete_if_empty(&mut self, key: &Key<'_>, place: EntryRef);
 }
 

@@ -102,7 +102,7 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Reports the removal of elements from the list at `place`, and deletes the key if the list is empty.
+/// Reports the removal of elements from the list at `entry_ref`, and deletes the key if the list is empty.
 fn report_removal(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, event: &str) {
     let is_empty = context.list_at(key, place).is_empty();
     if is_empty {

@@ -43,21 +43,21 @@ pub(crate) trait ListAccess {
     /// Finds the list under `key` for reading, and counts a keyspace hit or miss.
     fn read_list(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
-    /// The list at `place`, as returned by [`Context::find_list`] or [`Context::read_list`].
+    /// The list in the entry `entry_ref`, which [`Context::find_list`] or [`Context::read_list`] returned.
     fn list_at(&self, key: &Key<'_>, place: EntryRef) -> ListRef<'_>;
 
     /// Pushes elements at one end of the list at `found`, or creates the list. Returns the new length.
     fn push(&mut self, key: &Key<'_>, found: Option<EntryRef>, end: ListEnd, elements: Args<'_>) -> usize;
 
-    /// Replies with `count` elements from one end of the list at `place`, starting at that end.
+    /// Replies with `count` elements from one end of the list at `entry_ref`, starting at that end.
     fn reply_end_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize);
 
-    /// Pops up to `count` elements at one end of the list at `place`, and deletes the key if the list is empty. Returns
-    /// the number of popped elements.
+    /// Pops up to `count` elements at one end of the list at `entry_ref`, and deletes the key if the list is empty.
+    /// Returns the number of popped elements.
     fn pop(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> usize;
 
-    /// Removes `count` elements at one end of the list at `place`, which must have more elements. The caller reports
-    /// the change. Returns the list's new location.
+    /// Removes `count` elements at one end of the list at `entry_ref`, which must have more elements. The caller
+    /// reports the change. Returns the list's new location.
     fn remove_end_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize)
     -> EntryRef;
 }

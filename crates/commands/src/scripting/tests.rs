@@ -286,8 +286,8 @@ fn flagged_script_stays_in_one_slot_in_cluster_mode() {
     assert_eq!(run(&["fcall", "any", "1", "a"]), "2");
 }
 
-/// As in Valkey, a READONLY client may run any script on a replica that does not declare that it writes; the script's
-/// writes are refused.
+/// As in Valkey, a READONLY client of a replica may run any script that does not declare that it writes; writes by the
+/// script are refused.
 #[test]
 fn readonly_client_of_a_replica_runs_scripts_that_may_read() {
     const MOVED: &str = "-MOVED 15495 127.0.0.1:6379";

@@ -34,13 +34,13 @@ const fn debug_row(name: &'static str, arity: i8, summary: &'static str) -> Comm
     Command::new(name, Group::Server, "1.0.0", arity, summary).flags(ADMIN_FLAGS)
 }
 
-/// Builds the row of a subcommand that the server executes outside of the engine.
+/// Creates a subcommand that the server executes outside of the engine.
 const fn shell_row(name: &'static str, arity: i8, command: DebugCommand, summary: &'static str) -> Command {
     debug_row(name, arity, summary).node(NodeCommand::Debug(command))
 }
 
-/// Builds the row of a subcommand that controls a mechanism this server lacks. The subcommand has no effect and
-/// succeeds, so that test scripts continue.
+/// Creates a subcommand that controls a mechanism this server lacks. The subcommand has no effect and succeeds, so that
+/// test scripts continue.
 const fn no_op_row(name: &'static str, arity: i8) -> Command {
     debug_row(name, arity, "Has no effect, since this server lacks the mechanism.")
         .run(switches::reply_ok_without_effect)

@@ -3,7 +3,7 @@
 use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, Kind, PackedValue, SetRef};
 
-/// Deletes the set at `place` if it is empty, and sends the `del` event.
+/// Deletes the set at `entry_ref` if it is empty, and sends the `del` event.
 pub(super) fn delete_if_empty(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef) {
     if context.table_ref(key).set(place).is_some_and(|set| set.is_empty()) {
         let dropped = context.table(key).remove(place, key);

@@ -221,8 +221,8 @@ fn add_prefetched(keyspace: &Keyspace, set: &SetRef<'_>, builder: &mut SetBuilde
     add(&mut some);
 }
 
-/// Whether the difference is computed by looking up each member of the first set in the others, rather than by removing
-/// the others' members from a copy. Chooses the cheaper method.
+/// Whether looking up each member of the first set in the other sets is cheaper than removing the other sets' members
+/// from a copy of the first set.
 fn is_lookup_cheaper(sets: &ResolvedSets<'_>) -> bool {
     let first = sets.first().copied().flatten().map_or(0, |set| set.len());
     let by_looking = first.saturating_mul(sets.len());

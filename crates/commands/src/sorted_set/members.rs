@@ -12,7 +12,8 @@ pub(crate) trait SortedSetAccess {
     /// Finds the sorted set under `key` for reading, and counts a keyspace hit or miss.
     fn read_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
-    /// The sorted set at `place`, as returned by [`Context::find_sorted_set`] or [`Context::read_sorted_set`].
+    /// The sorted set in the entry `entry_ref`, which [`Context::find_sorted_set`] or [`Context::read_sorted_set`]
+    /// returned.
     fn sorted_set_at(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_>;
 
     /// Handles commands of the form `key [member ...]`. Replies with an array in which `write_entry` writes one entry
@@ -31,7 +32,7 @@ pub(crate) trait SortedSetAccess {
         decide: impl FnOnce(Option<f64>) -> Option<f64>,
     ) -> EntryRef;
 
-    /// Reports the removal of members from the sorted set at `place`, and deletes it if it is empty.
+    /// Reports the removal of members from the sorted set at `entry_ref`, and deletes the set if it is empty.
     fn report_removed_members(&mut self, key: &Key<'_>, place: EntryRef, event: &str);
 
     /// Replaces the value under `key` by a sorted set of these members, which must be in order. Without members, the

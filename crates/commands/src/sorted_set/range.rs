@@ -32,7 +32,7 @@ pub(super) const BY_LEX: RangeCommandForm =
 pub(super) const REVERSE_LEX: RangeCommandForm = RangeCommandForm { is_reversed: Some(true), ..BY_LEX };
 pub(super) const ZRANGESTORE: RangeCommandForm =
     RangeCommandForm { key_index: 2, is_zrangestore: true, ..ANY_RANGE };
-/// The form of ZREMRANGEBYRANK.
+/// The syntax of ZREMRANGEBYRANK.
 pub(super) const BY_RANKS: RangeCommandForm =
     RangeCommandForm { range_by: Some(RangeBy::Rank), is_reversed: Some(false), ..ANY_RANGE };
 

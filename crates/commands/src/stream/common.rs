@@ -19,13 +19,14 @@ pub(crate) trait StreamAccess<'a> {
     /// Finds the stream under `key` for reading, and counts a keyspace hit or miss.
     fn read_stream(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
-    /// The stream at `place`, as returned by [`StreamAccess::find_stream`] or [`StreamAccess::read_stream`].
+    /// The stream in the entry `entry_ref`, which [`StreamAccess::find_stream`] or [`StreamAccess::read_stream`]
+    /// returned.
     fn stream_at(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream>;
 
     /// Returns the stream together with the reply, so that both can be borrowed at the same time.
     fn stream_and_reply(&mut self, key: &Key<'_>, place: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>);
 
-    /// Edits the stream at `place`. Returns the stream's new location and the result of the closure.
+    /// Edits the stream at `entry_ref`. Returns the stream's new location and the result of the closure.
     fn edit_stream<R>(
         &mut self,
         key: &Key<'_>,

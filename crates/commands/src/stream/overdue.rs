@@ -13,7 +13,7 @@ use super::claim::ClaimResult;
 use super::common::StreamAccess;
 use super::common::{consumer_name, reply_fields, reply_id};
 
-/// Polling interval in milliseconds of a blocked reader when the next due time is unknown.
+/// Interval in milliseconds at which a blocked reader polls if it is unknown when the next entry becomes claimable.
 const POLL_INTERVAL_MILLIS: i64 = 100;
 
 /// A claimed entry.

@@ -274,7 +274,8 @@ fn parse_block_deadline(context: &Context<'_>, index: usize) -> Result<Option<Mi
 }
 
 impl GroupReader<'_> {
-    /// The time at which the next pending entry may become claimable. `None` without CLAIM or without an existing group.
+    /// The time at which the next pending entry may become claimable. `None` without CLAIM or without an existing
+    /// group.
     fn next_claimable_at(&self, context: &Context<'_>, found: &ResolvedStreams<'_>) -> Option<Millis> {
         let min_idle = self.claim_min_idle?;
         let new = found.iter().filter(|(_, _, from)| *from == StartPosition::NewEntries);
@@ -432,7 +433,7 @@ fn reply_new_entries(
     Some((entries.iter().map(|entry| entry.id).collect(), progress.entries_read))
 }
 
-/// Delivers the consumer's own pending entries that follow an id once more.
+/// Delivers again those pending entries of the consumer that follow an id.
 fn redeliver(
     context: &mut Context<'_>,
     key: &Key<'_>,

@@ -96,7 +96,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// The expiry that a command's options request.
+/// The expiry requested by a command's options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ExpiryOption<'a> {
     /// No option was given: a command that sets a key clears its expiry, and a command that reads a key keeps it.

@@ -155,8 +155,8 @@ fn queued_select_determines_database_of_migrating_slot() {
     ]);
 }
 
-/// As in Valkey, the database that a queued COPY names is compared with the database selected before MULTI. EXEC compares
-/// it with the database that is selected when the COPY is executed.
+/// As in Valkey, the database that a queued COPY names is compared with the database selected before MULTI. EXEC
+/// compares it with the database that is selected when the COPY is executed.
 #[test]
 fn queued_copy_is_compared_with_the_database_before_multi() {
     const TRY_AGAIN_ERROR: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";

@@ -1,7 +1,7 @@
 //! Estimates of how long a request will run, computed from data sizes before it runs.
 //!
-//! A row of the command table may have an estimate function ([`super::Command::long`]). It reads only sizes and changes
-//! nothing: it does not touch usage data and does not delete expired keys.
+//! A row of the command table may have an estimate function ([`super::Command::with_estimate`]). It reads only sizes
+//! and changes nothing: it does not touch usage data and does not delete expired keys.
 
 use clock::Millis;
 use keyspace::{KeyLookup, LockedSlots, Value};

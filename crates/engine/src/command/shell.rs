@@ -1,8 +1,8 @@
 //! The interface through which the engine runs commands that the server process implements.
 //!
 //! Most of these commands need a file, process statistics or the role, and do not wait. They run like the engine's own
-//! commands, under the caller's slot locks, so that a transaction with INFO or ROLE is still atomic and scripts may
-//! call them. The other commands wait for a disk, a replica or another node: the implementation defers them to the
+//! commands, while the caller's slots are locked, so that a transaction with INFO or ROLE is still atomic and scripts
+//! may call them. The other commands wait for a disk, a replica or another node: the implementation defers them to the
 //! client's connection ([`CommandOutcome::Defer`]), which holds no slot lock while it waits.
 
 use super::Context;

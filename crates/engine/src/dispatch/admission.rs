@@ -1,9 +1,9 @@
 //! Admission control: whether a command may run now. It is checked for every caller before any slot is accessed, and
 //! again while the command's slots are locked.
 //!
-//! The flags of the node state apply to all commands. [`ADMISSION_RULES`] lists which commands each flag stops, in the order of
-//! Redis's checks; [`admit`] maps this to the effect on each [`Caller`]. It is a pure function, so a test can enumerate
-//! all flags, callers and kinds of commands.
+//! The flags of the node state apply to all commands. [`ADMISSION_RULES`] lists which commands each flag stops, in the
+//! order of Redis's checks; [`admit`] maps this to the effect on each [`Caller`]. It is a pure function, so a test can
+//! enumerate all flags, callers and kinds of commands.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -249,8 +249,8 @@ impl Engine {
         }
     }
 
-    /// Returns a command's flags and whether it accesses keys. A script's declared flags replace its command's, and only
-    /// its declared keys count.
+    /// Returns a command's flags and whether it accesses keys. A script's declared flags replace its command's, and
+    /// only its declared keys count.
     pub(super) fn effective_flags(
         &self,
         worker: &Worker,

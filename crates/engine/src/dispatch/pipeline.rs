@@ -20,7 +20,7 @@ pub(super) struct Pipeline<'a> {
     pub(super) context: Context<'a>,
     /// Slots that were locked for prefetching and stay locked for later commands.
     pub(super) prefetched_slots: PrefetchedSlots<'a>,
-    /// When the previous command finished, on the worker's clock.
+    /// Time at which the previous command finished, on the worker's clock.
     pub(super) last_finish_nanos: u64,
     /// Slots changed by commands whose effects are not appended yet.
     changed_slots: SmallVec<[SlotGuard<'a>; PREFETCH_BATCH]>,

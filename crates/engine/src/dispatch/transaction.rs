@@ -183,7 +183,8 @@ impl Engine {
         }
     }
 
-    /// Runs the queued commands while their slots are locked, and logs their changes as one transaction if `is_logged`.
+    /// Runs the queued commands while their slots are locked. If `is_logged` is set, logs their changes as one
+    /// transaction.
     fn run_queue<'r>(
         &'r self,
         context: &mut Context<'r>,
@@ -291,7 +292,7 @@ impl Engine {
     }
 
     /// Replies with an error if the client has lost the permission for a queued command since MULTI; returns whether it
-    /// has.
+    /// replied.
     fn reply_if_denied(&self, context: &mut Context<'_>, entry: &RegisteredCommand) -> bool {
         let Err(denied) = self.check_permissions(context.session, entry, context.args) else { return false };
         if let Some(exec) = context.commands.by_original_name().find(b"exec") {

@@ -11,7 +11,7 @@ pub enum BackgroundMode {
     /// Slow commands run on the connection's own worker, because there is no background worker.
     #[default]
     Unavailable,
-    /// Slow commands move the connection to a background worker ([`crate::DispatchStatus::SlowCommand`]).
+    /// Slow commands move the connection to a background worker ([`crate::DispatchStatus::Offload`]).
     Offloadable,
     /// The connection has moved to the background worker for commands with this reason.
     Offloaded(OffloadReason),
@@ -40,8 +40,8 @@ pub(super) struct Scheduling {
     background: BackgroundMode,
     /// End of the session's time slice, in nanoseconds of the worker's clock.
     time_slice_end: u64,
-    /// When the next command began to wait for slots, if it has already given up such a wait. In nanoseconds of the
-    /// worker's clock; zero if it has not. Atomic only because handlers share the session.
+    /// Time in nanoseconds of the worker's clock at which the next command began to wait for slots, if it has already
+    /// given up such a wait; otherwise 0. Atomic only because handlers share the session.
     slot_wait_start: AtomicU64,
 }
 

@@ -200,7 +200,7 @@ impl<V: OverflowValue> Entries<V> {
         Some(EntryRef(pages::reference(number, at)))
     }
 
-    /// Prefetches the index segment of `hash`. If the store is large, batches call it before [`Self::prefetch_index`].
+    /// Prefetches the index segment of `hash`. In a large store, batches call this before [`Self::prefetch_index`].
     pub(crate) fn prefetch_segment(&self, hash: u64) {
         self.index.prefetch_segment(hash);
     }

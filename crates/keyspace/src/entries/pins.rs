@@ -14,7 +14,7 @@
 //! A long string or packed collection outside the pages also stays in `pending_values` and is copied in chunks. An edit
 //! before that copies the value first.
 //!
-//! A walk copies the data that it visits ([`Captured`]); the copies are serialized after the slot is unlocked.
+//! A walk copies the data that it visits ([`CapturedEntries`]); the copies are serialized after the slot is unlocked.
 //!
 //! Up to three snapshots can pin a store at a time. Each has one bit, and they do not wait for each other.
 
@@ -383,7 +383,7 @@ impl<V: OverflowValue> Entries<V> {
         Some(&mut self.extras_mut().records.record_mut(number).value)
     }
 
-    /// Marks the entries of a page as dead that no snapshot but this one needed.
+    /// Marks those entries of a page as dead that only this snapshot needed.
     fn free_kept_entries(&mut self, snapshot_bit: u32, number: usize, dropped: &mut Vec<Record<LargeValue>>) {
         if self.extras_mut().snapshot_only_bytes == 0 {
             return;

@@ -33,8 +33,8 @@ impl SegmentMap {
         self.segment_numbers[(position >> (64 - self.depth)) as usize]
     }
 
-    /// Splits the segment that covers the positions which share their first `depth` bits with this one: `upper_segment`
-    /// now covers their upper half.
+    /// Splits the segment that covers the positions whose first `depth` bits are those of `position`: `upper_segment`
+    /// now covers the upper half of these positions.
     pub(super) fn split_range(&mut self, position: u64, depth: u8, upper_segment: u32) {
         if depth == self.depth {
             self.extend_doubled(self.segment_numbers.len());
@@ -48,8 +48,7 @@ impl SegmentMap {
         self.segment_count += 1;
     }
 
-    /// Merges two segments: `segment` now covers all positions that share their first `depth` bits with this
-    /// one.
+    /// Merges two segments: `segment` now covers all positions whose first `depth` bits are those of `position`.
     pub(super) fn merge_ranges(&mut self, position: u64, depth: u8, segment: u32) {
         self.set_range(self.range(position, depth), segment);
         self.segment_count -= 1;
@@ -73,7 +72,7 @@ impl SegmentMap {
         );
     }
 
-    /// Returns the elements for the positions that share their first `depth` bits with this one.
+    /// Returns the elements for the positions whose first `depth` bits are those of `position`.
     fn range(&self, position: u64, depth: u8) -> Range<usize> {
         let first = if depth == 0 { 0 } else { (position >> (64 - depth)) as usize };
         let width = 1 << (self.depth - depth);

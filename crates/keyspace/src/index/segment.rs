@@ -278,7 +278,7 @@ impl Segment {
         self.rebuild(buckets_for(taken.len()), &taken);
     }
 
-    /// Visits the references whose home bucket is that of `position` and whose positions are not lower. Returns the
+    /// Visits the references whose home bucket is that of `position`, except those at lower positions. Returns the
     /// start position of the next bucket relative to the segment, or `None` after the last bucket.
     pub(super) fn visit_bucket(
         &self,

@@ -1,7 +1,7 @@
 //! Modifies lists, packed or large.
 //!
-//! A packed list is edited by replacing a byte range. It becomes large when it would exceed [`MAX_PACKED_LIST_BYTES`] bytes; for a
-//! smaller list, moving the whole entry costs less than a tree lookup.
+//! A packed list is edited by replacing a byte range. It becomes large when it would exceed [`MAX_PACKED_LIST_BYTES`]
+//! bytes; for a smaller list, moving the whole entry costs less than a tree lookup.
 
 use std::ops::Range;
 
@@ -179,8 +179,8 @@ impl Table {
         (place, dropped)
     }
 
-    /// Removes the first `count` elements equal to `element` from the list at `entry_ref`; if `count` is negative, the
-    /// last ones, and if it is 0, all. Returns the number of removed elements. The caller must delete the key when the
+    /// Removes up to `max_count` elements equal to `element` from the list at `entry_ref`, starting at the head, or at
+    /// the tail if `from_tail` is set. Returns the number of removed elements. The caller must delete the key when the
     /// list becomes empty.
     pub fn list_remove(
         &mut self,

@@ -74,7 +74,7 @@ impl Segment {
         records::read_record(self.records(), self.record_offset(index)).item
     }
 
-    /// Reserves free space for `more` bytes, before the records or after them.
+    /// Reserves free space of `bytes` bytes, before the records or after them.
     fn reserve(&mut self, bytes: usize, at_start: bool) {
         let (start, len) = (self.start as usize, self.bytes());
         let free = if at_start { start } else { self.bytes.capacity() - self.bytes.len() };

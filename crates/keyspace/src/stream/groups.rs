@@ -55,7 +55,7 @@ impl Consumer {
 }
 
 impl Group {
-    /// Creates a group whose last delivered id is `last`.
+    /// Creates a group without consumers. `last_delivered` is the id of the last entry that counts as delivered.
     #[must_use]
     pub fn new(last_delivered: StreamId, entries_read: Option<u64>) -> Self {
         Self { last_delivered, entries_read, ..Self::default() }

@@ -9,8 +9,8 @@
 //! It is followed by each entry, with its id relative to the node's id:
 //!
 //! ```text
-//! flags, milliseconds, sequence, value of each field, number of items                          (flags & 2: same fields)
-//! flags, milliseconds, sequence, number of fields, name and value of each, number of items
+//! flags, milliseconds, sequence, value of each field, number of items                          (flags & 2: same
+//! fields) flags, milliseconds, sequence, number of fields, name and value of each, number of items
 //! ```
 //!
 //! The names at the start are those of the first entry; entries with identical fields store only values. A deleted
@@ -27,11 +27,11 @@ const SAME_FIELDS_FLAG: i64 = 2;
 pub(super) struct NodeRef<'a> {
     id: StreamId,
     bytes: &'a [u8],
-    /// Number of live entries, and of entries that are marked as deleted.
+    /// Number of entries that are not marked as deleted.
     pub(super) live_count: u64,
     pub(super) deleted_count: u64,
     field_count: usize,
-    /// Offset of the first field name; the next field is the offset of the first entry.
+    /// Offset of the first field name in the node.
     names_offset: usize,
     first_entry_offset: usize,
 }
@@ -41,7 +41,7 @@ pub(super) struct NodeRef<'a> {
 pub(super) struct Record<'a> {
     pub(super) entry: StreamEntry<'a>,
     pub(super) is_deleted: bool,
-    /// Offset of the entry's flags; the next field is the offset of the next entry.
+    /// Offset of the entry's flags in the node.
     offset: usize,
     next_offset: usize,
 }
@@ -250,7 +250,7 @@ fn push_entry(
     items.push_integer(count as i64);
 }
 
-/// Appends an entry; `node` is the decoded header of `bytes`.
+/// Appends an entry to the node with id `node_id`, whose listpack is `bytes`.
 pub(super) fn append(node_id: StreamId, bytes: &mut Vec<u8>, entry_id: StreamId, fields: &Fields<'_>) {
     let Some(node) = NodeRef::decode(node_id, bytes) else { return };
     let (bytes_equal, live) = (node.has_fields(fields), node.live_count + 1);
@@ -260,8 +260,8 @@ pub(super) fn append(node_id: StreamId, bytes: &mut Vec<u8>, entry_id: StreamId,
     listpack::replace_integer(bytes, HEADER_LEN, live as i64);
 }
 
-/// Calls `decide` for the live entries in order and marks those as deleted for which it returns `Delete`. Returns their
-/// number.
+/// Calls `decide` for the live entries in order and marks those as deleted for which it returns `Delete`. Returns the
+/// number of marked entries.
 pub(super) fn mark_deleted(
     id: StreamId,
     bytes: &mut Vec<u8>,

@@ -225,7 +225,7 @@ impl CursorState {
         })
     }
 
-    /// Returns the next idempotent id of a producer, if there is one.
+    /// Returns the next iid of a producer, if there is one.
     fn step_iid<'a>(
         stream: &'a Stream,
         name: Name,

@@ -32,7 +32,7 @@ pub struct Producers {
     /// Total bytes of names and iids.
     bytes: usize,
     pub(super) lifetime_totals: IdempotenceTotals,
-    /// The producer that was read last while the stream is loaded.
+    /// While the stream is loaded, the producer that was read last.
     last_loaded: Option<Name>,
 }
 

@@ -36,8 +36,8 @@ impl TrustAnchors {
         Self { roots, certificates, algorithms }
     }
 
-    /// Verifies a leaf certificate that is itself a trust anchor, or that only [`DirectlySignedCertificate`] can verify. `None`
-    /// for any other certificate.
+    /// Verifies a leaf certificate that is itself a trust anchor, or that only [`DirectlySignedCertificate`] can
+    /// verify. `None` for any other certificate.
     fn verify_directly_signed(
         &self,
         certificate: &CertificateDer<'_>,

@@ -1,8 +1,8 @@
 //! Redis's packed encodings: many small items in one string.
 //!
 //! Each decoder reads its string forward once, never accesses bytes outside it, and returns `None` on malformed input:
-//! an item beyond the end, an unknown encoding, a missing terminator. [`ValidationDepth::Deep`] also validates what only backward
-//! readers use.
+//! an item beyond the end, an unknown encoding, a missing terminator. [`ValidationDepth::Deep`] also validates what
+//! only backward readers use.
 
 use smallvec::SmallVec;
 

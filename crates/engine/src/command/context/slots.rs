@@ -189,7 +189,7 @@ impl<'a> Context<'a> {
     }
 
     /// Deletes all keys of `slot` in all databases and logs the command. The command must have locked the slot. If
-    /// `wait`, the client waits until the tables are freed ([`Context::clear_databases`]).
+    /// `wait` is set, the client waits until the tables are freed ([`Context::clear_databases`]).
     pub fn clear_slot(&mut self, slot: Slot, wait: bool) {
         let engine = self.engine;
         let is_from_stream = self.session.origin().is_stream();
@@ -213,7 +213,7 @@ impl<'a> Context<'a> {
         self.free_tables(tables, wait);
     }
 
-    /// Frees tables after the locks are released: on this thread if `wait`, otherwise in the background.
+    /// Frees tables after the locks are released: on this thread if `wait` is set, otherwise in the background.
     fn free_tables(&mut self, mut tables: Vec<Table>, wait: bool) {
         if wait {
             self.worker.removed_tables.append(&mut tables);
