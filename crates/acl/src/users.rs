@@ -45,7 +45,7 @@ pub enum UserRulesError {
     },
 }
 
-/// An error in a line of an ACL file, with the wording of Valkey 9.1 ([`AclFileError::text`]).
+/// An error in a line of an ACL file, with the wording of Valkey 9.1 ([`AclFileError::error_text`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AclFileError {
     /// The line does not begin with `user` and a name.

@@ -59,7 +59,7 @@ impl Quantum {
     }
 }
 
-/// Returns the size of an `sds_memory` header plus the terminating zero.
+/// Returns the size of an `sds` header plus the terminating zero.
 pub(crate) fn sds_overhead(len: u64) -> u64 {
     1 + match len {
         0..32 => 1,

@@ -27,8 +27,9 @@ const ELEMENTS_PER_COMMAND: u64 = 1000;
 /// The maximum number of filled slots. A slot with few keys is not representative, so many slots are averaged.
 const MAX_SAMPLE_SLOTS: u64 = 1024;
 const MIN_SAMPLE_KEYS: u64 = 20_000;
-/// Bytes of the header of a key's entry, and of its expiry time.
+/// Bytes of the header of a key's entry.
 const ENTRY_HEADER_BYTES: f64 = 6.0;
+/// Bytes of a key's expiry time.
 const EXPIRY_BYTES: f64 = 6.0;
 /// Limits of the packed encoding. A larger collection is stored as a separate structure.
 const MAX_PACKED_ELEMENTS: u64 = 512;

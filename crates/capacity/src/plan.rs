@@ -37,7 +37,7 @@ impl PlannedServer {
         }
     }
 
-    /// Returns the bytes of one key of the group `data`. Redis and Valkey depend on the number of keys per shard, this
+    /// Returns the bytes of one key of `group`. Redis and Valkey depend on the number of keys per shard, this
     /// server on the number of keys in the cluster.
     #[must_use]
     pub fn bytes_per_key(

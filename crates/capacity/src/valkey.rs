@@ -8,8 +8,9 @@ use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::kinds::memory_model;
 use crate::structures::valkey::{POINTER_BYTES, bucket_bytes};
 
-/// Bytes of an object without its value pointer, and of the length prefix of an embedded key.
+/// Bytes of an object without its value pointer.
 const OBJECT_HEADER_BYTES: u64 = 8;
+/// Bytes of the length prefix of an embedded key.
 const KEY_HEADER_BYTES: u64 = 1;
 const EXPIRY_BYTES: u64 = 8;
 /// The maximum size in bytes of an object that embeds its key and value.

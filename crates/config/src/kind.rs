@@ -83,7 +83,7 @@ pub(crate) trait ParameterField: Sync {
     fn format_value(&self, values: &Values) -> String;
     /// Formats the value as configuration lines without the parameter's name.
     fn config_lines(&self, values: &Values) -> Vec<String>;
-    /// Whether these arguments, applied to the defaults, give the present value.
+    /// Whether these words, applied to the default, give the value in `values`.
     fn is_value_of(&self, words: &[String], values: &Values, defaults: &Values) -> bool;
     /// Describes the valid values for docs/CONFIGURATION.md.
     #[cfg(test)]

@@ -67,8 +67,8 @@ fn replace_using(
     }
 }
 
-/// Whether the error means that only writing in place can succeed. The error is that of the rename if `has_copy`, and
-/// otherwise that of creating the temporary copy.
+/// Whether the error means that only writing in place can succeed. The error is that of the rename if `has_copy` is
+/// set, and otherwise that of creating the temporary copy.
 fn requires_write_in_place(error: &io::Error, has_copy: bool) -> bool {
     match error.kind() {
         ErrorKind::ResourceBusy | ErrorKind::CrossesDevices => has_copy,

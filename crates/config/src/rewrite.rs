@@ -27,8 +27,8 @@ pub enum RewriteExtent {
 }
 
 impl Config {
-    /// Updates the configuration file at `path` to the current values. `users` are the arguments of the `user` lines to
-    /// write.
+    /// Updates the configuration file at `path` to the current values. `user_lines` are the arguments of the `user`
+    /// lines to write.
     ///
     /// # Errors
     /// The file cannot be read or replaced, see [`replace_content`].

@@ -34,7 +34,7 @@ impl<'a> InfoFields<'a> {
     }
 }
 
-/// Returns one entry of a composite value: `find_part("keys=3,expires=1", "keys")` is `3`.
+/// Returns one entry of a composite value: `find_entry("keys=3,expires=1", "keys")` is `3`.
 pub(crate) fn find_entry<'a>(value: &'a str, name: &str) -> Option<&'a str> {
     value.split(',').filter_map(|part| part.split_once('=')).find(|(known, _)| *known == name).map(|(_, v)| v)
 }

@@ -59,7 +59,7 @@ pub struct OutputLimit {
     pub class: &'static str,
     /// Hard limit in bytes: a client above it is disconnected at once.
     pub hard_limit: usize,
-    /// Soft limit in bytes: a client above it for longer than `seconds` is disconnected.
+    /// Soft limit in bytes: a client above it for longer than `soft_limit_seconds` is disconnected.
     pub soft_limit: usize,
     /// Number of seconds that a client may stay above the soft limit.
     pub seconds: u64,

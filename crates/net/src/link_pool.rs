@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 
 use crate::transport::Socket;
 
-/// Maximum number of idle links and how long each is kept, as in Redis (`MIGRATE_SOCKET_CACHE_ITEMS`,
-/// `MIGRATE_SOCKET_CACHE_TTL`).
+/// Maximum number of idle links, as in Redis (`MIGRATE_SOCKET_CACHE_ITEMS`).
 const MAX_IDLE_LINKS: usize = 64;
+/// How long an idle link is kept, as in Redis (`MIGRATE_SOCKET_CACHE_TTL`).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// At most one idle link per destination, with the time of its last use.

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct PauseGate {
     engine: Arc<Engine>,
-    /// Notified whenever a pause ends or a held slot is released.
+    /// Notified whenever a pause of commands or of writes to a slot ends.
     pause_ended: Arc<Notify>,
 }
 
@@ -25,8 +25,8 @@ impl PauseGate {
         Self { engine, pause_ended: ended }
     }
 
-    /// Waits until a pause or a hold of a slot ends after the caller has read [`Pauses::ended_count`] as `ended_count`.
-    /// When this returns, the command may still be paused for another reason.
+    /// Waits until a pause, of commands or of writes to a slot, ends after the caller has read [`Pauses::ended_count`]
+    /// as `ended_count`. When this returns, the command may still be paused for another reason.
     ///
     /// [`Pauses::ended_count`]: engine::Pauses::ended_count
     pub async fn wait_for_pause_end_after(&self, ended_count: u64) {
@@ -37,7 +37,7 @@ impl PauseGate {
         .await;
     }
 
-    /// Waits until no pause is active. Individual slots may still be held.
+    /// Waits until no pause is active. Writes to individual slots may still be paused.
     pub async fn wait_until_unpaused(&self) {
         self.wait_until(|next| next.is_none()).await;
     }
@@ -82,12 +82,12 @@ impl PauseGate {
         self.resume(PausePurpose::Shutdown);
     }
 
-    /// Holds writes to a slot until [`PauseGate::release_slot`]. Returns `false` if the slot cannot be held.
+    /// Pauses writes to a slot until [`PauseGate::release_slot`]. Returns `false` if this is impossible.
     pub fn hold_slot(&self, slot: Slot) -> bool {
         self.engine.pause_slot_writes(slot)
     }
 
-    /// Releases a slot held by [`PauseGate::hold_slot`], and wakes the paused commands.
+    /// Ends the pause that [`PauseGate::hold_slot`] began, and wakes the paused commands.
     pub fn release_slot(&self, slot: Slot) {
         self.engine.resume_slot_writes(slot);
     }

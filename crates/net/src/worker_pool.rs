@@ -124,12 +124,12 @@ struct PooledWorkers {
 /// stops.
 #[derive(Default)]
 struct BackgroundWorkers {
-    /// For slow commands.
+    /// The workers for slow commands.
     slow: Vec<PooledWorker>,
-    /// For commands that wait for a locked slot. Such a command waits for a few milliseconds at a time, so that it does
-    /// not delay the other connections of this worker.
+    /// The worker for commands that wait for a locked slot. Each of them waits for a few milliseconds at a time, so
+    /// that it does not delay the other connections of this worker.
     slot_waits: Option<PooledWorker>,
-    /// For commands that wait until they can lock all slots.
+    /// The worker for commands that wait until they can lock all slots.
     all_slots_waits: Option<PooledWorker>,
 }
 
@@ -176,7 +176,7 @@ struct PooledWorker {
     activity: Arc<ThreadActivity>,
     mailbox: Arc<dyn Mailbox>,
     stall_detector: StallDetector,
-    /// Its reference count tells how many connections the background worker serves.
+    /// Its reference count is the number of connections that the background worker serves.
     in_flight: InFlightCount,
 }
 

@@ -42,8 +42,9 @@ pub(crate) struct Encoder<W> {
     compressor: Option<Compressor>,
     /// Reusable buffer for the compressor's output.
     compressed_buffer: Vec<u8>,
-    /// Number of consecutive futile compression attempts, and number of strings skipped since the last attempt.
+    /// Number of consecutive strings that compression did not shorten enough.
     incompressible_strings: u32,
+    /// Number of strings that were written without an attempt to compress them, since the last attempt.
     skipped_strings: u32,
     written: u64,
 }

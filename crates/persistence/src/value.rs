@@ -76,7 +76,7 @@ trait MultipartCodec: Codec {
     /// Returns the type code of a value that is written in parts. Every part of a value gives the same code.
     fn part_code(part: &Self::Part<'_>, dialect: Dialect) -> u8;
 
-    /// Writes what precedes the first part of a value with `total` elements, such as that number.
+    /// Writes the head of a value with `total` elements, such as that number, before its first part.
     fn write_head<W: Write>(
         code: u8,
         total: usize,

@@ -65,7 +65,7 @@ impl AdaptiveTick {
         self.tick_notify.notified().await;
     }
 
-    /// Sleeps until one period after `last`, then wakes the waiting tasks.
+    /// Sleeps until one period after `last_tick`, then wakes the waiting tasks.
     pub async fn drive_tick(&self, last: Instant) {
         sleep_until(last + TICK_PERIOD).await;
         self.tick_notify.notify_waiters();

@@ -180,7 +180,7 @@ impl ByteQueue {
         }
     }
 
-    /// Records that `len` bytes of [`Self::first`] have been sent.
+    /// Records that `len` bytes of [`Self::next_bytes`] have been sent.
     pub fn consume(&mut self, len: usize) {
         self.sent_bytes += len;
         match self.closed_chunks.front() {

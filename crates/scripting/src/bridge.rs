@@ -4,9 +4,9 @@
 //! a vector of them and a guard per allocation, which took half of the run time of a short script.
 //!
 //! Invariants: Lua leaves a C function by `longjmp` when memory is short. Values with destructors must therefore not be
-//! live in a function that calls Lua's allocator: [`Bridge::answer`] has such values and calls nothing that allocates,
-//! and the functions that push onto the stack have none. The host is available only while a script runs
-//! ([`Bridge::lend`]).
+//! live in a function that calls Lua's allocator: [`HostBridge::run_catching_panics`] has such values and calls nothing
+//! that allocates, and the functions that push onto the stack have none. The host is available only while a script runs
+//! ([`HostBridge::with_host_lent`]).
 #![allow(unsafe_code)]
 
 use std::any::Any;

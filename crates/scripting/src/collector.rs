@@ -65,7 +65,8 @@ impl Collector {
         self.interpreter_state.publish_memory(bytes);
     }
 
-    /// Whether to switch the script to full collections now that `used_bytes` are in use. True at most once per script.
+    /// Starts full collections for the script if they are due with `used_bytes` in use. Returns true at most once per
+    /// script.
     pub(crate) fn switch_to_thorough(&self, used_bytes: usize) -> bool {
         let due = !self.is_thorough.get()
             && used_bytes > self.limit_bytes.get() / 8

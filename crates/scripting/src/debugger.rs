@@ -21,7 +21,7 @@ use crate::running::InterpreterState;
 /// Number of lines to list before and after the current one.
 const CONTEXT_LINES: i64 = 5;
 const MAX_BREAKPOINTS: usize = 64;
-/// Default limit in bytes for printed values, and the minimum that the user may set.
+/// Default limit in bytes for printed values.
 const DEFAULT_MAX_PRINTED_BYTES: usize = 256;
 const LOWEST_MAX_PRINTED_BYTES: usize = 60;
 /// The chunk name of the script in Lua's debug information.

@@ -668,7 +668,7 @@ impl Interpreter {
 /// The result of an internal query: a value, or an error that the caller receives after a `nil`.
 type QueryResult = Result<Value, Value>;
 
-/// Handles an internal query of a script. The query's number follows the mark in `args`.
+/// Handles an internal query of a script. The query's number follows the query marker in `args`.
 fn answer_query(lua: &Lua, bridge: &HostBridge, mut args: MultiValue) -> mlua::Result<QueryResult> {
     args.pop_front();
     let operation = args.pop_front();

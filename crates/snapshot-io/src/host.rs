@@ -11,7 +11,7 @@ pub trait LoadHost {
     /// Returns a function that reads a monotonic clock in nanoseconds.
     fn nanos_clock(&self) -> fn() -> u64;
 
-    /// Called before a snapshot of `total` bytes is read.
+    /// Called before a snapshot of `total_bytes` bytes is read.
     fn on_begin(&self, total: u64);
 
     /// Called periodically with the number of bytes and keys read so far.

@@ -163,8 +163,8 @@ impl Loader<'_> {
 
     /// Loads a snapshot into a second dataset, and swaps the two datasets if the snapshot is complete according to
     /// `is_complete`; `before_swap` is called directly before the swap. Until then, commands use the old data if
-    /// `serve_old_data`; otherwise they get LOADING until the caller ends that state. Both datasets need memory at the
-    /// same time.
+    /// `serve_old_data` is set; otherwise they get LOADING until the caller ends that state. Both datasets need memory
+    /// at the same time.
     ///
     /// # Errors
     /// Same as [`Self::replace`], but the data is unchanged and `before_swap` was not called.
@@ -337,7 +337,7 @@ impl Loader<'_> {
     }
 }
 
-/// Swaps the keys of all databases between `aside` and the engine.
+/// Swaps the keys of all databases between `loaded` and the engine.
 fn swap_databases(engine: &Engine, loaded: &Keyspace) {
     let turn = engine.keyspace.acquire_global_lock();
     let mut taken = Vec::new();

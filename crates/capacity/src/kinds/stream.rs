@@ -13,8 +13,9 @@ use crate::structures::redis::{self, RedisVersion};
 
 /// Bytes of an entry's flags, id and lengths.
 const ENTRY_OVERHEAD_BYTES: f64 = 8.0;
-/// The Unix time in milliseconds of the first entry, and the interval between entries.
+/// The Unix time of the first entry, in milliseconds.
 const FIRST_MILLIS: u64 = 1_700_000_000_000;
+/// The interval between entries.
 const ENTRY_INTERVAL_MILLIS: u64 = 10;
 
 pub(super) struct Streams;
@@ -62,9 +63,11 @@ impl MemoryModel for Streams {
 }
 
 fn count_piece(piece: &StreamPiece<'_>, counts: &mut ElementCounts) {
-    /// Bytes that a consumer group, a consumer and a pending entry take in the stream's trees.
+    /// Bytes that a consumer group takes in the stream's trees.
     const GROUP_BYTES: u64 = 160;
+    /// Bytes that a consumer takes in the stream's trees.
     const CONSUMER_BYTES: u64 = 96;
+    /// Bytes that a pending entry takes in the stream's trees.
     const PENDING_ENTRY_BYTES: u64 = 56;
     /// Bytes of a stream node besides its entries.
     const NODE_METADATA_BYTES: u64 = 64;

@@ -47,7 +47,7 @@ pub(crate) fn table_element_bytes(shape: &KeyShape) -> u64 {
 pub struct ElementCounts {
     /// The number of elements added so far.
     pub elements: u64,
-    /// The bytes of all elements, as in [`KeyShape::payload`].
+    /// The bytes of all elements, as in [`KeyShape::payload_bytes`].
     pub payload: u64,
     /// Bytes of the longest element, field name or value.
     pub longest_bytes: u64,

@@ -1,19 +1,22 @@
 //! Memory of the structures of Redis 7 and 8 at default settings, allocation by allocation.
 //!
-//! Sizes follow their headers: `robj` of 16 bytes, `sds_memory` with a header of 1, 3, 5 or 9 bytes and a
-//! terminating zero, `dictEntry` of 24 bytes and a power-of-two bucket array, `listpack`,
-//! `quicklist`, `intset`, `zskiplist`. Redis 8 also encodes small sets as listpacks, and its tables
-//! without values (sets) need entries only in chains longer than one.
+//! Sizes follow their headers: `robj` of 16 bytes, `sds` with a header of 1, 3, 5 or 9 bytes and a terminating zero,
+//! `dictEntry` of 24 bytes and a power-of-two bucket array, `listpack`, `quicklist`, `intset`, `zskiplist`. Redis 8
+//! also encodes small sets as listpacks, and its tables without values (sets) need entries only in chains longer than
+//! one.
 
 use crate::allocator::{Quantum, ROBJ_BYTES, sds_overhead};
 use crate::data::{KeyGroup, MemoryBreakdown};
 
 pub(crate) const DICT_ENTRY_BYTES: u64 = 24;
 const DICT_BYTES: u64 = 56;
-/// Limits of the listpack encoding: the length of an element, and the numbers of fields and members.
+/// Maximum length of an element in the listpack encoding.
 const MAX_PACKED_LENGTH: u64 = 64;
+/// Maximum number of fields of a hash in the listpack encoding.
 pub(crate) const MAX_PACKED_FIELDS: u64 = 512;
+/// Maximum number of members of a set or sorted set in the listpack encoding.
 pub(crate) const MAX_PACKED_MEMBERS: u64 = 128;
+/// Maximum number of members of a set in the intset encoding.
 const MAX_INTSET_MEMBERS: u64 = 512;
 /// Maximum bytes of a list node (`list-max-listpack-size -2`).
 const LIST_NODE_BYTES: u64 = 8192;

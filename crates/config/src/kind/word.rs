@@ -262,9 +262,9 @@ pub(crate) const fn event_letters() -> CheckedText {
     CheckedText { normalize: normalize_events, ..CheckedText::new(check, "letters of event classes") }
 }
 
-/// The event classes that `A` includes. The next constant lists those that `A` does not include. Both are in the order
-/// of CONFIG GET.
+/// The event classes that `A` includes, in the order of CONFIG GET.
 const ALL_EVENTS: &str = "g$lshzxetd";
+/// The event classes that `A` does not include, in the order of CONFIG GET.
 const OTHER_EVENTS: &str = "nKEm";
 
 /// Normalizes event letters to the shortest equivalent form.

@@ -147,8 +147,8 @@ impl Manifest {
         AofFile { name: format!("{filename}.{seq}.base.{}", if is_rdb { "rdb" } else { "aof" }), seq }
     }
 
-    /// Installs a base that contains everything before the increment called `first`; the old base and increments become
-    /// history.
+    /// Installs a base that contains everything before the increment called `first_increment`; the old base and
+    /// increments become history.
     pub fn replace_base(&mut self, base: AofFile, first_increment: &str) {
         self.base_seq = self.base_seq.max(base.seq);
         self.history.extend(self.base.replace(base));

@@ -51,9 +51,9 @@ pub struct RdbEntry<'a> {
     pub db: u16,
     /// The key's name.
     pub key: &'a [u8],
-    /// The value, or its first part if `is_part`.
+    /// The value, or its first part if `is_part` is set.
     pub value_buffer: PackedValue<'a>,
-    /// Whether `value` is only the first part, and further parts follow as [`RdbItem::NextPart`].
+    /// Whether the value is incomplete, so that further parts follow as [`RdbItem::NextPart`].
     pub is_part: bool,
     /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
@@ -61,7 +61,7 @@ pub struct RdbEntry<'a> {
     pub usage: KeyUsage,
 }
 
-/// Usage information of a key. A server writes at most one of the two, depending on its eviction policy.
+/// Access metadata of a key. A server writes at most one of the two fields, depending on its eviction policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyUsage {
     /// Seconds since the last access (LRU); `None` if the file does not state it.

@@ -446,7 +446,7 @@ fn stored_fields(
     Ok(keys)
 }
 
-/// The usage information of the eviction policy is written for each key and read back unchanged.
+/// The access metadata that the eviction policy needs is written for each key and read back unchanged.
 #[test]
 fn key_usage_round_trips() {
     let now = Millis(1_700_000_000_000);

@@ -120,7 +120,7 @@ impl MultipartCodec for ListCodec {
     }
 }
 
-/// Writes each run of elements that `visit_all` visits as a node.
+/// Writes each run of elements that `visit_runs` visits as a node.
 fn write_runs<'a, W: Write>(
     out: &mut Encoder<W>,
     visit_runs: impl FnOnce(&mut dyn FnMut(ListRun<'a>)),

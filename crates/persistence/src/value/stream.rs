@@ -155,7 +155,8 @@ fn raw_id_bytes(id: StreamId) -> [u8; ID_BYTES] {
     bytes
 }
 
-/// Selects the type code. `are_timed` returns whether omitting the active times of consumers would lose information.
+/// Selects the type code. `has_active_times` returns whether omitting the active times of consumers would lose
+/// information.
 fn select_type_code(dialect: Dialect, has_producers: bool, has_active_times: impl FnOnce() -> bool) -> u8 {
     match dialect {
         Dialect::Redis | Dialect::Redoubt if has_producers => TYPE_WITH_PRODUCERS,
@@ -233,7 +234,7 @@ fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>
     }
 }
 
-/// What is still to be read of a stream.
+/// How far a stream has been read, and what remains to be read.
 #[derive(Debug, Default)]
 pub(super) struct StreamProgress {
     stage: ReadStage,
@@ -242,7 +243,7 @@ pub(super) struct StreamProgress {
     last_read_id: StreamId,
     /// Id of the first live entry, recorded only if a group's entries-read counter must be derived from it.
     first_id: Option<StreamId>,
-    /// Number of entries ever added, and the last generated id.
+    /// Number of entries ever added.
     entries_added: u64,
     last_id: StreamId,
     remaining_groups: u64,

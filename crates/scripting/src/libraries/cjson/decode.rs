@@ -192,7 +192,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses an escape sequence. If it is invalid, `place` stays at the backslash.
+    /// Parses an escape sequence. If it is invalid, the position stays at the backslash.
     fn parse_escape(&mut self, out: &mut Vec<u8>) -> Result<(), &'static str> {
         let rest = &self.text[self.position + 1..];
         let plain = match rest.first() {
