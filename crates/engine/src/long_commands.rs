@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use slot_routing::Slot;
 
-/// The threshold for slow commands, and the slots in use by them.
+/// The threshold for slow commands, and the slots that slow commands use.
 #[derive(Debug)]
 pub struct LongCommands {
     /// Estimated duration in nanoseconds from which a command runs in the background.

@@ -152,7 +152,7 @@ impl SlotData {
         std::iter::once((0, &mut self.table)).chain(others.map(|other| (other.db, &mut other.table)))
     }
 
-    /// Returns how full the slot's tables are, or the value of `key` if that is fuller.
+    /// Returns how full the fullest of the slot's tables is, or how full the value of `key` is, if that is more.
     #[must_use]
     pub fn fill_level(&self, key: &Key<'_>) -> FillLevel {
         let others = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.visible_tables());

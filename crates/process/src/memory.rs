@@ -18,7 +18,7 @@ pub struct MemoryUsage {
     pub used_bytes: usize,
     /// Bytes allocated from the general allocator and from the pool.
     pub allocated_bytes: usize,
-    /// Bytes in pages of the allocator and the pool that are in use.
+    /// Bytes of the general allocator's pages that are in use, and of the pool's mapped memory.
     pub active_bytes: usize,
     /// Bytes of the allocator and the pool that are physically resident.
     pub resident_bytes: usize,

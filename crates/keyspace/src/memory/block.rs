@@ -1,4 +1,4 @@
-//! Pool blocks as byte slices. This is the only module with unsafe code in the workspace.
+//! Pool blocks as byte slices. This is the crate's only module with unsafe code.
 //!
 //! A [`Block`] owns its bytes like a `Box<[u8]>` and frees them on drop, but they come from the pool. It takes five
 //! bytes instead of sixteen, because a slot has many blocks; a [`CacheLinePair`], a block of fixed length, takes four.
