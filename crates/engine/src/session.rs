@@ -363,7 +363,7 @@ impl Session {
         self.batch_replies.limit
     }
 
-    /// Sets the maximum size of pending replies in bytes; beyond it the client is closed.
+    /// Sets the maximum size of pending replies in bytes. A client that exceeds it is closed.
     #[inline]
     pub fn set_reply_limit(&mut self, limit: usize) {
         self.batch_replies.limit = limit;

@@ -16,7 +16,8 @@ mod request;
 mod value;
 mod writer;
 
-/// The Redis version reported to clients, tools and files; its commands and formats are supported.
+/// The Redis version that is reported to clients and tools and written to files. Its commands and formats are
+/// supported.
 pub const REDIS_VERSION: &str = "7.4.0";
 
 pub use double::{Double, ShortestDouble, parse_double, parse_strtod};

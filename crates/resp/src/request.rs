@@ -587,7 +587,8 @@ fn parse_short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
     (fourth == b'\r' && buffer.get(start + 5) == Some(&b'\n')).then_some((three, start + 6))
 }
 
-/// Fast path: returns start and length of the argument at `position` if its length is short and it is complete.
+/// Fast path: returns start and length of the argument at `position` if the argument is complete and its length has few
+/// digits.
 #[inline]
 fn parse_short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
     let (length, start) = parse_short_line(buffer, position)?;

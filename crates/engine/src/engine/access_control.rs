@@ -106,8 +106,8 @@ impl AccessControl {
         Ok(())
     }
 
-    /// Authenticates by client certificate, as the first name in the certificate that belongs to an enabled user. If
-    /// there is none, the last name is recorded in ACL LOG.
+    /// Authenticates a client by the names in its certificate: the first name that belongs to an enabled user is used.
+    /// If no name does, the last one is recorded in ACL LOG.
     pub fn log_in_by_certificate(&self, session: &mut Session, now: Millis, names: &[String]) {
         let user = {
             let users = self.users.read();
