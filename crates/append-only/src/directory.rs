@@ -216,7 +216,7 @@ impl<D: AofStorage> AofDirectory<D> {
         Ok(Some(OpenIncrement { file, bytes }))
     }
 
-    /// Creates an empty increment. If `manifest` is given, which names the increment, writes it as well.
+    /// Creates an empty increment file named `name`, and writes `manifest`, if given, which names that file.
     pub(crate) fn begin_increment(&self, name: &str, manifest: Option<&str>) -> io::Result<D::File> {
         self.disk.create_directory()?;
         // A process that died before writing the manifest may have left a file of this name.

@@ -83,7 +83,8 @@ pub enum AofDriverEvent<B> {
     RewriteFailed(RewriteId),
     /// All files of [`AofAction::DeleteHistory`] are deleted.
     HistoryDeleted,
-    /// The obsolete files of [`AofAction::DeleteHistory`] are kept, or not all of them could be deleted.
+    /// Obsolete files of [`AofAction::DeleteHistory`] remain, because the configuration retains them or some could not
+    /// be deleted.
     HistoryKept,
 }
 
@@ -260,7 +261,7 @@ impl<B> AofDriver<B> {
         self.retain_log(log);
     }
 
-    /// Returns what the writer has to do now: perform an operation, wait, or stop.
+    /// Returns the writer's next step.
     pub fn next_step(
         &mut self,
         log: &mut Log,
@@ -411,7 +412,8 @@ impl<B> AofDriver<B> {
         })
     }
 
-    /// Whether the files, together with the unwritten part of the log, contain all data, or the file is disabled.
+    /// Whether the append-only file is disabled or its files, together with the unwritten part of the log, contain all
+    /// data.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.file.as_ref().is_none_or(|file| file.machine.state() == AofState::Complete)
@@ -463,8 +465,8 @@ impl<B> AofDriver<B> {
         }
     }
 
-    /// Updates the rewrite and returns the event for the state machine, if there is one. Events of cancelled rewrites
-    /// change nothing.
+    /// Records what the event changes about the rewrite. Returns the event to pass to the state machine, if any; events
+    /// of cancelled rewrites are dropped.
     fn track_event(
         &mut self,
         log: &Log,

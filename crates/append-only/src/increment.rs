@@ -95,8 +95,8 @@ impl Increment {
         self.synced_extent == self.written_extent
     }
 
-    /// Returns the next write, or `None` if there is nothing to write. The write ends at `until` at the latest, which
-    /// is a command boundary.
+    /// Returns the next write, or `None` if there is nothing to write. The write does not extend beyond `until`, which
+    /// must be a command boundary.
     pub(crate) fn next_write(
         &self,
         log: &LogEnd,

@@ -168,7 +168,7 @@ pub enum FileOperation {
     WriteManifest(String),
 }
 
-/// Why an operation failed. It may have been performed partly.
+/// Why an operation failed. A failed operation may have taken partial effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OperationError {
     /// The log no longer has the bytes to be written.

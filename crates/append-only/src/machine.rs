@@ -344,7 +344,7 @@ impl AofStateMachine {
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let open = self.current_increment.as_ref();
         let truncate = open.filter(|open| open.may_be_torn).map(|_| self.truncate_at);
-        // If the time has passed, there is nothing to retry, because the data was replaced.
+        // A retry time in the past is ignored: the data was replaced, so nothing is left to retry.
         let retry = self.last_error.as_ref().map(|_| self.retry_at).filter(|at| *at > now);
         let everysec = self.settings.fsync_policy == FsyncPolicy::EverySecond;
         let sync = open.filter(|open| everysec && !open.is_synced()).map(|_| self.last_sync + SYNC_PERIOD);
@@ -414,7 +414,8 @@ impl AofStateMachine {
         // Once the next increment may exist, the current one must end where the next begins, and must be synced.
         if let Some(open) = self.current_increment.as_ref().filter(|_| self.pending_increment.is_none()) {
             let until = self.increment_end();
-            // Writes come before the next sync, so that it covers everything written while the previous one ran.
+            // Pending writes are performed before the next sync, so that it covers everything written during the
+            // previous sync.
             let write = open.next_write(&self.log, &self.file_versions, until, self.settings.has_timestamps);
             let is_end = write.is_none() && self.next_increment.is_some();
             if !open.is_synced() && (is_end || self.is_sync_due(now)) {

@@ -282,7 +282,7 @@ fn candidate_that_knows_fewer_members_gets_no_vote() {
 #[test]
 fn foreign_member_votes_in_its_own_protocol() {
     let mut net = SimulatedNetwork::new(3, 8);
-    // Two of three members are Redis sentinels, of which one is unreachable.
+    // Two of the three members are Redis sentinels; one of the two is unreachable.
     net.feed(
         peer_id(1),
         GroupInput::SetMembers { voters: peers(&[1, 2, 3]), foreign_members: peers(&[2, 3]) },

@@ -50,7 +50,7 @@ pub struct AppendOnlyFile {
     config: Arc<Config>,
     log: Arc<SharedLog>,
     commit_point: Arc<CommitPoint>,
-    /// Publishes how far the log is synced.
+    /// Publishes the offset up to which the log is synced.
     on_disk: watch::Sender<DiskProgress>,
     is_enabled: AtomicBool,
     /// Must be locked after the log, if both locks are needed.
@@ -176,7 +176,7 @@ impl AppendOnlyFile {
         self.state_changed.notify_all();
     }
 
-    /// Publishes how far the log is synced.
+    /// Publishes the offset up to which the log is synced.
     fn publish_synced(&self, state: &AppendOnlyFileState) {
         let on_disk = match state.driver.status() {
             Some(status) => {
@@ -284,7 +284,7 @@ impl AppendOnlyFile {
         Ok(())
     }
 
-    /// Returns which part of the log is on disk.
+    /// Returns the offset up to which the log is on disk.
     pub fn on_disk(&self) -> DiskProgress {
         *self.on_disk.borrow()
     }

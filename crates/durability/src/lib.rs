@@ -42,7 +42,8 @@ pub struct Durability {
 }
 
 impl Durability {
-    /// Creates the state of a server without data.
+    /// Creates the state of a server without data. The append-only file publishes the synced offset of the log through
+    /// `sync_progress`.
     pub fn new(
         engine: Arc<Engine>,
         commands: Arc<CommandSet>,

@@ -12,7 +12,7 @@ use keyspace::snapshot_only_bytes;
 
 /// Time between yields, in nanoseconds.
 const YIELD_INTERVAL_NANOS: u64 = 200_000;
-/// If overwritten values exceed the data size divided by this, the thread stops yielding.
+/// The thread stops yielding once the overwritten values exceed the data size divided by this number.
 const MAX_KEPT_BYTES_DIVISOR: usize = 25;
 
 /// Decides when one background thread yields.

@@ -145,7 +145,8 @@ impl SaveTracker {
         self.last_duration = Some(duration);
     }
 
-    /// Records that a file from elsewhere, such as a full resync, contains all changes up to this number.
+    /// Records that a file not written by a save, such as that of a full resync, contains all changes up to this
+    /// number.
     pub(super) fn record_saved(&mut self, changes: u64) {
         self.saved_changes = changes;
         self.last_succeeded = true;

@@ -71,7 +71,7 @@ struct ResyncTransfers {
 pub struct TransferGuard<'a>(&'a RdbSaves);
 
 impl TransferGuard<'_> {
-    /// Counts the keys sent so far. The transfer must increase it.
+    /// Returns the counter of sent keys, which the transfer must increase.
     pub fn written_keys(&self) -> &AtomicU64 {
         &self.0.transfers.written_keys
     }

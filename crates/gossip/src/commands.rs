@@ -34,7 +34,7 @@ pub enum OperatorCommand {
         slot: Slot,
         /// One of MIGRATING, IMPORTING, STABLE and NODE, with the node id as typed by the operator.
         change: SlotChange,
-        /// Number of keys that this node has in the slot. It cannot give away a slot with keys.
+        /// Number of keys that this node has in the slot. A node cannot give away a slot that contains keys.
         keys_in_slot: u64,
         /// How long to wait for the replicas to acknowledge the change.
         timeout: Duration,
@@ -43,7 +43,8 @@ pub enum OperatorCommand {
     ClaimSlots {
         /// The imported slots; the claim covers all of them or, on an error, none.
         slots: SlotSet,
-        /// The previous owner of the slots, or a node of its shard. It no longer accepts writes to the slots.
+        /// The previous owner of the slots, or another node of its shard. The source no longer accepts writes to the
+        /// slots.
         source: NodeId,
     },
     /// CLUSTER REPLICATE: makes this node a replica of the given master.

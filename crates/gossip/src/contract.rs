@@ -85,7 +85,7 @@ pub enum ClusterInput {
     /// This node has keys in slots that it does not own. Slots that it has just lost and is about to empty do not
     /// count.
     ForeignKeysFound {
-        /// The slots that contain such keys.
+        /// The slots that contain keys although this node does not own them.
         slots: SlotSet,
         /// Whether the keys were loaded from disk at startup.
         at_startup: bool,

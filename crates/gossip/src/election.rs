@@ -227,7 +227,7 @@ impl Election {
         let epoch = ballots.newest_round.epoch;
         let winner = state.nodes().find(|node| node.config_epoch >= epoch)?;
         let why = ElectionResetReason::NewerClaim { claimant: winner.id, epoch: winner.config_epoch };
-        // A vote given before that claim may still arrive.
+        // A vote granted before the other node's claim may still arrive.
         let grace = state.config().election_delay() / 2;
         let chance = Duration::from_micros(random.random_below(grace.as_micros() as u64));
         let at = state.now() + grace + chance;
@@ -505,7 +505,7 @@ fn request_vote(
     voter: NodeId,
     master: NodeId,
 ) -> impl Iterator<Item = Effect> {
-    // No node can have cleared such a recent FAIL yet.
+    // A FAIL this recent cannot have been cleared by any node yet.
     let fresh = |since: Instant| state.now().since(since) < state.config().node_timeout / 2;
     let condition = state.node(master).map(|node| node.health);
     let failed = matches!(condition, Some(NodeHealth::Failed { since }) if fresh(since));

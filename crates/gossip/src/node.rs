@@ -66,7 +66,7 @@ pub struct Address {
     pub ip: Option<IpAddr>,
     /// The plaintext client port or, with `tls-cluster`, the TLS port.
     pub port: u16,
-    /// The client port of the other kind (usually TLS); 0 if there is none.
+    /// The second client port: TLS if `port` is plaintext, and vice versa; 0 if there is none.
     pub secondary_port: u16,
     /// The port on which the node accepts links from other nodes.
     pub bus_port: u16,

@@ -25,7 +25,8 @@ const ORPHAN_CHECK_PERIOD: Duration = Duration::from_millis(100);
 pub(crate) struct ReplicaMigration {
     /// Masters that should have replicas (Redis: flag `MIGRATE_TO`).
     should_have_replicas: BTreeSet<NodeId>,
-    /// Masters of `should_have_replicas` that have no working replica, with the time since when they have none.
+    /// Masters that are expected to have replicas but have no working one, each with the time at which it lost the last
+    /// one.
     orphans: BTreeMap<NodeId, Instant>,
     next_check: Instant,
 }

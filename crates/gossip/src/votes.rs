@@ -31,7 +31,7 @@ const MAX_REMEMBERED_VOTES: usize = 4096;
 /// The votes that this node has given, and the rules for further votes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Votes {
-    /// The newest epoch in which this node must not vote any more, as in all older ones.
+    /// This node must not vote in this epoch or in any older one.
     closed_epoch: Epoch,
     given_votes: BTreeMap<Epoch, NodeId>,
     /// For each master, the replica that this node last voted for, and when.

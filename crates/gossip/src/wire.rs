@@ -95,7 +95,7 @@ pub struct Header {
     pub ip: Option<IpAddr>,
     /// The client port that the sender prefers: the plaintext port or, with `tls-cluster`, the TLS port.
     pub port: u16,
-    /// The client port of the other kind: TLS if `port` is plaintext, and vice versa; 0 if there is none.
+    /// The second client port: TLS if `port` is plaintext, and vice versa; 0 if there is none.
     pub secondary_port: u16,
     /// The port on which the sender accepts links.
     pub bus_port: u16,
@@ -171,7 +171,7 @@ pub struct GossipEntry {
     pub bus_port: u16,
     /// The node's role and health in the sender's view.
     pub flags: NodeFlags,
-    /// The other client port of the described node; 0 if it has none.
+    /// The second client port of the described node; 0 if it has none.
     pub secondary_port: u16,
 }
 

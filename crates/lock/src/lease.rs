@@ -210,7 +210,7 @@ impl HeldLease {
                 self.report_loss(LossReason::Gone, out);
             }
             RequestOutcome::Unknown => {
-                // The guards keep waiting for the next attempt.
+                // The guards remain queued until the next attempt to extend the lease.
                 self.has_guard_count_changed = true;
                 self.next_request = now + self.retry_delay();
             }

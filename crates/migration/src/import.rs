@@ -29,7 +29,7 @@ pub(crate) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) enum ImportEvent {
     /// The source sent this message. All data that preceded the message has been applied.
     Received(MigrationMessage),
-    /// Data other than a message has been applied. It shows that the source is alive.
+    /// Data other than a message has been applied, which shows that the source is alive.
     DataApplied,
     /// Everything received so far has been applied.
     CaughtUp,
@@ -91,7 +91,7 @@ impl ImportConditions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImportAction {
     Send(MigrationMessage),
-    /// Wait until the replicas have received all imported data, because the source deletes its copy once the slots are
+    /// Wait until the replicas have received all imported data, because the source deletes its keys once the slots are
     /// claimed.
     AwaitReplicas,
     /// Claim ownership of the slots under a new epoch.

@@ -216,7 +216,7 @@ async fn accept_tls_client(server: Arc<Server>, mut stream: Stream, owner: usize
     }
 }
 
-/// A connection and its socket on the way from one thread to another.
+/// A connection and its socket while they move from one thread to another.
 struct MovedConnection(Box<Connection>, Socket);
 
 impl MigratingConnection for MovedConnection {

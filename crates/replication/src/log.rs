@@ -522,8 +522,8 @@ impl Log {
         self.selected_db = None;
     }
 
-    /// Starts a new history from which no replica can continue, because this node's data lacks something that other
-    /// nodes with the old id have.
+    /// Starts a new history from which no replica can continue, because this node lacks data that other nodes with the
+    /// old id have.
     pub fn start_new_history(&mut self, id: ReplId) {
         self.change_id(id);
         self.second_history = None;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use slot_routing::ReplOffset;
 
-/// The copies of the log that a waiter requires.
+/// The replicas and disks that must have stored the log before a waiter is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequiredCopies {
     /// Replicas must have acknowledged the log (WAIT).
@@ -64,7 +64,7 @@ pub struct LogProgress {
     pub synced_offsets: Vec<ReplOffset>,
 }
 
-/// The number of copies of the log up to some offset.
+/// How many replicas have stored the log up to an offset, and whether the local disk has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyCount {
     /// Whether this node has the required log on disk.
@@ -243,7 +243,7 @@ mod tests {
         }
         let begun = LogProgress { local_file: DiskProgress::NothingSynced, ..progress(None, &[60, 60], &[]) };
         assert_eq!(release(&mut waiters, &begun), []);
-        // A copy in memory does not count for a waiter that requires disks.
+        // A replica that has the writes only in memory does not count for a waiter that requires them on disk.
         assert_eq!(release(&mut waiters, &progress(Some(9), &[60, 60], &[10, 9])), []);
         assert_eq!(release(&mut waiters, &progress(Some(19), &[60, 60], &[20])), [("here", Ok(1))]);
         assert_eq!(release(&mut waiters, &progress(Some(20), &[60], &[20])), [("both", Ok(1))]);

@@ -98,7 +98,7 @@ pub(crate) enum DataEvent {
     ApplyCommands {
         process_id: ProcessId,
     },
-    /// The thread of the append-only file looks for its next operation.
+    /// The writer thread of the append-only file requests its next operation.
     RunFileThread {
         process_id: ProcessId,
     },

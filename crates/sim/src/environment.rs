@@ -32,7 +32,7 @@ enum PartitionShape {
     TwoParts,
     /// The hosts are split into two parts, and one host reaches both.
     Bridge,
-    /// Packets of one part do not reach the other, but those of the other arrive.
+    /// Packets from one group of hosts to the other are lost; packets in the opposite direction arrive.
     OneWay,
     /// Packets from one host to another are lost, but not those in the other direction.
     OneDirection,
@@ -46,7 +46,7 @@ pub(crate) struct Network {
     pub(crate) loss_percent: u32,
     /// Of a hundred packets of the cluster bus, the number that arrives a second time.
     pub(crate) duplicate_percent: u32,
-    /// How much later the second copy of a packet may arrive, in milliseconds. Packets sent meanwhile overtake it.
+    /// The maximum delay of a duplicated packet, in milliseconds. Packets sent in the meantime overtake the duplicate.
     pub(crate) longest_duplicate_delay: u64,
     partition_shapes: Vec<PartitionShape>,
     /// The range of the durations of partitions, in milliseconds. `None` if a partition lasts until a fault ends it.

@@ -365,7 +365,7 @@ impl NodeWorld {
         self.on_written(incarnation, before);
     }
 
-    /// Continues clients whose reply is ready or whose timeout has passed.
+    /// Ends the waits of blocked clients whose reply is ready or whose timeout has passed.
     fn end_waits(&mut self, incarnation: &mut RunningNode) {
         let (before, wall) = (incarnation.log.end_offset(), self.wall());
         for number in 0..incarnation.waiters.len() {

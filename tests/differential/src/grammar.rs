@@ -104,7 +104,8 @@ impl Grammar {
         Self { forms, inspections, word_lists: words }
     }
 
-    /// The words in all forms of this command (or subcommand, after a space); empty if there is no form.
+    /// Returns the words in all syntax forms of `command` (for a subcommand: "COMMAND SUBCOMMAND"); empty if the
+    /// command has no form.
     #[must_use]
     pub fn words_of_command(&self, command: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! One copy of the shard: a process with its log, which is a replica, a candidate or a master.
+//! A node of the shard: a process with its log, which is a replica, a candidate or a master.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,23 @@ use crate::message::{Acknowledgement, Append};
 use crate::model::{Durability, Speed};
 use crate::omission::Omission;
 
-/// The role that a copy has in the shard.
+/// The role of a node in the shard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {
-    /// The copy follows the master of the newest epoch that it knows.
+    /// The node follows the master of the newest epoch that it knows.
     Replica,
-    /// The copy has dropped its data for a full synchronisation and acknowledges nothing.
+    /// The node has dropped its data for a full synchronisation and acknowledges nothing.
     Syncing,
-    /// The copy has requested its promotion from the group.
+    /// The node has requested its promotion from the group.
     Candidate,
-    /// The copy is the master of its epoch, as far as it knows.
+    /// The node is the master of its epoch, as far as it knows.
     Master(Leadership),
 }
 
 /// The state that only a master has.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Leadership {
-    /// The newest in-sync set that the master knows to be decided.
+    /// The newest in-sync set that the master knows to be decided. A decided set is one that the group has stored.
     pub(crate) decided_members: Incarnations,
     /// The version of `decided_members`.
     pub(crate) version: u8,
@@ -35,7 +35,7 @@ pub(crate) struct Leadership {
     pub(crate) acknowledged_lengths: BTreeMap<Incarnation, u8>,
     /// The number of entries that every member of the set has acknowledged.
     pub(crate) committed_length: u8,
-    /// The number of committed entries from which the master serves clients.
+    /// The committed length from which on the master serves clients.
     pub(crate) serves_from: u8,
     /// The number of the newest lease round.
     pub(crate) round: u8,
@@ -47,18 +47,18 @@ pub(crate) struct Leadership {
     pub(crate) had_lease: bool,
 }
 
-/// The state of one copy of the shard.
+/// The state of one node of the shard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Copy {
     pub(crate) is_up: bool,
-    /// The identity of the copy's data.
+    /// The identity of the node's data.
     pub(crate) incarnation: Incarnation,
-    /// The copy's log, which survives a crash only with [`Durability::Disk`].
+    /// The node's log, which survives a crash only with [`Durability::Disk`].
     pub(crate) log: Log,
-    /// The newest epoch that the copy has learned of.
+    /// The newest epoch that the node has learned of.
     pub(crate) epoch: u8,
     pub(crate) role: Role,
-    /// The number of ticks until the copy may request its promotion.
+    /// The number of ticks until the node may request its promotion.
     pub(crate) ticks_until_promise_end: u8,
 }
 
@@ -137,7 +137,7 @@ impl Copy {
         self.served_length().is_some() && self.leadership().is_some_and(has_lease)
     }
 
-    /// Makes this copy the master that `state` names.
+    /// Makes this node the master that `state` names.
     pub(crate) fn become_master(&mut self, state: &SetState, omitted: Option<Omission>) {
         self.epoch = state.epoch;
         if state.epoch > 1 {
@@ -159,7 +159,7 @@ impl Copy {
         }
     }
 
-    /// The message with which a master sends its log to replicas; `None` on other copies.
+    /// Returns the message with which a master sends its log to replicas; `None` if this node is not a master.
     pub(crate) fn append_message(&self) -> Option<Append> {
         let round = self.leadership()?.round;
         Some(Append { epoch: self.epoch, round, log: self.log.clone() })
@@ -238,7 +238,7 @@ impl Copy {
         leadership.commit(&self.log, omitted);
     }
 
-    /// Begins a lease round, which other copies answer with a promise.
+    /// Begins a lease round, which other nodes answer with a promise.
     pub(crate) fn begin_lease_round(&mut self, speed: Speed, omitted: Option<Omission>) {
         if let Role::Master(leadership) = &mut self.role {
             leadership.round += 1;
@@ -282,13 +282,13 @@ impl Copy {
             && state.version > 0
             && !state.members.contains(self.incarnation)
         {
-            // The master has removed this copy from the set. A late request of the copy may still begin an epoch, but
+            // The master has removed this node from the set. A late request of the node may still begin an epoch, but
             // only a candidate becomes that epoch's master.
             self.role = Role::Replica;
         }
     }
 
-    /// Lets one tick pass by this copy's clock.
+    /// Lets one tick pass by this node's clock.
     pub(crate) fn tick(&mut self) {
         self.ticks_until_promise_end = self.ticks_until_promise_end.saturating_sub(1);
         if let Role::Master(leadership) = &mut self.role {
@@ -296,7 +296,7 @@ impl Copy {
         }
     }
 
-    /// Ends the process. Whether its data is lost is decided when it restarts.
+    /// Ends the process. Whether it loses its data is decided at the restart.
     pub(crate) fn crash(&mut self, omitted: Option<Omission>) {
         self.is_up = false;
         if omitted != Some(Omission::RestartAsMaster) || !matches!(self.role, Role::Master(_)) {

@@ -3,7 +3,7 @@
 use crate::message::GroupRequest;
 use crate::omission::Omission;
 
-/// The identity of a copy's data: the node, and how often the node has dropped its data.
+/// The identity of a node's data: the node's index, and how often the node has dropped its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Incarnation {
     /// The index of the node.
@@ -54,12 +54,12 @@ impl Incarnations {
     }
 }
 
-/// The group's state for the shard: who is master, and which copies are in sync.
+/// The group's state for the shard: which node is the master, and which replicas are in sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SetState {
     /// The current epoch, increased by each promotion.
     pub(crate) epoch: u8,
-    /// The version of the set, increased by each change of the members within an epoch.
+    /// The version of the member set, incremented by each change of the members and reset in a new epoch.
     pub(crate) version: u8,
     /// The incarnation that was promoted in this epoch.
     pub(crate) master: Incarnation,

@@ -8,7 +8,7 @@ use crate::model::{Action, Shard, State, is_alive};
 const MAX_HEALING_ROUNDS: usize = 12;
 
 impl Shard {
-    /// Whether the shard serves reads after some rounds without faults. States in which no copy that may be promoted is
+    /// Whether the shard serves reads after some rounds without faults. States in which no node that may be promoted is
     /// alive are exempt.
     pub(crate) fn heals(&self, state: &State) -> bool {
         let mut state = state.clone();
@@ -35,7 +35,7 @@ impl Shard {
         *state = self.state_after(state, action);
     }
 
-    /// Delivers all messages in transit, and lets every copy do what its timers require.
+    /// Delivers all messages in transit, and lets every node do what its timers require.
     fn fair_round(&self, mut state: State) -> State {
         for request in state.requests.clone() {
             self.step(&mut state, &Action::Decide(request));
@@ -59,14 +59,14 @@ impl Shard {
         state
     }
 
-    /// The master gets replies from all running copies, and removes the others from its set.
+    /// The master gets replies from all running nodes, and removes the others from its set.
     fn run_master_round(&self, state: &mut State, master: usize) {
         self.step(state, &Action::BeginLeaseRound(master));
         // A full synchronisation takes two messages.
         for _ in 0..2 {
             let Some(message) = state.copies[master].append_message() else { return };
             for index in (0..COPY_COUNT).filter(|index| *index != master) {
-                // The bound on dropped data still applies: a node that has dropped its data that often counts as dead.
+                // The bound on dropped data still applies: a node that has reached it counts as dead.
                 let may_drop = state.copies[index].incarnation.generation < self.bounds.generations;
                 if state.copies[index].is_up && may_drop {
                     self.step(state, &Action::Append(index, message.clone()));

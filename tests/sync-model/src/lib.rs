@@ -1,6 +1,6 @@
 //! A model of synchronous replication, checked exhaustively within small bounds.
 //!
-//! The model has three copies of a shard and the configuration group, which is reduced to one linearizable register.
+//! The model has three nodes of a shard and the configuration group, which is reduced to one linearizable register.
 //! Messages may be lost, duplicated and reordered; processes crash and restart, with or without their memory; each
 //! clock may be fast or slow. [`omission::Omission`] leaves one rule out, and the checker then has to find a
 //! counterexample.
@@ -22,5 +22,5 @@ mod model;
 mod omission;
 mod rules;
 
-/// The number of copies of the shard.
+/// The number of nodes of the shard.
 const COPY_COUNT: usize = 3;

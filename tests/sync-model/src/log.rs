@@ -24,12 +24,12 @@ impl Log {
         self.0.push(entry);
     }
 
-    /// Whether `longer` continues this log.
+    /// Whether `other` starts with this log.
     pub(crate) fn is_prefix_of(&self, other: &Self) -> bool {
         other.0.starts_with(&self.0)
     }
 
-    /// Appends the entries of `longer` beyond this log's length, even if the earlier entries differ.
+    /// Appends the entries of `source` beyond this log's length, even if the earlier entries differ.
     pub(crate) fn append_by_length(&mut self, source: &Self) {
         self.0.extend(source.0.iter().skip(self.0.len()));
     }

@@ -1,4 +1,4 @@
-//! Messages between copies, and requests to the group. The group replies with its states.
+//! Messages between nodes, and requests to the group. The group replies with its states.
 
 use crate::group::{Incarnation, Incarnations};
 use crate::log::Log;

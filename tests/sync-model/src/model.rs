@@ -10,12 +10,12 @@ use crate::group::{Incarnation, Incarnations, SetState};
 use crate::message::{Acknowledgement, Append, GroupRequest};
 use crate::omission::Omission;
 
-/// What a copy retains after a crash.
+/// What a node retains after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Durability {
-    /// The copy loses all its state.
+    /// The node loses all its state.
     Memory,
-    /// The copy retains its log, incarnation and newest epoch.
+    /// The node retains its log, incarnation and newest epoch.
     Disk,
 }
 
@@ -72,11 +72,11 @@ pub(crate) struct Bounds {
 #[derive(Debug, Clone)]
 pub(crate) struct Shard {
     pub(crate) bounds: Bounds,
-    /// What copies retain after a crash.
+    /// What nodes retain after a crash.
     pub(crate) durability: Durability,
     /// Whether masters serve reads, which needs leases. Without reads there are no promises and far fewer states.
     pub(crate) serves_reads: bool,
-    /// The clock speed of each copy.
+    /// The clock speed of each node.
     pub(crate) speeds: [Speed; COPY_COUNT],
     /// The rule that is omitted; `None` checks the complete rules.
     pub(crate) omitted: Option<Omission>,
@@ -107,7 +107,7 @@ pub(crate) struct State {
 /// A step from one state to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// A client writes to this copy.
+    /// A client writes to this node.
     Write(usize),
     /// A replica receives entries from a master.
     Append(usize, Append),
@@ -115,7 +115,7 @@ pub(crate) enum Action {
     Acknowledge(usize, Acknowledgement),
     /// The group decides a request.
     Decide(GroupRequest),
-    /// A copy learns a state of the group.
+    /// A node learns a state of the group.
     Learn(usize, SetState),
     /// A master proposes to add or remove a member.
     Propose(usize, Incarnations),
@@ -127,9 +127,9 @@ pub(crate) enum Action {
     BeginLeaseRound(usize),
     /// One tick of time passes.
     Tick,
-    /// A copy's process crashes.
+    /// A node's process crashes.
     Crash(usize),
-    /// A copy's process starts again.
+    /// A node's process starts again.
     Restart(usize),
 }
 
@@ -314,7 +314,7 @@ impl Shard {
         }
     }
 
-    /// Removes messages that no copy can act on any more, so that states that differ only in such messages become
+    /// Removes messages that no node can act on any more, so that states that differ only in such messages become
     /// equal.
     fn forget_dead_messages(&self, state: &mut State) {
         let decided = *state.decided();

@@ -9,7 +9,7 @@ pub(crate) enum Omission {
     CountOtherHistories,
     /// Acknowledgements and promotions name the node instead of its incarnation.
     IgnoreIncarnations,
-    /// A copy acknowledges the end of the log when a full synchronisation begins.
+    /// A node acknowledges the end of the log when a full synchronisation begins.
     AcknowledgeDuringFullSync,
     /// The master stops waiting for a member as soon as it proposes to remove it.
     ShrinkBeforeDecision,
@@ -19,7 +19,7 @@ pub(crate) enum Omission {
     ForgetProposal,
     /// The group accepts a change whatever version it has.
     AcceptAnyVersion,
-    /// The group promotes any copy that requests it.
+    /// The group promotes any node that requests it.
     PromoteNonMember,
     /// A candidate still acknowledges to the old master.
     AcknowledgeAsCandidate,
@@ -32,7 +32,7 @@ pub(crate) enum Omission {
     RestartAsMaster,
     /// A member that restarts with its data may request promotion at once, although it made a promise before.
     ForgetPromiseAtRestart,
-    /// A copy that restarts with its data forgets the newest epoch that it has learned of.
+    /// A node that restarts with its data forgets the newest epoch that it has learned of.
     ForgetEpochAtRestart,
     /// The master counts its lease from the moment of the reply.
     LeaseFromReply,

@@ -53,7 +53,8 @@ fn find_counterexample(omitted: Omission, durability: Durability, bounds_text: &
     assert!(found.keys().any(|name| expected.contains(name)), "{omitted:?}: {:?}", found.keys());
 }
 
-/// Tests that find a counterexample for each omitted rule; `make soak` visits all states of the complete rules.
+/// Tests that omit one rule at a time and expect a counterexample; `make soak` explores the full state space with all
+/// rules.
 mod counterexamples {
     use super::*;
 

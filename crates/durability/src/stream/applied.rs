@@ -7,15 +7,15 @@ use replication::{Log, WriteMode};
 
 use super::imports::SlotImports;
 
-/// How the data relates to a master's stream: what was applied, and what could not be.
+/// How far the master's replication stream has been applied to the data set.
 #[derive(Debug, Default)]
 pub struct AppliedStream {
     /// Held while the stream is applied or a full resync is loaded, and while a snapshot is taken.
     pub apply_lock: Mutex<()>,
     /// The database that the stream has selected. It changes only under the apply lock.
     selected_db: AtomicU16,
-    /// Number of the master's changes since its last snapshot that could not be applied. It changes only under the
-    /// apply lock.
+    /// The number of changes in the master's stream, since its last snapshot, that could not be applied. Only changes
+    /// under the apply lock.
     missing_count: AtomicU64,
     /// The running slot imports of this node and of its master.
     pub imports: SlotImports,

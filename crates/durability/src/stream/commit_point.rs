@@ -193,7 +193,7 @@ mod tests {
         assert!(!point.has_waiters());
     }
 
-    /// The new history has larger offsets than the held reply waits for, and must not release that reply.
+    /// Offsets of a new history must not release a reply held in an old one, even if they are larger.
     #[test]
     fn waiters_of_an_ended_history_are_woken_with_an_error() {
         let point = CommitPoint::default();

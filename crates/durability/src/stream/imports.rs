@@ -94,9 +94,9 @@ pub fn encode_begin(import: &EstablishMessage) -> Vec<u8> {
     SyncSlotsCommand::Establish(import.to_replica_form()).to_resp()
 }
 
-/// Encodes the end of an import for the log. If it failed, its keys have been deleted, and replicas drop its slots.
-/// However, if this node serves any of the slots, the import had claimed them and just could not report that. Reporting
-/// a failure would make replicas delete keys that are served.
+/// Encodes the end of an import for the log. If the import failed, its keys have been deleted, and replicas drop its
+/// slots. If this node serves any of the slots, however, the import has claimed them and only the report was lost;
+/// logging a failure would make replicas delete keys that are served.
 pub fn encode_end(engine: &Engine, import: &EstablishMessage, outcome: &Result<(), String>) -> Vec<u8> {
     let is_served = |slot| !is_owned_elsewhere(engine.keyspace.lock(slot).ownership());
     let failure = outcome.as_ref().err().filter(|_| !import.slots().iter().any(is_served));

@@ -14,11 +14,11 @@ use tokio::sync::Notify;
 
 use super::random_repl_id;
 
-/// The replication log, its readers, and how they are woken.
+/// The replication log with its readers and their wakeups.
 #[derive(Debug)]
 pub struct SharedLog {
     log: Mutex<Log>,
-    /// A copy of the log's open state that is readable without the lock.
+    /// Mirrors whether the log is open, so that this can be read without the lock.
     is_open: AtomicBool,
     /// Whether the log stays open without replicas, because this node reads it itself.
     is_kept_open: AtomicBool,
@@ -195,7 +195,7 @@ impl SharedLog {
         self.append_control(&ControlCommand::AckRequested.to_resp());
     }
 
-    /// Wakes all waiting readers after a change that is not growth, such as a new history.
+    /// Wakes all waiting readers after a change other than growth of the log, such as a new history.
     pub fn wake_readers(&self) {
         self.wake();
     }

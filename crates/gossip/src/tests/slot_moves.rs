@@ -250,7 +250,7 @@ fn slot_state_is_resent_after_a_setslot_that_followed_a_failed_one() {
 }
 
 /// Found by the simulator (cluster of six, seed 1083): the second of two SETSLOTs was acknowledged and waited for the
-/// first. The master was then replaced and loaded the data of its successor, which contained neither.
+/// first. The master was then replaced and loaded the data of its successor, which contained neither change.
 #[test]
 fn pending_setslots_fail_when_another_masters_snapshot_is_loaded() {
     let mut net = six_nodes(12);

@@ -77,7 +77,7 @@ impl ConnectionSlots {
 
     fn remove_slot(&self, id: u64, slot: &Arc<ConnectionSlot>) {
         let mut slots = self.0.lock();
-        // The connection may have returned meanwhile in a new slot, which must stay.
+        // In the meantime the connection may have returned in a new slot, which must stay.
         if slots.get(&id).is_some_and(|(_, other)| std::ptr::eq(other.as_ptr(), Arc::as_ptr(slot))) {
             slots.remove(&id);
         }

@@ -28,7 +28,7 @@ pub(super) struct CopyWaiters {
 }
 
 impl ProcessState {
-    /// Returns how far the process's log has been copied to replicas and to disks.
+    /// Returns the offsets up to which replicas and disks have stored the process's log.
     fn copy_progress(&self) -> LogProgress {
         let master = self.master_driver.master();
         LogProgress {

@@ -25,7 +25,7 @@ use crate::{InjectedBug, InvariantName, RandomSource};
 /// Interval between checks whether a rewrite can begin.
 const REWRITE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The sizes of the append-only files of a process that has none.
+/// The file sizes of a process without append-only files.
 const EMPTY_AOF_SIZES: AofSizes = AofSizes { base: 0, total: 0 };
 
 /// A finished write whose client waits for the sync.

@@ -262,7 +262,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Starts to load a complete snapshot on a separate thread, which goes on even if the connection ends.
+    /// Starts to load a complete snapshot on a separate thread, which continues even if the connection closes.
     fn load_snapshot(&mut self, host: usize, position: ReplPosition) {
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };

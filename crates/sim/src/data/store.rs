@@ -171,7 +171,7 @@ impl ProcessState {
         self.position().offset
     }
 
-    /// Returns how much of the log is stored on the process's disk.
+    /// Returns the offset up to which the log is stored on the process's disk.
     pub(super) fn on_disk(&self) -> DiskProgress {
         let synced = |file: &DataFile| {
             file.synced_offset().map_or(DiskProgress::NothingSynced, DiskProgress::SyncedUpTo)

@@ -20,7 +20,7 @@ use crate::executor::{Executor, LoadCommandForwarder, constant_nanos};
 use crate::waiting::WaitingClient;
 use crate::{RandomSource, clients};
 
-/// The number of log bytes that are retained although nobody needs them.
+/// The number of log bytes that are retained although no reader needs them.
 const BACKLOG_BYTES: u64 = 1 << 14;
 
 /// The current log, and all bytes that it and its predecessors have contained.

@@ -1,4 +1,4 @@
-//! A node votes for one candidate per epoch, also across restarts. It may repeat that vote.
+//! A node votes for at most one candidate per epoch, even across restarts. It may repeat its vote for that candidate.
 
 use std::collections::BTreeMap;
 
