@@ -104,7 +104,8 @@ impl LogProgress {
         })
     }
 
-    /// Returns the largest offset that any copy has reached, so that waiters for later offsets can be skipped.
+    /// Returns the largest offset that the local disk or any replica has reached, so that waiters for later offsets can
+    /// be skipped.
     fn max_offset(&self) -> ReplOffset {
         self.acknowledged_offsets
             .iter()

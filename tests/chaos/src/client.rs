@@ -76,7 +76,7 @@ impl<'a> ChaosClient<'a> {
         (self.mode.data_node_count() / self.mode.shard_count() - 1) as u64
     }
 
-    /// Returns a random number below `end`.
+    /// Returns a random number below `bound`.
     pub fn random_below(&mut self, bound: usize) -> usize {
         self.rng.random_range(0..bound)
     }

@@ -71,7 +71,7 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// Starts the deployment with everything that `faults` need. If `other` is given, the last replica runs that
+    /// Starts the deployment with everything that `faults` need. If `other_program` is given, the last replica runs that
     /// program.
     ///
     /// # Errors

@@ -332,7 +332,7 @@ fn repair_slots(deployment: &Deployment) {
     }
 }
 
-/// Waits until all checks pass. Returns the time taken, and the check that still failed after the time limit `bound`.
+/// Waits until all checks pass. Returns the time taken, and the check that still failed after the `time_limit`.
 pub(crate) fn wait_for_recovery(
     deployment: &mut Deployment,
     time_limit: Duration,

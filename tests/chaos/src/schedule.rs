@@ -79,7 +79,8 @@ impl Iterator for FaultSchedule {
     type Item = FaultRound;
 
     /// Draws the next round. A process has at most one fault at a time, and the network at most one partition. A shard
-    /// whose data is destroyed gets no other fault: with both copies gone, no server could keep the data.
+    /// with a destroyed disk gets no other fault, because no server could keep the data if the second node lost it as
+    /// well.
     fn next(&mut self) -> Option<FaultRound> {
         let count = self.rng.random_range(1..=MAX_FAULTS_PER_ROUND);
         let mut faults: Vec<ScheduledFault> = Vec::new();

@@ -69,7 +69,7 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// Reads the tables whose replies are compared with those of `peer`.
+    /// Reads the tables whose replies are compared with those of `server`.
     ///
     /// A line that begins with `=` lists words of an argument kind, one with `?` is an inspection command, and every
     /// other line is a weight and a form; `commands/README.md` describes the format.

@@ -26,7 +26,7 @@ fn write_keys(node: &Node) {
     assert_eq!(keys, Reply::Int(2000), "others than key:N: {:?}", unexpected_keys(node));
 }
 
-/// Returns the keys that `fill` did not write, and those that SCAN returned twice.
+/// Returns the keys that `write_keys` did not write, and those that SCAN returned twice.
 fn unexpected_keys(node: &Node) -> Vec<String> {
     let mut seen = HashSet::new();
     let all = node.run("SCAN 0 COUNT 1000000").items()[1].items().to_vec();

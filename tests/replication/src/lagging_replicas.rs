@@ -18,7 +18,7 @@ fn wait_for_link(replica: &Node) {
     });
 }
 
-/// Writes until `line` appears in the master's log.
+/// Writes until `until_log_line` appears in the master's log.
 fn start_writer(master: &Node, until_log_line: &str) {
     let (mut connection, value) = (master.connect(), "x".repeat(50_000));
     eventually(&format!("{until_log_line:?} is in the log"), || {

@@ -41,7 +41,7 @@ pub(super) struct Host {
     pub(super) offset: u64,
     /// Whether the host receives no replication data from its master although its bus links work.
     pub(super) is_starved: bool,
-    /// The `foreign` flag of the last [`ClusterAction::BecomeReplica`] of this host.
+    /// The `is_data_foreign` flag of the last [`ClusterAction::BecomeReplica`] of this host.
     pub(super) is_data_foreign: bool,
     pub(super) log: Vec<(Instant, ClusterEvent)>,
     pub(super) deleted_slot_count: usize,

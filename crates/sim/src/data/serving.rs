@@ -199,7 +199,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Returns whether this master may serve a replica with such data.
+    /// Returns whether this master may serve the replica, given the arguments of its PSYNC.
     fn can_serve(&self, host: usize, id: PeerId, args: &Args<'_>) -> bool {
         let store = &self.data.stores[host];
         // A replica that has just received a snapshot from this process has no data of its own.

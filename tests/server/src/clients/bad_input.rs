@@ -185,7 +185,7 @@ fn idle_connections_use_little_memory() {
     });
 }
 
-/// Raises the soft limit on open files up to `requested`; returns the new limit.
+/// Raises the soft limit on open files up to `requested_limit`; returns the new limit.
 fn raise_file_limit(requested_limit: u64) -> u64 {
     let current = getrlimit(Resource::Nofile);
     let raised = [

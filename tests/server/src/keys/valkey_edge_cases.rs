@@ -11,7 +11,7 @@ fn start_redoubt_and_valkey(options: &str) -> Vec<Node> {
     programs.into_iter().flatten().map(|program| Node::start(&program, options)).collect()
 }
 
-/// Runs `outcome` on each server, and asserts that the results are equal if both servers run.
+/// Runs `run` on each server, and asserts that the results are equal if both servers run.
 fn expect_same_outcome<T: PartialEq + std::fmt::Debug>(nodes: &[Node], run: impl Fn(&Node) -> T) -> T {
     let mut outcomes: Vec<T> = nodes.iter().map(run).collect();
     if let [ours, theirs] = outcomes.as_slice() {
