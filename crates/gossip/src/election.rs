@@ -375,8 +375,8 @@ impl Election {
         let is_sibling = header.replica_of == state.myself().master();
         let is_better = is_sibling && ranks_before_me(state, header.sender, header.offset);
         if is_better && !candidacy.is_manual {
-            // Voters of Redoubt do not vote for the better replica within this time. Votes in flight can still elect
-            // this node.
+            // Redoubt voters do not vote for the better replica within this time. Votes in flight can still elect this
+            // node.
             let again = state.now() + state.config().vote_timeout();
             (ballots.is_contested, ballots.repeat_at) = (true, again);
         } else if ballots.newest_round.epoch == header.current_epoch && !ballots.is_contested {

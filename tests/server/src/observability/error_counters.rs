@@ -25,7 +25,8 @@ const ERROR_SCENARIOS: &[&[&[&str]]] = &[
     &[&["EVAL", "error({err=string.rep('x', 31) .. ' y'})", "0"]],
     &[&["FCALL", "fail", "0"]],
     &[&["MULTI"], &["EVAL", "return {err='MINE a'}", "0"], &["EXEC"]],
-    // The error of a script's call is counted when the call fails; the script then passes it on or creates it again.
+    // An error from `redis.call` is counted when the call fails, and not again when the script propagates or re-raises
+    // it.
     &[&["EVAL", "return redis.call('GET', 'l')", "0"]],
     &[&["EVAL", "return redis.pcall('GET', 'l')", "0"]],
     &[&["EVAL", "redis.pcall('GET', 'l') return 1", "0"]],
@@ -33,7 +34,7 @@ const ERROR_SCENARIOS: &[&[&[&str]]] = &[
     &[&["EVAL", "return {err=redis.pcall('GET', 'l').err}", "0"]],
     &[&["EVAL", "error(redis.pcall('GET', 'l'))", "0"]],
     &[&["EVAL", "return redis.pcall()", "0"]],
-    // A script's call is rejected before it runs.
+    // A command called by a script is rejected before it runs.
     &[&["EVAL", "return redis.pcall('nosuch')", "0"]],
     &[&["EVAL", "return redis.pcall('get')", "0"]],
     &[&["EVAL", "return redis.pcall('xgroup')", "0"]],
