@@ -54,7 +54,7 @@ pub struct Scorecard {
     pub cases: Vec<ScenarioResult>,
 }
 
-/// The results of an earlier card, with which new cards are compared.
+/// The results of an earlier scorecard, with which new scorecards are compared.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Baseline {
     cases: Vec<BaselineResult>,
@@ -90,13 +90,13 @@ impl Scorecard {
         grades.into_iter().map(|grade| (grade, count(grade))).collect()
     }
 
-    /// Returns the worst grade on the card.
+    /// Returns the worst grade on the scorecard.
     #[must_use]
     pub fn worst(&self) -> Grade {
         self.cases.iter().map(|case| case.verdict.grade).max().unwrap_or(Grade::Good)
     }
 
-    /// Returns the library's name and version, as the card's title.
+    /// Returns the library's name and version, as the scorecard's title.
     #[must_use]
     pub fn title(&self) -> String {
         match &self.library {

@@ -64,11 +64,11 @@ pub struct Plan {
 /// The parts of the system that can be simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SimulationTarget {
-    /// `gossip`: masters and replicas of a cluster.
+    /// Simulates the masters and replicas of a cluster (crate `gossip`).
     Cluster,
-    /// `sentinel` with `consensus`: sentinels that monitor a master and its replicas.
+    /// Simulates sentinels that monitor a master and its replicas (crates `sentinel` and `consensus`).
     Sentinel,
-    /// `engine` with `append-only` and `snapshot-io`: a node and its data on an unreliable disk.
+    /// Simulates a node whose data is on an unreliable disk (crates `engine`, `append-only` and `snapshot-io`).
     Node,
 }
 

@@ -1,4 +1,4 @@
-//! Finds scenarios whose grade is worse than on an earlier card.
+//! Finds scenarios whose grade is worse than on an earlier scorecard.
 
 use super::{Baseline, Scorecard};
 

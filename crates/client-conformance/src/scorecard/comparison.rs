@@ -8,7 +8,7 @@ use crate::protocol::Library;
 use crate::scenario::Theme;
 use crate::verdict::{Finding, Grade};
 
-/// The part of a card saved with `--json` that the comparison needs.
+/// The part of a scorecard saved with `--json` that the comparison needs.
 #[derive(Debug, Clone, Deserialize)]
 pub struct SavedCard {
     library: Option<Library>,

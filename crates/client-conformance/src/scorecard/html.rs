@@ -1,4 +1,4 @@
-//! Renders the card as one HTML page with a timeline per scenario.
+//! Renders the scorecard as one HTML page with a timeline per scenario.
 
 use anyhow::Result;
 use minijinja::{Environment, context};
@@ -8,10 +8,10 @@ use crate::event_log::LogEvent;
 
 const TEMPLATE: &str = include_str!("card.html");
 
-/// Renders the card as one HTML page.
+/// Renders the scorecard as one HTML page.
 ///
 /// # Errors
-/// The template does not match the card.
+/// The template does not match the scorecard.
 pub fn render_html(card: &Scorecard) -> Result<String> {
     let mut environment = Environment::new();
     environment.add_template("card.html", TEMPLATE)?;

@@ -1,4 +1,4 @@
-//! Renders the card as JUnit XML, which CI systems display as tests.
+//! Renders the scorecard as JUnit XML, which CI systems display as tests.
 
 use std::fmt::Write as _;
 

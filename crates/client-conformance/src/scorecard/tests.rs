@@ -1,4 +1,4 @@
-//! Tests every output format of the card.
+//! Tests every output format of the scorecard.
 
 use super::*;
 use crate::event_log::LogEvent;

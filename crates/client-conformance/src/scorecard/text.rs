@@ -1,4 +1,4 @@
-//! Renders the card for a terminal.
+//! Renders the scorecard for a terminal.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! The state of a master's stream as applied to the data. Replication updates this state; snapshots and loads read it.
+//! How far the master's replication stream has been applied to the data set. Replication updates this state; snapshots
+//! and loads read it.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 

@@ -50,7 +50,7 @@ pub enum FailureEvent {
     ReportWithdrawn {
         /// The node that the master considers healthy again.
         id: NodeId,
-        /// The master that had reported the node before.
+        /// The master that had previously reported the node as failing.
         reporter: NodeId,
     },
     /// A majority of the masters, including this node's own view, agrees that the node is down.

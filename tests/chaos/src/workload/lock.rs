@@ -39,7 +39,7 @@ impl Workload for LockWorkload {
     }
 
     fn read(&self, _: &mut ChaosClient<'_>, _: &str) -> Result<Vec<u64>, CallError> {
-        // If the client is disturbed before the release, the lock remains until its lease expires.
+        // If the client is interrupted before the release, the lock remains until its lease expires.
         Ok(Vec::new())
     }
 }
