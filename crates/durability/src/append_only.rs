@@ -65,7 +65,7 @@ pub struct AppendOnlyFile {
 /// How a shutdown treats an append-only file that does not contain all data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnfinishedAof {
-    /// Abort the shutdown.
+    /// Abort the shutdown, because data could be lost. This is the default.
     AbortShutdown,
     /// Shut down anyway (SHUTDOWN FORCE).
     Ignore,

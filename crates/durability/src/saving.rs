@@ -584,7 +584,7 @@ pub fn reload(
     loaded.map(|_| ()).map_err(|error: LoadError| SaveError::Failed(error.into()))
 }
 
-/// Whether to save at shutdown.
+/// Whether a shutdown writes the RDB file, depending on the option of SHUTDOWN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownSave {
     /// Save if save points are configured (no option).

@@ -124,7 +124,6 @@ impl ServerLink {
         result
     }
 
-    /// Opens a Pub/Sub connection.
     pub(crate) async fn open_pubsub(&self) -> RedisResult<PubSubConnection> {
         let connect = async {
             match &self.source {

@@ -15,7 +15,6 @@ pub(crate) const AOF_NAME: &str = "a";
 
 pub(crate) type SimAofDriver = AofDriver<OpenFile>;
 
-/// Returns the AOF directory on `disk`.
 pub(crate) fn aof_folder(disk: &SimDisk) -> AofDirectory<SimDisk> {
     AofDirectory::new(disk.folder("appendonlydir/"), AOF_NAME)
 }

@@ -64,7 +64,6 @@ struct NodeWorld {
     repeated_operation: Option<String>,
 }
 
-/// Runs one plan and returns its result.
 pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
     let mut world = NodeWorld::new(plan, traced);
     if let Err(panic) = catch_panic(|| world.run_incarnations())

@@ -83,7 +83,6 @@ fn is_acknowledged(op: &Operation) -> bool {
     op.outcome == OpOutcome::Acknowledged
 }
 
-/// Returns whether the operation may have taken effect.
 fn may_have_taken_effect(op: &Operation) -> bool {
     op.outcome != OpOutcome::Failed
 }

@@ -210,7 +210,6 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// A random word of this kind.
     fn random_word(&mut self, kind: &str) -> Vec<u8> {
         let words = &self.grammar.word_lists[kind];
         if let Some(tag) = self.hash_tag {

@@ -22,7 +22,6 @@ impl Incarnations {
         1 << (incarnation.node * 4 + incarnation.generation)
     }
 
-    /// Whether the set contains `incarnation`.
     pub(crate) fn contains(self, incarnation: Incarnation) -> bool {
         self.0 & Self::bit(incarnation) != 0
     }

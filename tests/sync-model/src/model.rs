@@ -341,7 +341,6 @@ impl Shard {
         });
     }
 
-    /// Returns the state after an action.
     pub(crate) fn state_after(&self, state: &State, action: &Action) -> State {
         let mut next = state.clone();
         self.perform(&mut next, action);

@@ -171,7 +171,7 @@ pub(super) struct FailoverRequest {
     pub(super) how: FailoverKind,
 }
 
-/// The condition to wait for.
+/// What a `wait` request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum WaitCondition {

@@ -336,7 +336,6 @@ fn single_node_topology() -> Topology {
     Topology::new(id, Epoch(0), false, vec![member])
 }
 
-/// Returns the slot of a group of keys.
 pub(super) fn slot_of(key: KeyGroup) -> Slot {
     Slot::new(key).expect("a key is the number of a slot")
 }

@@ -34,7 +34,6 @@ pub(crate) enum RoleChange {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Queues a role change.
     pub(crate) fn queue_role_change(&mut self, host: usize, change: RoleChange) {
         self.data.stores[host].role_changes.push_back(change);
         self.perform_next_role_change(host);

@@ -111,7 +111,6 @@ fn wait_does_not_delay_earlier_replies() {
     assert_eq!(client.call_line("EXEC"), Reply::Array(vec![Reply::Int(0)]));
 }
 
-/// A client in WAIT is unblocked when its master becomes a replica.
 #[test]
 fn client_in_wait_is_unblocked_when_its_master_becomes_a_replica() {
     let (node, mut operator) = start_with_operator();
