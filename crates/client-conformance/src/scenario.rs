@@ -136,7 +136,7 @@ pub struct NodeSpec {
     pub tells: ReportedMap,
 }
 
-/// How a node handles connections, which events can change.
+/// How a node handles connections. Events can change this.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionHandling {

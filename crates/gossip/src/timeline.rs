@@ -108,7 +108,7 @@ pub struct ElectionAttempt {
 /// An entry in the record of a node's failure or failover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TimelineEntry {
-    /// The node `by` suspects the failed node. The cause is known only if `by` is this node.
+    /// The node `reporter` suspects the failed node. The cause is known only if `reporter` is this node.
     Suspicion { reporter: NodeId, cause: Option<SuspicionCause> },
     /// A majority agrees on the failure.
     Agreement,

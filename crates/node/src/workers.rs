@@ -287,7 +287,8 @@ async fn run_mailbox(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Wo
     }
 }
 
-/// Moves connections that this thread serves for others back to their owners. Returns whether more must follow later.
+/// Moves connections that this thread serves for others back to their owners. Returns whether connections must still be
+/// moved later.
 fn return_misplaced_connections(server: &Server, number: usize, slots: &ConnectionSlots) -> bool {
     let worker_pool = &server.network.worker_pool;
     // The placement is copied, since other threads lock the pool and the slots in the other order.

@@ -26,7 +26,7 @@ pub struct ScheduledFault {
     pub duration: Duration,
 }
 
-/// A set of overlapping faults, after whose end all nodes must agree again.
+/// A set of overlapping faults. Once they have ended, all nodes must agree again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultRound {
     /// The faults, ordered by start time.

@@ -60,7 +60,7 @@ fn are_equal_or_waived(command: &Command, ours: &Reply, theirs: &Reply) -> bool 
 }
 
 /// Compares the replies of a sequence in order, and records the executed commands. Replies of EXEC are compared by the
-/// queued commands.
+/// rules of the queued commands.
 #[derive(Debug)]
 pub(crate) struct CommandQueue<'a> {
     commands: Vec<Command>,

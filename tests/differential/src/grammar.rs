@@ -78,7 +78,7 @@ impl Grammar {
         Self::read_tables(|table| ReferenceServer::from_table(table) == server)
     }
 
-    /// Reads the tables for all peers.
+    /// Reads the tables for all reference servers.
     #[must_use]
     pub fn all_tables() -> Self {
         Self::read_tables(|_| true)

@@ -67,7 +67,7 @@ impl CountingProcesses {
         self.lines.lock().unwrap().len()
     }
 
-    /// Waits for twenty more increments, which fails if there is a deadlock.
+    /// Waits for twenty more increments. This fails if there is a deadlock.
     fn wait_for_more_increments(&self, description: &str) {
         let before = self.reported_count();
         eventually(description, || (self.reported_count() >= before + 20).then_some(()));

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::{Scorecard, render_evidence};
 use crate::verdict::Grade;
 
-/// Renders the card as JUnit XML. Failing and harmful scenarios are reported as failures; a costly scenario passes with
-/// a note.
+/// Renders the scorecard as JUnit XML. Failing and harmful scenarios are reported as failures; a costly scenario passes
+/// with a note.
 #[must_use]
 pub fn render_junit(card: &Scorecard) -> String {
     let failures = card.cases.iter().filter(|case| case.verdict.grade >= Grade::Fails).count();
