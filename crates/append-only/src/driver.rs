@@ -1,5 +1,5 @@
-//! Drives the append-only file: combines the [`AppendOnly`] state machine with the log, the cursor that retains the
-//! unwritten part of the log, and the rewrites. The node and the simulator run this same driver.
+//! Drives the append-only file: combines [`AofStateMachine`] with the log, the cursor that retains the unwritten part
+//! of the log, and the rewrites. The node and the simulator run this same driver.
 //!
 //! The process owns the files, the snapshots, the locks and the clock:
 //!

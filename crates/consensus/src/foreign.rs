@@ -3,8 +3,8 @@
 //! A Redis sentinel implements voting (`SENTINEL IS-MASTER-DOWN-BY-ADDR` with a run id) and nothing else of Raft. It
 //! takes part as follows:
 //!
-//! * As a voter: a vote request becomes [`GroupAction::RequestVote`] and the reply is fed as [`crate::InputBuffer::Vote`].
-//!   Redis has no pre-vote, so the group answers pre-vote requests on its behalf.
+//! * As a voter: a vote request becomes [`GroupAction::RequestVote`] and the reply is fed as
+//!   [`crate::GroupInput::ForeignVote`]. Redis has no pre-vote, so the group answers pre-vote requests on its behalf.
 //! * As a candidate: [`Group::vote_for`] handles its request with Raft's own voting rules. There is one vote per term
 //!   across both protocols, and it is durable before the reply leaves.
 //! * As a follower: it has no log. A leader that has its vote treats all entries as replicated to it, because a

@@ -6,12 +6,12 @@
 //!   two round trips, and [`GroupInput::Deactivate`] ends the traffic. An inactive group still replies and votes.
 //! * **A single value.** The state is the last committed value, so the log stays short: older entries are compacted
 //!   into a snapshot that consists of that value.
-//! * **External membership** ([`GroupInput::Members`]), because sentinels discover each other. A member votes only for
-//!   candidates that know all members known to the voter. Otherwise a new member that knows half of the group could win
-//!   with a majority of that half.
+//! * **External membership** ([`GroupInput::SetMembers`]), because sentinels discover each other. A member votes only
+//!   for candidates that know all members known to the voter. Otherwise a new member that knows half of the group could
+//!   win with a majority of that half.
 //! * **Members with another protocol** (Redis sentinels), which take part as voters without a log: see
-//!   [`GroupAction::RequestVote`], [`GroupInput::Vote`] and [`Group::vote_for`]. Both protocols share the one vote per
-//!   term.
+//!   [`GroupAction::RequestVote`], [`GroupInput::ForeignVote`] and [`Group::vote_for`]. Both protocols share the one
+//!   vote per term.
 //!
 //! Invariant: a message that depends on a vote or an entry is sent only after the vote or entry is durable. Each
 //! [`GroupAction`] therefore names the [`GroupAction::Persist`] that it waits for. The caller writes these records to a

@@ -206,10 +206,10 @@ pub fn replace_data_from_stream(
     with_loader(durability, |loader| loader.replace_after(input, len, false, before_replacing, is_complete))
 }
 
-/// Replaces all data once a snapshot has been loaded completely ([`Loader::replace_by_exchange`]).
+/// Replaces all data once a snapshot has been loaded completely ([`Loader::replace_by_swap`]).
 ///
 /// # Errors
-/// As for [`Loader::replace_by_exchange`]. The data is then unchanged.
+/// As for [`Loader::replace_by_swap`]. The data is then unchanged.
 pub fn replace_by_exchange(
     durability: &Durability,
     input: impl Read,

@@ -59,7 +59,7 @@ pub(super) struct SaveTracker {
     /// Number of changes that the file contains.
     saved_changes: u64,
     completed_count: u64,
-    /// Value of [`SaveConditions::flushes`] at the last check.
+    /// Value of [`SaveConditions::flush_count`] at the last check.
     flush_count: u64,
 }
 

@@ -48,7 +48,7 @@ struct InboundLink {
 /// One link as listed by CLUSTER LINKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkReport {
-    /// The link number. [`LinkId::Outbound`] was opened by this node, [`LinkId::In`] by the peer.
+    /// The link number. [`LinkId::Outbound`] was opened by this node, [`LinkId::Inbound`] by the peer.
     pub link: LinkId,
     /// The known node at the other end.
     pub node: NodeId,

@@ -1,5 +1,5 @@
-//! Drives the source side of a slot migration: combines the [`Export`] state machine with the link to the target, the
-//! bytes to repeat after a reconnect, and the filter for the log. The node and the simulator run this same driver.
+//! Drives the source side of a slot migration: combines [`ExportStateMachine`] with the link to the target, the bytes
+//! to repeat after a reconnect, and the filter for the log. The node and the simulator run this same driver.
 //!
 //! The process owns the connection, the snapshot, the log and the pauses. It performs each [`ExportDriverAction`] in
 //! sequence:

@@ -1,5 +1,5 @@
-//! Drives the target side of a slot migration: combines the [`Import`] state machine with the link to the source and
-//! the count of applied bytes. The node and the simulator run this same driver.
+//! Drives the target side of a slot migration: combines [`ImportStateMachine`] with the link to the source and the
+//! count of applied bytes. The node and the simulator run this same driver.
 //!
 //! The process owns the connection, the engine and the cluster. It performs each [`ImportDriverAction`] in sequence:
 //!

@@ -39,7 +39,7 @@ impl CommandCall<'_> {
     }
 }
 
-/// Executes a request or decides which component does. If [`engine::Session::closing`] is set afterwards, the
+/// Executes a request or decides which component does. If [`engine::Session::is_closing`] returns true afterwards, the
 /// connection is closed after the reply.
 pub(super) fn execute(state: &mut ServerState, client: &mut Client, args: &[Vec<u8>]) -> CommandReply {
     if args[0].eq_ignore_ascii_case(b"quit") {

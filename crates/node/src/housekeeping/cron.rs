@@ -1,4 +1,5 @@
-//! Periodic work of the control thread, at each tick ([`AdaptiveTick`]) or at deadlines of its own.
+//! Periodic work of the control thread, at each tick ([`AdaptiveTick`](process::adaptive_tick::AdaptiveTick)) or at
+//! deadlines of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
