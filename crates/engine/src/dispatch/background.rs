@@ -1,6 +1,6 @@
 //! Background execution: decides whether a command runs here or, being slow, on a background worker.
 //!
-//! The decision is made under the command's slot locks: by its estimate ([`crate::Command::with_estimate`]), for
+//! The decision is made while the command's slots are locked: by its estimate ([`crate::Command::with_estimate`]), for
 //! scripts by the duration of earlier runs, and for EXEC by the sum of its commands. A slow request does not run here:
 //! its connection moves to a background worker ([`DispatchStatus::Offload`]) and runs it there like any other request.
 //! Everything that can happen to a waiting connection can therefore also happen during the move.
