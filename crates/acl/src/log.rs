@@ -76,8 +76,8 @@ impl AclDenial {
 struct LogEntry {
     id: u64,
     count: u64,
-    first_at: Millis,
-    last_at: Millis,
+    first_denied_at: Millis,
+    last_denied_at: Millis,
     denial: AclDenial,
 }
 
@@ -110,14 +110,15 @@ impl AclLog {
         {
             self.denials_by_reason[place] += 1;
         }
-        let like =
-            |entry: &LogEntry| now.0 - entry.last_at.0 <= MERGE_WINDOW_MS && entry.denial.matches(&denial);
+        let like = |entry: &LogEntry| {
+            now.0 - entry.last_denied_at.0 <= MERGE_WINDOW_MS && entry.denial.matches(&denial)
+        };
         let before = self.entries.iter().position(like).and_then(|place| self.entries.remove(place));
         let entry = match before {
-            Some(entry) => LogEntry { count: entry.count + 1, last_at: now, denial, ..entry },
+            Some(entry) => LogEntry { count: entry.count + 1, last_denied_at: now, denial, ..entry },
             None => {
                 self.next_id += 1;
-                LogEntry { id: self.next_id - 1, count: 1, first_at: now, last_at: now, denial }
+                LogEntry { id: self.next_id - 1, count: 1, first_denied_at: now, last_denied_at: now, denial }
             }
         };
         self.entries.push_front(entry);
@@ -141,7 +142,8 @@ impl AclLog {
 
     pub(crate) fn reply_entries(&self, now: Millis, count: usize, reply: &mut Writer<'_>) {
         reply.array(count.min(self.entries.len()));
-        for LogEntry { id, count, first_at: first, last_at: last, denial } in self.entries.iter().take(count)
+        for LogEntry { id, count, first_denied_at: first, last_denied_at: last, denial } in
+            self.entries.iter().take(count)
         {
             reply.map(10);
             reply.bulk(b"count");

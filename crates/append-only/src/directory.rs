@@ -48,9 +48,9 @@ pub enum HistoryPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AofSizes {
     /// Size of the base; 0 if there is none.
-    pub base: u64,
+    pub base_bytes: u64,
     /// Size of the base and all increments that the manifest names.
-    pub total: u64,
+    pub total_bytes: u64,
 }
 
 /// The increment to which new commands are appended.
@@ -141,7 +141,7 @@ impl<D: AofStorage> AofDirectory<D> {
 
     fn move_legacy_file(&self) -> io::Result<()> {
         self.disk.move_in_legacy_file(&self.file_name_prefix)?;
-        self.disk.sync()?;
+        self.disk.sync_directory()?;
         self.disk.report(DirectoryEvent::AdoptedLegacyFile(&self.file_name_prefix));
         Ok(())
     }
@@ -194,7 +194,7 @@ impl<D: AofStorage> AofDirectory<D> {
     pub fn sizes(&self, manifest: &Manifest) -> AofSizes {
         let len = |file: &AofFile| self.disk.len(&file.name).unwrap_or(0);
         let base = manifest.base.as_ref().map_or(0, len);
-        AofSizes { base, total: base + manifest.increments.iter().map(len).sum::<u64>() }
+        AofSizes { base_bytes: base, total_bytes: base + manifest.increments.iter().map(len).sum::<u64>() }
     }
 
     /// Opens the last increment, if there is one, and syncs both the file and the directory. A killed process may have
@@ -211,20 +211,20 @@ impl<D: AofStorage> AofDirectory<D> {
         let file = self.disk.open_append(&last.name)?;
         self.disk.rewrite_tail(&last.name)?;
         self.disk.sync_file(&file)?;
-        self.disk.sync()?;
+        self.disk.sync_directory()?;
         let bytes = self.disk.len(&last.name)?;
         Ok(Some(OpenIncrement { file, bytes }))
     }
 
     /// Creates an empty increment file named `name`, and writes `manifest`, if given, which names that file.
-    pub(crate) fn begin_increment(&self, name: &str, manifest: Option<&str>) -> io::Result<D::File> {
+    pub(crate) fn begin_increment(&self, name: &str, manifest_text: Option<&str>) -> io::Result<D::File> {
         self.disk.create_directory()?;
         // A process that died before writing the manifest may have left a file of this name.
         self.disk.create(name)?;
         let file = self.disk.open_append(name)?;
-        match manifest {
+        match manifest_text {
             Some(text) => self.write_manifest(text)?,
-            None => self.disk.sync()?,
+            None => self.disk.sync_directory()?,
         }
         Ok(file)
     }
@@ -242,9 +242,9 @@ impl<D: AofStorage> AofDirectory<D> {
     ///
     /// # Errors
     /// A system call failed. The manifest on disk is then either the old or the new one.
-    pub fn install_base(&self, file: D::TempFile, name: &str, manifest: &str) -> io::Result<()> {
+    pub fn install_base(&self, file: D::TempFile, name: &str, manifest_text: &str) -> io::Result<()> {
         self.disk.rename(file, name)?;
-        self.write_manifest(manifest)
+        self.write_manifest(manifest_text)
     }
 
     /// Deletes files, unless obsolete files are kept. Returns whether all of the files are gone; the next start tries
@@ -270,7 +270,7 @@ impl<D: AofStorage> AofDirectory<D> {
         file.write_all(text.as_bytes())?;
         self.disk.sync_temp_file(&file)?;
         self.disk.rename(file, &self.manifest_name())?;
-        self.disk.sync()
+        self.disk.sync_directory()
     }
 
     /// Removes temporary files left by a killed server.

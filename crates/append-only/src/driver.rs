@@ -47,7 +47,7 @@ pub struct AofStart {
     /// The manifest that is on disk.
     pub manifest: Manifest,
     /// Where to start following the log.
-    pub position: StartPosition,
+    pub start_position: StartPosition,
     /// The sizes of the files that the manifest names.
     pub sizes: AofSizes,
 }
@@ -75,7 +75,7 @@ pub enum AofDriverEvent<B> {
         /// The temporary file that becomes the base.
         base: B,
         /// Whether the base is an RDB file; otherwise it contains commands.
-        rdb: bool,
+        is_rdb: bool,
     },
     /// The process has installed the base of this rewrite itself, because the append-only file is disabled.
     BaseInstalled(RewriteId),
@@ -122,7 +122,7 @@ pub enum WriterStep<B> {
         /// Call again at this time; `None` if no operation is scheduled.
         until: Option<Instant>,
         /// Call again once the log has grown past this offset; `None` if growth alone requires no operation.
-        growth_past: Option<ReplOffset>,
+        wake_past_offset: Option<ReplOffset>,
     },
     /// The writer must stop, because the file is being disabled: everything up to the requested offset is synced, or an
     /// operation has failed.
@@ -151,7 +151,7 @@ pub struct AofStatus {
     /// Whether the last file operation failed.
     pub has_error: bool,
     /// Number of syncs that delayed a write, since the counters were reset.
-    pub delaying_syncs: u64,
+    pub delayed_sync_count: u64,
     /// Size of the current base in bytes; 0 if there is none.
     pub base_size: u64,
     /// Size of all files in bytes.
@@ -178,7 +178,7 @@ struct EnabledFile {
     cursor: RetainedCursor,
     base_size: u64,
     /// Size of all files before the current increment.
-    size_before: u64,
+    size_before_increment: u64,
     /// No operation starts before this time, unless a client waits for it.
     paused_until: Instant,
     /// The writer stops when this target is synced, or after the next failed operation.
@@ -213,14 +213,14 @@ impl<B> AofDriver<B> {
     /// Enables the file, which follows the log from the given position on.
     pub fn start(
         &mut self,
-        start: AofStart,
+        aof_start: AofStart,
         log: &mut Log,
         now: Instant,
-        wall: Millis,
+        wall_time: Millis,
         out: &mut Vec<AofAction>,
     ) {
-        let AofStart { settings, manifest, position, sizes } = start;
-        let end = LogEnd::from_log(log, wall);
+        let AofStart { settings, manifest, start_position: position, sizes } = aof_start;
+        let end = LogEnd::from_log(log, wall_time);
         let machine = match position {
             StartPosition::NextSnapshot => AofStateMachine::without_base(settings, manifest, now),
             StartPosition::Base { db } => AofStateMachine::with_base(settings, manifest, end, db, now),
@@ -228,18 +228,18 @@ impl<B> AofDriver<B> {
                 AofStateMachine::continue_increment(settings, manifest, bytes, end, now)
             }
         };
-        let size_before = sizes.total.saturating_sub(machine.increment_bytes());
-        self.rewrites.size_after_last = sizes.total;
+        let size_before = sizes.total_bytes.saturating_sub(machine.increment_bytes());
+        self.rewrites.size_after_last_rewrite = sizes.total_bytes;
         self.rewrites.is_scheduled |= position == StartPosition::NextSnapshot;
         self.file = Some(EnabledFile {
             machine,
             cursor: RetainedCursor::default(),
-            base_size: sizes.base,
-            size_before,
+            base_size: sizes.base_bytes,
+            size_before_increment: size_before,
             paused_until: now,
             stop_target: None,
         });
-        self.handle(log, now, wall, AofDriverEvent::LogChanged, out);
+        self.handle(log, now, wall_time, AofDriverEvent::LogChanged, out);
     }
 
     /// Handles an event and appends the resulting actions to `out`.
@@ -247,12 +247,12 @@ impl<B> AofDriver<B> {
         &mut self,
         log: &mut Log,
         now: Instant,
-        wall: Millis,
+        wall_time: Millis,
         event: AofDriverEvent<B>,
         out: &mut Vec<AofAction>,
     ) {
-        self.report_log(log, now, wall, out);
-        let event = self.track_event(log, now, event, out);
+        self.report_log_changes(log, now, wall_time, out);
+        let event = self.translate_event(log, now, event, out);
         let mut effects = Vec::new();
         if let (Some(file), Some(event)) = (&mut self.file, event) {
             file.machine.handle(event, &mut effects);
@@ -266,21 +266,23 @@ impl<B> AofDriver<B> {
         &mut self,
         log: &mut Log,
         now: Instant,
-        wall: Millis,
+        wall_time: Millis,
         out: &mut Vec<AofAction>,
     ) -> WriterStep<B> {
         loop {
-            self.report_log(log, now, wall, out);
+            self.report_log_changes(log, now, wall_time, out);
             let Some(file) = self.file.as_mut().filter(|file| !file.is_stopped()) else {
                 return WriterStep::Stop;
             };
             if let Some(until) = file.pause_end(now) {
                 self.retain_log(log);
-                return WriterStep::Wait { until: Some(until), growth_past: None };
+                return WriterStep::Wait { until: Some(until), wake_past_offset: None };
             }
             let operation = file.machine.next_operation(now);
-            let wait =
-                WriterStep::Wait { until: file.machine.next_deadline(now), growth_past: file.growth_past() };
+            let wait = WriterStep::Wait {
+                until: file.machine.next_deadline(now),
+                wake_past_offset: file.wake_offset(),
+            };
             self.retain_log(log);
             let Some(operation) = operation else { return wait };
             match self.prepare_operation(log, operation) {
@@ -300,15 +302,15 @@ impl<B> AofDriver<B> {
         if is_write && !file.machine.has_file_versions() {
             file.paused_until = now + WRITE_PAUSE;
         }
-        let delays = file.machine.delaying_syncs();
+        let delays = file.machine.delayed_sync_count();
         let mut effects = Vec::new();
         file.machine.complete_operation(now, outcome, &mut effects);
-        if file.machine.delaying_syncs() > delays {
+        if file.machine.delayed_sync_count() > delays {
             out.push(AofAction::SyncDelayed);
         }
-        if let Some(AofSizes { base, total: all }) = sizes {
+        if let Some(AofSizes { base_bytes: base, total_bytes: all }) = sizes {
             file.base_size = base;
-            file.size_before = all.saturating_sub(file.machine.increment_bytes());
+            file.size_before_increment = all.saturating_sub(file.machine.increment_bytes());
         }
         self.apply_effects(now, effects, out);
     }
@@ -351,7 +353,7 @@ impl<B> AofDriver<B> {
     /// Resets the counters that INFO shows (CONFIG RESETSTAT).
     pub fn reset_counts(&mut self) {
         (self.rewrites.success_count, self.rewrites.consecutive_failures) = (0, 0);
-        self.file.iter_mut().for_each(|file| file.machine.reset_delaying_syncs());
+        self.file.iter_mut().for_each(|file| file.machine.reset_delayed_sync_count());
     }
 
     /// Requests that the whole log be synced. [`Self::sync_result`] reports the result.
@@ -359,11 +361,11 @@ impl<B> AofDriver<B> {
         &mut self,
         log: &mut Log,
         now: Instant,
-        wall: Millis,
+        wall_time: Millis,
         out: &mut Vec<AofAction>,
     ) -> SyncTarget {
         let failures = self.failure_count();
-        self.handle(log, now, wall, AofDriverEvent::SyncRequested, out);
+        self.handle(log, now, wall_time, AofDriverEvent::SyncRequested, out);
         SyncTarget { offset: log.position().offset, failures_before: failures }
     }
 
@@ -373,15 +375,15 @@ impl<B> AofDriver<B> {
         let Some(EnabledFile { machine, .. }) = &self.file else { return Some(Ok(())) };
         match machine.error() {
             Some(error) if machine.failure_count() > target.failures_before => Some(Err(error.to_owned())),
-            _ => machine.has_synced(target.offset).then_some(Ok(())),
+            _ => machine.has_synced_up_to(target.offset).then_some(Ok(())),
         }
     }
 
     /// Begins to disable the file: cancels the rewrite and syncs the log. Then the writer stops
     /// ([`WriterStep::Stop`]), and the process calls [`Self::disable`].
-    pub fn stop_writer(&mut self, log: &mut Log, now: Instant, wall: Millis, out: &mut Vec<AofAction>) {
+    pub fn stop_writer(&mut self, log: &mut Log, now: Instant, wall_time: Millis, out: &mut Vec<AofAction>) {
         self.cancel_rewrite();
-        self.handle(log, now, wall, AofDriverEvent::SyncRequested, out);
+        self.handle(log, now, wall_time, AofDriverEvent::SyncRequested, out);
         let target = SyncTarget { offset: log.position().offset, failures_before: self.failure_count() };
         if let Some(file) = &mut self.file {
             file.stop_target = Some(target);
@@ -406,7 +408,7 @@ impl<B> AofDriver<B> {
             synced_offset: machine.synced_offset(),
             written_offset: machine.written_offset(),
             has_error: machine.error().is_some(),
-            delaying_syncs: machine.delaying_syncs(),
+            delayed_sync_count: machine.delayed_sync_count(),
             base_size: file.base_size,
             size: file.total_size(),
         })
@@ -450,10 +452,16 @@ impl<B> AofDriver<B> {
     }
 
     /// Reports the end of the log to the state machine, or that the log can no longer be followed.
-    fn report_log(&mut self, log: &mut Log, now: Instant, wall: Millis, out: &mut Vec<AofAction>) {
+    fn report_log_changes(
+        &mut self,
+        log: &mut Log,
+        now: Instant,
+        wall_time: Millis,
+        out: &mut Vec<AofAction>,
+    ) {
         let mut effects = Vec::new();
         if let Some(EnabledFile { machine, cursor, .. }) = &mut self.file {
-            cursor.report_log(machine, log, wall, &mut effects);
+            cursor.report_log_changes(machine, log, wall_time, &mut effects);
         }
         self.apply_effects(now, effects, out);
     }
@@ -467,7 +475,7 @@ impl<B> AofDriver<B> {
 
     /// Records what the event changes about the rewrite. Returns the event to pass to the state machine, if any; events
     /// of cancelled rewrites are dropped.
-    fn track_event(
+    fn translate_event(
         &mut self,
         log: &Log,
         now: Instant,
@@ -482,12 +490,12 @@ impl<B> AofDriver<B> {
                 let is_current = self.rewrites.is_current(rewrite);
                 is_current.then(|| AofEvent::SnapshotTaken { rewrite, at: log.position(), db })
             }
-            AofDriverEvent::BaseWritten { rewrite, base, rdb } => {
+            AofDriverEvent::BaseWritten { rewrite, base, is_rdb: rdb } => {
                 if !self.rewrites.is_current(rewrite) {
                     return None;
                 }
                 self.rewrite_phase = RewritePhase::Installing { base: Some(base) };
-                Some(AofEvent::BaseReady { rewrite, rdb })
+                Some(AofEvent::BaseReady { rewrite, is_rdb: rdb })
             }
             AofDriverEvent::BaseInstalled(rewrite) => {
                 self.end_rewrite(now, rewrite, Ok(()), out);
@@ -508,7 +516,7 @@ impl<B> AofDriver<B> {
             }
             AofDriverEvent::HistoryKept => {
                 if let (RewritePhase::DeletingHistory, Some(rewrite)) =
-                    (&self.rewrite_phase, self.rewrites.current())
+                    (&self.rewrite_phase, self.rewrites.running_rewrite())
                 {
                     self.end_rewrite(now, rewrite, Ok(()), out);
                 }
@@ -535,7 +543,7 @@ impl<B> AofDriver<B> {
         }
         let is_updated = !self.is_updating_manifest();
         if let (RewritePhase::UpdatingManifest, Some(rewrite), true) =
-            (&self.rewrite_phase, self.rewrites.current(), is_updated)
+            (&self.rewrite_phase, self.rewrites.running_rewrite(), is_updated)
         {
             self.end_rewrite(now, rewrite, Ok(()), out);
         }
@@ -553,7 +561,7 @@ impl<B> AofDriver<B> {
         }
         self.rewrite_phase = RewritePhase::Writing;
         if let (Ok(()), Some(file)) = (&outcome, &self.file) {
-            self.rewrites.size_after_last = file.total_size();
+            self.rewrites.size_after_last_rewrite = file.total_size();
         }
         self.rewrites.end(now, rewrite, outcome.is_ok(), !self.is_complete());
         out.push(AofAction::RewriteEnded { rewrite, outcome });
@@ -598,13 +606,14 @@ impl<B> AofDriver<B> {
 impl EnabledFile {
     /// Total size of all files in bytes.
     fn total_size(&self) -> u64 {
-        self.size_before + self.machine.increment_bytes()
+        self.size_before_increment + self.machine.increment_bytes()
     }
 
     /// Whether the writer has reached the target of [`AofDriver::stop_writer`].
     fn is_stopped(&self) -> bool {
         let is_reached = |target: SyncTarget| {
-            self.machine.has_synced(target.offset) || self.machine.failure_count() > target.failures_before
+            self.machine.has_synced_up_to(target.offset)
+                || self.machine.failure_count() > target.failures_before
         };
         self.stop_target.is_some_and(is_reached)
     }
@@ -619,7 +628,7 @@ impl EnabledFile {
 
     /// The last known end of the log; `None` if the log is not followed or writing fails, because growth then requires
     /// no operation.
-    fn growth_past(&self) -> Option<ReplOffset> {
+    fn wake_offset(&self) -> Option<ReplOffset> {
         let follows = self.machine.written_offset().is_some() && self.machine.error().is_none();
         follows.then(|| self.machine.log_end())
     }

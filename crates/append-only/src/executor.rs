@@ -70,7 +70,7 @@ pub enum StartPosition {
 /// Performs the operations of [`AofDriver`](crate::AofDriver) in a directory.
 #[derive(Debug)]
 pub struct FileExecutor<D: AofStorage> {
-    folder: AofDirectory<D>,
+    directory: AofDirectory<D>,
     /// The increment that is being written; `None` before the first operation.
     current_file: Option<D::File>,
 }
@@ -78,35 +78,39 @@ pub struct FileExecutor<D: AofStorage> {
 impl<D: AofStorage> FileExecutor<D> {
     /// Starts without files. The first operation creates an increment.
     #[must_use]
-    pub fn new(folder: AofDirectory<D>) -> Self {
-        Self { folder, current_file: None }
+    pub fn new(directory: AofDirectory<D>) -> Self {
+        Self { directory, current_file: None }
     }
 
     /// Continues the files of `manifest` after they were loaded. `db` is the database that was selected at their end.
     ///
     /// # Errors
     /// A system call failed.
-    pub fn open(folder: AofDirectory<D>, manifest: &Manifest, db: u16) -> io::Result<(Self, StartPosition)> {
-        let last = folder.open_last_increment(manifest)?;
+    pub fn open(
+        directory: AofDirectory<D>,
+        manifest: &Manifest,
+        db: u16,
+    ) -> io::Result<(Self, StartPosition)> {
+        let last = directory.open_last_increment(manifest)?;
         let position = match &last {
             Some(last) => StartPosition::Increment { bytes: last.bytes },
             None => StartPosition::Base { db },
         };
-        Ok((Self { folder, current_file: last.map(|last| last.file) }, position))
+        Ok((Self { directory, current_file: last.map(|last| last.file) }, position))
     }
 
     /// The directory in which the operations are performed.
     #[must_use]
-    pub fn folder(&self) -> &AofDirectory<D> {
-        &self.folder
+    pub fn directory(&self) -> &AofDirectory<D> {
+        &self.directory
     }
 
     /// Performs an operation. An operation that fails may have been done partly or completely.
-    pub fn execute(&mut self, pending: PendingOperation<D::TempFile>) -> CompletedOperation {
-        let PendingOperation { operation, bytes, base, manifest } = pending;
+    pub fn execute(&mut self, pending_operation: PendingOperation<D::TempFile>) -> CompletedOperation {
+        let PendingOperation { operation, bytes, base, manifest } = pending_operation;
         let is_write = matches!(operation, FileOperation::Write { .. });
         let done = self.perform(operation, &bytes, base);
-        let sizes = manifest.filter(|_| done.is_ok()).map(|manifest| self.folder.sizes(&manifest));
+        let sizes = manifest.filter(|_| done.is_ok()).map(|manifest| self.directory.sizes(&manifest));
         let outcome = done.map_err(|error| OperationError::Io(error_text(&error)));
         CompletedOperation { bytes, is_write, outcome, sizes }
     }
@@ -115,32 +119,32 @@ impl<D: AofStorage> FileExecutor<D> {
         &mut self,
         operation: FileOperation,
         bytes: &[u8],
-        base: Option<D::TempFile>,
+        base_file: Option<D::TempFile>,
     ) -> io::Result<()> {
         match operation {
             FileOperation::Write { .. } => self.with_open_file(|_, file| file.write_all(bytes)),
             FileOperation::Sync => self.with_open_file(|disk, file| disk.sync_file(file)),
             FileOperation::Truncate(len) => self.with_open_file(|disk, file| disk.truncate_file(file, len)),
             FileOperation::BeginIncrement { name, manifest } => {
-                self.current_file = Some(self.folder.begin_increment(&name, manifest.as_deref())?);
-                self.folder.disk.report(DirectoryEvent::IncrementCreated(&name));
+                self.current_file = Some(self.directory.begin_increment(&name, manifest.as_deref())?);
+                self.directory.disk.report(DirectoryEvent::IncrementCreated(&name));
                 Ok(())
             }
             FileOperation::InstallBase { name, manifest, .. } => {
-                let base = base.ok_or_else(|| io::Error::other("the rewrite was cancelled"))?;
-                let temporary = self.folder.disk.temp_file_name(&base);
-                self.folder.install_base(base, &name, &manifest)?;
+                let base = base_file.ok_or_else(|| io::Error::other("the rewrite was cancelled"))?;
+                let temporary = self.directory.disk.temp_file_name(&base);
+                self.directory.install_base(base, &name, &manifest)?;
                 let (temporary, name) = (temporary.as_str(), name.as_str());
-                self.folder.disk.report(DirectoryEvent::BaseInstalled { temporary, name });
+                self.directory.disk.report(DirectoryEvent::BaseInstalled { temporary, name });
                 Ok(())
             }
-            FileOperation::WriteManifest(text) => self.folder.write_manifest(&text),
+            FileOperation::WriteManifest(text) => self.directory.write_manifest(&text),
         }
     }
 
     fn with_open_file(&mut self, work: impl FnOnce(&D, &mut D::File) -> io::Result<()>) -> io::Result<()> {
         let file = self.current_file.as_mut().ok_or_else(|| io::Error::other("no increment is open"))?;
-        work(&self.folder.disk, file)
+        work(&self.directory.disk, file)
     }
 }
 

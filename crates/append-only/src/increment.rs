@@ -34,7 +34,7 @@ pub(crate) struct LogMark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileExtent {
     pub(crate) bytes: u64,
-    pub(crate) mark: LogMark,
+    pub(crate) log_mark: LogMark,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Increment {
     /// Creates the state of an existing, fully synced file of `bytes` bytes that ends at this log offset.
     pub(crate) fn for_existing_file(bytes: u64, at: ReplOffset) -> Self {
         let extent =
-            FileExtent { bytes, mark: LogMark { offset: at, repl_id: None, is_command_boundary: true } };
+            FileExtent { bytes, log_mark: LogMark { offset: at, repl_id: None, is_command_boundary: true } };
         Self {
             head: Vec::new(),
             written_extent: extent,
@@ -81,7 +81,7 @@ impl Increment {
         }
         head.extend(position_annotation(position));
         let mark = LogMark { offset: position.offset, repl_id: Some(position.id), is_command_boundary: true };
-        let extent = FileExtent { bytes: 0, mark };
+        let extent = FileExtent { bytes: 0, log_mark: mark };
         Self {
             head,
             written_extent: extent,
@@ -102,10 +102,10 @@ impl Increment {
         log: &LogEnd,
         versions: &FileVersions,
         until: ReplOffset,
-        timestamps: bool,
+        writes_timestamps: bool,
     ) -> Option<PendingWrite> {
         let mut head = if self.written_extent.bytes == 0 { self.head.clone() } else { Vec::new() };
-        let FileExtent { bytes, mut mark } = self.written_extent;
+        let FileExtent { bytes, log_mark: mut mark } = self.written_extent;
         let (mut end, from, mut stamp) = (until, mark.offset, self.last_timestamp);
         let mut place = Vec::new();
         if mark.repl_id != Some(log.position.id) {
@@ -119,14 +119,14 @@ impl Increment {
             }
         }
         let mut version = Vec::new();
-        if let Some(next) = versions.starting_at(from).next().filter(|next| next.to <= end) {
+        if let Some(next) = versions.versions_from(from).next().filter(|next| next.to <= end) {
             let until = std::mem::replace(&mut end, next.from);
             if let Some(history) = mark.repl_id.filter(|_| end == from) {
                 mark.offset = encode_file_versions(&mut version, versions, from..until, history);
             }
         }
         let len = end.0.saturating_sub(from.0).min(MAX_WRITE_SIZE);
-        if timestamps
+        if writes_timestamps
             && mark.is_command_boundary
             && (len > 0 || !version.is_empty())
             && log.wall_clock.secs() != stamp
@@ -141,14 +141,14 @@ impl Increment {
         }
         mark.offset.0 += len;
         mark.is_command_boundary = mark.offset == end || (len == 0 && mark.is_command_boundary);
-        let after = FileExtent { bytes: bytes + head.len() as u64 + len, mark };
+        let after = FileExtent { bytes: bytes + head.len() as u64 + len, log_mark: mark };
         Some(PendingWrite { head, from, len, extent_after: after, last_timestamp: stamp })
     }
 
     /// Records that a write is complete.
-    pub(crate) fn record_write(&mut self, write: &PendingWrite) {
-        self.written_extent = write.extent_after;
-        self.last_timestamp = write.last_timestamp;
+    pub(crate) fn record_write(&mut self, pending_write: &PendingWrite) {
+        self.written_extent = pending_write.extent_after;
+        self.last_timestamp = pending_write.last_timestamp;
     }
 
     /// Treats everything since the last successful sync as not written, because a sync failed.
@@ -177,7 +177,7 @@ fn encode_file_versions(
 ) -> ReplOffset {
     out.extend(position_annotation(ReplPosition { id: ReplId::NONE, offset: ReplOffset(0) }));
     let mut end = range.start;
-    for version in versions.starting_at(range.start) {
+    for version in versions.versions_from(range.start) {
         if version.from != end || version.to > range.end || out.len() as u64 > MAX_WRITE_SIZE {
             break;
         }

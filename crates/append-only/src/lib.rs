@@ -119,7 +119,7 @@ pub(crate) enum AofEvent {
         /// The rewrite that wrote the base.
         rewrite: RewriteId,
         /// Whether the base is an RDB file; otherwise it contains commands.
-        rdb: bool,
+        is_rdb: bool,
     },
     /// The snapshot could not be taken, or the base could not be written.
     RewriteFailed(RewriteId),

@@ -16,12 +16,12 @@ use crate::{
 /// Sync interval of `appendfsync everysec`.
 const SYNC_PERIOD: Duration = Duration::from_secs(1);
 /// A write counts as delayed if it waits longer than this for a sync. Redis then writes in parallel with the sync.
-const DELAY_THRESHOLD: Duration = Duration::from_secs(2);
+const SLOW_SYNC_THRESHOLD: Duration = Duration::from_secs(2);
 /// Delay before a failed operation is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// While more bytes than this are unwritten, replies to writes wait, regardless of `appendfsync`, until fewer than a
 /// quarter of it remain. If the log no longer has the unwritten bytes, the file must start over with a new base.
-const MAX_UNWRITTEN: u64 = 64 << 20;
+const MAX_UNWRITTEN_BYTES: u64 = 64 << 20;
 /// The id of increments that no rewrite waits for.
 const NO_REWRITE: RewriteId = RewriteId(0);
 
@@ -33,7 +33,7 @@ pub(crate) struct AofStateMachine {
     /// contain a prefix of the history.
     manifest: Manifest,
     state: AofState,
-    log: LogEnd,
+    log_end: LogEnd,
     /// Commands that replace ranges of the log in the file and are not synced yet.
     file_versions: FileVersions,
     current_increment: Option<Increment>,
@@ -45,11 +45,11 @@ pub(crate) struct AofStateMachine {
     /// Whether obsolete files are deleted but still named in the manifest.
     has_deleted_history: bool,
     synced_offset: Option<ReplOffset>,
-    last_sync: Instant,
+    last_sync_at: Instant,
     /// When the current sync began, or the last one if none is running.
     sync_started_at: Instant,
     /// Number of syncs that delayed a write, since the last reset.
-    delaying_syncs: u64,
+    delayed_sync_count: u64,
     /// Time of the next attempt after a failed operation. A failed truncation is retried at `truncate_at` instead.
     retry_at: Instant,
     truncate_at: Instant,
@@ -77,7 +77,7 @@ struct PendingIncrement {
     start: IncrementStart,
     file: AofFile,
     /// The new increment, which is used if the log can still be followed.
-    increment: Increment,
+    increment_name: Increment,
     is_lost: bool,
 }
 
@@ -112,7 +112,7 @@ impl AofStateMachine {
             settings,
             manifest,
             state: AofState::NoBase,
-            log: LogEnd { position: end, previous_history: None, wall_clock: Millis(0) },
+            log_end: LogEnd { position: end, previous_history: None, wall_clock: Millis(0) },
             file_versions: FileVersions::default(),
             current_increment: None,
             pending_increment: None,
@@ -121,10 +121,10 @@ impl AofStateMachine {
             in_flight: None,
             has_deleted_history: false,
             synced_offset: None,
-            last_sync: now,
+            last_sync_at: now,
             retry_at: now,
             sync_started_at: now,
-            delaying_syncs: 0,
+            delayed_sync_count: 0,
             truncate_at: now,
             last_error: None,
             failure_count: 0,
@@ -146,7 +146,7 @@ impl AofStateMachine {
         let at = log.position.offset;
         Self {
             state: AofState::Complete,
-            log,
+            log_end: log,
             current_increment: Some(Increment::for_existing_file(bytes, at)),
             synced_offset: Some(at),
             ..Self::without_base(settings, manifest, now)
@@ -164,8 +164,12 @@ impl AofStateMachine {
         now: Instant,
     ) -> Self {
         let (state, synced) = (AofState::Complete, Some(log.position.offset));
-        let mut machine =
-            Self { state, log, synced_offset: synced, ..Self::without_base(settings, manifest, now) };
+        let mut machine = Self {
+            state,
+            log_end: log,
+            synced_offset: synced,
+            ..Self::without_base(settings, manifest, now)
+        };
         // The first increment is reserved at once. A rewrite that takes its snapshot before this increment exists must
         // wait.
         machine.reserve_increment(IncrementStart {
@@ -197,7 +201,7 @@ impl AofStateMachine {
     /// Log offset up to which the file is written; `None` while the log is not followed.
     #[must_use]
     pub(crate) fn written_offset(&self) -> Option<ReplOffset> {
-        self.current_increment.as_ref().map(|open| open.written_extent.mark.offset)
+        self.current_increment.as_ref().map(|open| open.written_extent.log_mark.offset)
     }
 
     /// Size of the current increment in bytes.
@@ -238,7 +242,7 @@ impl AofStateMachine {
     /// The last known end of the log.
     #[must_use]
     pub(crate) fn log_end(&self) -> ReplOffset {
-        self.log.position.offset
+        self.log_end.position.offset
     }
 
     /// Number of failed operations since the start.
@@ -247,30 +251,30 @@ impl AofStateMachine {
         self.failure_count
     }
 
-    /// Number of syncs since [`Self::reset_delaying_syncs`] that delayed a write.
+    /// Number of syncs since [`Self::reset_delayed_sync_count`] that delayed a write.
     #[must_use]
-    pub(crate) fn delaying_syncs(&self) -> u64 {
-        self.delaying_syncs
+    pub(crate) fn delayed_sync_count(&self) -> u64 {
+        self.delayed_sync_count
     }
 
     /// Resets the number of syncs that delayed a write (CONFIG RESETSTAT).
-    pub(crate) fn reset_delaying_syncs(&mut self) {
-        self.delaying_syncs = 0;
+    pub(crate) fn reset_delayed_sync_count(&mut self) {
+        self.delayed_sync_count = 0;
     }
 
     /// The oldest log offset that is still needed. Bytes that are written but not synced may have to be written again.
     #[must_use]
-    pub(crate) fn retained_from(&self) -> Option<ReplOffset> {
+    pub(crate) fn first_retained_offset(&self) -> Option<ReplOffset> {
         let beginning = self.pending_increment.as_ref().filter(|beginning| !beginning.is_lost);
-        let open = self.current_increment.as_ref().map(|open| open.synced_extent.mark.offset);
+        let open = self.current_increment.as_ref().map(|open| open.synced_extent.log_mark.offset);
         open.or(beginning.map(|beginning| beginning.start.position.offset))
             .or(self.next_increment.map(|next| next.position.offset))
     }
 
     /// The log offset from which on the state machine needs the file versions; `None` if it does not follow the log.
     #[must_use]
-    pub(crate) fn file_versions_wanted_from(&self) -> Option<ReplOffset> {
-        let retained = self.retained_from()?;
+    pub(crate) fn file_versions_needed_from(&self) -> Option<ReplOffset> {
+        let retained = self.first_retained_offset()?;
         Some(self.file_versions.end_offset().map_or(retained, |end| end.max(retained)))
     }
 
@@ -282,8 +286,9 @@ impl AofStateMachine {
 
     /// Returns whether no operation is running and the current increment, if there is one, is synced up to `at`.
     #[must_use]
-    pub(crate) fn has_synced(&self, at: ReplOffset) -> bool {
-        let is_all = self.current_increment.as_ref().is_none_or(|open| open.synced_extent.mark.offset >= at);
+    pub(crate) fn has_synced_up_to(&self, at: ReplOffset) -> bool {
+        let is_all =
+            self.current_increment.as_ref().is_none_or(|open| open.synced_extent.log_mark.offset >= at);
         is_all && self.pending_increment.is_none() && self.in_flight.is_none()
     }
 
@@ -296,17 +301,17 @@ impl AofStateMachine {
     /// Handles an event and appends the resulting effects to `out`.
     pub(crate) fn handle(&mut self, event: AofEvent, out: &mut Vec<AofEffect>) {
         match event {
-            AofEvent::LogAdvanced(log) => self.log = log,
+            AofEvent::LogAdvanced(log) => self.log_end = log,
             AofEvent::FileVersionAdded(version) => self.file_versions.add(version),
             AofEvent::LogLost(lost) => self.on_log_lost(lost, out),
             AofEvent::SnapshotTaken { rewrite, at, db } => {
-                self.log.position = at;
+                self.log_end.position = at;
                 // A start reserved earlier belongs to a failed rewrite. The current increment simply continues past
                 // that position.
                 self.next_increment = Some(IncrementStart { rewrite, position: at, db });
                 self.pending_base = Some(PendingBase { rewrite, increment: None, is_rdb: None });
             }
-            AofEvent::BaseReady { rewrite, rdb } => match &mut self.pending_base {
+            AofEvent::BaseReady { rewrite, is_rdb: rdb } => match &mut self.pending_base {
                 Some(base) if base.rewrite == rewrite => base.is_rdb = Some(rdb),
                 _ => out.push(AofEffect::RewriteEnded { rewrite, outcome: Err(BaseInstallError::LogLost) }),
             },
@@ -317,7 +322,8 @@ impl AofStateMachine {
             AofEvent::HistoryDeleted => self.has_deleted_history = !self.manifest.history.is_empty(),
             AofEvent::Configured(settings) => self.settings = settings,
             AofEvent::SyncRequested => {
-                self.sync_target = Some(self.log.position.offset).filter(|end| !self.has_synced(*end));
+                self.sync_target =
+                    Some(self.log_end.position.offset).filter(|end| !self.has_synced_up_to(*end));
                 (self.retry_at, self.truncate_at) = (Instant::ORIGIN, Instant::ORIGIN);
             }
         }
@@ -347,7 +353,7 @@ impl AofStateMachine {
         // A retry time in the past is ignored: the data was replaced, so nothing is left to retry.
         let retry = self.last_error.as_ref().map(|_| self.retry_at).filter(|at| *at > now);
         let everysec = self.settings.fsync_policy == FsyncPolicy::EverySecond;
-        let sync = open.filter(|open| everysec && !open.is_synced()).map(|_| self.last_sync + SYNC_PERIOD);
+        let sync = open.filter(|open| everysec && !open.is_synced()).map(|_| self.last_sync_at + SYNC_PERIOD);
         // A due sync is postponed while syncs are suspended during a rewrite (`no-appendfsync-on-rewrite`).
         let sync = sync.filter(|sync| !self.is_sync_suspended() || *sync > now);
         truncate.or(retry).or(sync)
@@ -369,7 +375,7 @@ impl AofStateMachine {
             Err(OperationError::Io(error)) => self.on_operation_done(now, in_flight, Err(error), out),
             Ok(()) => self.on_operation_done(now, in_flight, Ok(()), out),
         }
-        self.sync_target = self.sync_target.filter(|end| !self.has_synced(*end));
+        self.sync_target = self.sync_target.filter(|end| !self.has_synced_up_to(*end));
         self.update_reply_hold(out);
         self.publish_commit_point(out);
     }
@@ -416,7 +422,8 @@ impl AofStateMachine {
             let until = self.increment_end();
             // Pending writes are performed before the next sync, so that it covers everything written during the
             // previous sync.
-            let write = open.next_write(&self.log, &self.file_versions, until, self.settings.has_timestamps);
+            let write =
+                open.next_write(&self.log_end, &self.file_versions, until, self.settings.has_timestamps);
             let is_end = write.is_none() && self.next_increment.is_some();
             if !open.is_synced() && (is_end || self.is_sync_due(now)) {
                 return Some((InFlightOperation::Sync, FileOperation::Sync));
@@ -432,15 +439,18 @@ impl AofStateMachine {
     /// Log offset at which the current increment must end: the start of the next increment if one is reserved, at most
     /// the end of the log.
     fn increment_end(&self) -> ReplOffset {
-        self.next_increment
-            .map_or(self.log.position.offset, |next| next.position.offset.min(self.log.position.offset))
+        self.next_increment.map_or(self.log_end.position.offset, |next| {
+            next.position.offset.min(self.log_end.position.offset)
+        })
     }
 
     fn is_sync_due(&self, now: Instant) -> bool {
         match self.settings.fsync_policy {
             _ if self.sync_target.is_some() => true,
             FsyncPolicy::Always => true,
-            FsyncPolicy::EverySecond => now.since(self.last_sync) >= SYNC_PERIOD && !self.is_sync_suspended(),
+            FsyncPolicy::EverySecond => {
+                now.since(self.last_sync_at) >= SYNC_PERIOD && !self.is_sync_suspended()
+            }
             FsyncPolicy::Never => false,
         }
     }
@@ -464,11 +474,16 @@ impl AofStateMachine {
         Some((InFlightOperation::BeginIncrement(manifest), operation))
     }
 
-    fn reserve_increment(&mut self, start: IncrementStart) {
+    fn reserve_increment(&mut self, increment_start: IncrementStart) {
         let file = self.manifest.reserve_increment(&self.settings.name);
-        let stamp = self.settings.has_timestamps.then_some(self.log.wall_clock.secs());
-        let increment = Increment::new_at_position(start.position, start.db, stamp);
-        self.pending_increment = Some(PendingIncrement { start, file, increment, is_lost: false });
+        let stamp = self.settings.has_timestamps.then_some(self.log_end.wall_clock.secs());
+        let increment = Increment::new_at_position(increment_start.position, increment_start.db, stamp);
+        self.pending_increment = Some(PendingIncrement {
+            start: increment_start,
+            file,
+            increment_name: increment,
+            is_lost: false,
+        });
     }
 
     fn install_base(&mut self) -> Option<(InFlightOperation, FileOperation)> {
@@ -497,7 +512,7 @@ impl AofStateMachine {
     fn on_written(
         &mut self,
         now: Instant,
-        write: &PendingWrite,
+        pending_write: &PendingWrite,
         outcome: Result<(), String>,
         out: &mut Vec<AofEffect>,
     ) {
@@ -505,7 +520,7 @@ impl AofStateMachine {
         let Some(open) = &mut self.current_increment else { return };
         match outcome {
             Ok(()) => {
-                open.record_write(write);
+                open.record_write(pending_write);
                 self.clear_error(out);
             }
             Err(error) => {
@@ -516,17 +531,17 @@ impl AofStateMachine {
     }
 
     fn on_synced(&mut self, now: Instant, outcome: Result<(), String>, out: &mut Vec<AofEffect>) {
-        self.last_sync = now;
+        self.last_sync_at = now;
         let Some(open) = &mut self.current_increment else { return };
-        let waits = self.log.position.offset > open.written_extent.mark.offset;
+        let waits = self.log_end.position.offset > open.written_extent.log_mark.offset;
         let is_delay = self.settings.fsync_policy == FsyncPolicy::EverySecond
             && waits
-            && now.since(self.sync_started_at) > DELAY_THRESHOLD;
-        self.delaying_syncs += u64::from(is_delay);
+            && now.since(self.sync_started_at) > SLOW_SYNC_THRESHOLD;
+        self.delayed_sync_count += u64::from(is_delay);
         match outcome {
             Ok(()) => {
                 open.synced_extent = open.written_extent;
-                self.file_versions.forget_before(open.synced_extent.mark.offset);
+                self.file_versions.forget_before(open.synced_extent.log_mark.offset);
                 self.clear_error(out);
             }
             Err(error) => {
@@ -564,7 +579,9 @@ impl AofStateMachine {
                 self.manifest = manifest;
                 self.clear_error(out);
                 let begun = self.pending_increment.take().filter(|beginning| !beginning.is_lost);
-                let Some(PendingIncrement { start: cut, file, increment, .. }) = begun else { return };
+                let Some(PendingIncrement { start: cut, file, increment_name: increment, .. }) = begun else {
+                    return;
+                };
                 self.current_increment = Some(increment);
                 if let Some(base) = self.pending_base.as_mut().filter(|base| base.rewrite == cut.rewrite) {
                     base.increment = Some(file.name);
@@ -627,7 +644,7 @@ impl AofStateMachine {
         let open = self
             .current_increment
             .as_ref()
-            .map(|open| (open.written_extent.mark.offset, open.synced_extent.mark.offset));
+            .map(|open| (open.written_extent.log_mark.offset, open.synced_extent.log_mark.offset));
         let commit = match (self.state, open) {
             (AofState::Complete, Some((written, synced))) => {
                 self.synced_offset = Some(synced);
@@ -635,7 +652,7 @@ impl AofStateMachine {
             }
             (AofState::NoBase, Some((written, _))) => written,
             // Without a base, replies do not wait for the file.
-            (AofState::NoBase, None) => self.log.position.offset,
+            (AofState::NoBase, None) => self.log_end.position.offset,
             (AofState::Behind, _) | (AofState::Complete, None) => return,
         };
         if self.published_commit_point.replace(commit) != Some(commit) {
@@ -645,10 +662,11 @@ impl AofStateMachine {
 
     /// Decides whether replies to writes must wait: always under `always`, and while the disk cannot keep up.
     fn update_reply_hold(&mut self, out: &mut Vec<AofEffect>) {
-        let behind =
-            self.written_offset().map_or(0, |written| self.log.position.offset.0.saturating_sub(written.0));
+        let behind = self
+            .written_offset()
+            .map_or(0, |written| self.log_end.position.offset.0.saturating_sub(written.0));
         let behind = behind + self.file_versions.command_bytes();
-        let most = if self.holds_replies { MAX_UNWRITTEN / 4 } else { MAX_UNWRITTEN };
+        let most = if self.holds_replies { MAX_UNWRITTEN_BYTES / 4 } else { MAX_UNWRITTEN_BYTES };
         let holds = match self.state {
             AofState::Complete => self.settings.fsync_policy == FsyncPolicy::Always || behind > most,
             AofState::Behind => true,

@@ -34,11 +34,11 @@ pub(crate) struct RewriteThresholds {
 pub struct Rewrites {
     running_rewrite: Option<(RewriteId, Instant)>,
     next_id: u64,
-    last_attempt: Option<Instant>,
+    last_attempt_at: Option<Instant>,
     /// Whether a rewrite is to start as soon as possible.
     pub is_scheduled: bool,
     /// Whether the last rewrite succeeded; true before the first one.
-    pub last_succeeded: bool,
+    pub was_last_successful: bool,
     /// Duration of the last rewrite; `None` before the first one.
     pub last_duration: Option<Duration>,
     /// Number of successful rewrites since the start or the last reset.
@@ -46,7 +46,7 @@ pub struct Rewrites {
     /// Number of failures since the last success.
     pub consecutive_failures: u64,
     /// Total size of all files after the last rewrite, or at the start.
-    pub size_after_last: u64,
+    pub size_after_last_rewrite: u64,
 }
 
 impl Default for Rewrites {
@@ -54,13 +54,13 @@ impl Default for Rewrites {
         Self {
             running_rewrite: None,
             next_id: 0,
-            last_attempt: None,
+            last_attempt_at: None,
             is_scheduled: false,
-            last_succeeded: true,
+            was_last_successful: true,
             last_duration: None,
             success_count: 0,
             consecutive_failures: 0,
-            size_after_last: 0,
+            size_after_last_rewrite: 0,
         }
     }
 }
@@ -73,13 +73,13 @@ impl Rewrites {
     }
 
     /// The rewrite that is running; `None` once it is cancelled.
-    pub(crate) fn current(&self) -> Option<RewriteId> {
+    pub(crate) fn running_rewrite(&self) -> Option<RewriteId> {
         self.running_rewrite.map(|(rewrite, _)| rewrite)
     }
 
     /// How long the current rewrite has been running; `None` if none is running.
     #[must_use]
-    pub fn running_for(&self, now: Instant) -> Option<Duration> {
+    pub fn running_time(&self, now: Instant) -> Option<Duration> {
         self.running_rewrite.map(|(_, since)| now.since(since))
     }
 
@@ -93,11 +93,11 @@ impl Rewrites {
     #[must_use]
     pub(crate) fn is_due(&self, now: Instant, thresholds: RewriteThresholds) -> bool {
         let recently = |at| now.since(at) < RETRY_DELAY;
-        if self.is_running() || (!self.last_succeeded && self.last_attempt.is_some_and(recently)) {
+        if self.is_running() || (!self.was_last_successful && self.last_attempt_at.is_some_and(recently)) {
             return false;
         }
-        let grown = thresholds.size.saturating_sub(self.size_after_last).saturating_mul(100)
-            / self.size_after_last.max(1);
+        let grown = thresholds.size.saturating_sub(self.size_after_last_rewrite).saturating_mul(100)
+            / self.size_after_last_rewrite.max(1);
         let is_large = thresholds.percentage > 0
             && thresholds.size > thresholds.min_size
             && grown >= thresholds.percentage;
@@ -115,25 +115,25 @@ impl Rewrites {
         self.next_id += 1;
         let rewrite = RewriteId(self.next_id);
         self.running_rewrite = Some((rewrite, now));
-        self.last_attempt = Some(now);
+        self.last_attempt_at = Some(now);
         self.is_scheduled = false;
         Ok(rewrite)
     }
 
     /// Records the end of a rewrite. If `retries` is set, a failed rewrite is scheduled again. Cancelled rewrites are
     /// ignored.
-    pub(crate) fn end(&mut self, now: Instant, rewrite: RewriteId, succeeded: bool, retries: bool) {
+    pub(crate) fn end(&mut self, now: Instant, rewrite: RewriteId, has_succeeded: bool, will_retry: bool) {
         if !self.is_current(rewrite) {
             return;
         }
         self.last_duration = self.running_rewrite.take().map(|(_, since)| now.since(since));
-        self.last_succeeded = succeeded;
-        if succeeded {
+        self.was_last_successful = has_succeeded;
+        if has_succeeded {
             self.success_count += 1;
             self.consecutive_failures = 0;
         } else {
             self.consecutive_failures += 1;
-            self.is_scheduled |= retries;
+            self.is_scheduled |= will_retry;
         }
     }
 

@@ -78,8 +78,8 @@ struct SimulatedServer {
     /// The version of the current data, which increases with each full resync.
     data_version: u64,
     version_by_repl_id: BTreeMap<String, u64>,
-    end: ReplPosition,
-    previous: Option<ReplPosition>,
+    log_end: ReplPosition,
+    previous_history: Option<ReplPosition>,
     /// Offsets of the command boundaries in the log.
     command_ends: BTreeSet<u64>,
     /// The log ranges in place of which the file has other commands, by data version.
@@ -162,8 +162,8 @@ impl SimulatedServer {
             disk: SimulatedDisk { manifests: vec![None], ..SimulatedDisk::default() },
             data_version: 0,
             version_by_repl_id: [(repl_id(0).to_string(), 0)].into(),
-            end: ReplPosition { id: repl_id(0), offset: ReplOffset(0) },
-            previous: None,
+            log_end: ReplPosition { id: repl_id(0), offset: ReplOffset(0) },
+            previous_history: None,
             command_ends: [0].into(),
             file_versions: BTreeMap::new(),
             log_start: 0,
@@ -180,7 +180,7 @@ impl SimulatedServer {
     }
 
     fn current_position(&self) -> LoadedPosition {
-        LoadedPosition { data_version: self.data_version, offset: self.end.offset.0 }
+        LoadedPosition { data_version: self.data_version, offset: self.log_end.offset.0 }
     }
 
     fn send_event(&mut self, event: AofEvent) {
@@ -227,15 +227,15 @@ impl SimulatedServer {
 
     fn log_end(&self) -> LogEnd {
         LogEnd {
-            position: self.end,
-            previous_history: self.previous,
+            position: self.log_end,
+            previous_history: self.previous_history,
             wall_clock: Millis(self.now.as_millis() as i64),
         }
     }
 
     /// Reports the end of the log to the state machine, after the file versions of the ranges before that end.
     fn advance_log(&mut self) {
-        if let Some(from) = self.machine.file_versions_wanted_from() {
+        if let Some(from) = self.machine.file_versions_needed_from() {
             let versions = self.file_versions.get(&self.data_version).into_iter().flatten();
             let wanted: Vec<_> = versions.filter(|version| version.from >= from).cloned().collect();
             for version in wanted {
@@ -248,8 +248,8 @@ impl SimulatedServer {
     fn apply_event(&mut self, event: TestEvent) {
         match event {
             TestEvent::Append(len) => {
-                self.end.offset.0 += u64::from(len);
-                self.command_ends.insert(self.end.offset.0);
+                self.log_end.offset.0 += u64::from(len);
+                self.command_ends.insert(self.log_end.offset.0);
                 let held_back = self.machine.state() == AofState::Complete;
                 assert!(
                     !held_back || self.holds_replies || self.machine.fsync_policy() != FsyncPolicy::Always
@@ -262,13 +262,13 @@ impl SimulatedServer {
                 if let Ok(rewrite) = self.rewrites.begin(self.now) {
                     self.advance_log();
                     self.rewrite = Some((rewrite, self.current_position()));
-                    self.send_event(AofEvent::SnapshotTaken { rewrite, at: self.end, db: Some(0) });
+                    self.send_event(AofEvent::SnapshotTaken { rewrite, at: self.log_end, db: Some(0) });
                 }
             }
             TestEvent::BaseReady => {
                 if let Some((rewrite, cut)) = self.rewrite.filter(|_| self.base_position.is_none()) {
                     self.base_position = Some(cut);
-                    self.send_event(AofEvent::BaseReady { rewrite, rdb: true });
+                    self.send_event(AofEvent::BaseReady { rewrite, is_rdb: true });
                 }
             }
             TestEvent::RewriteFails => {
@@ -280,8 +280,8 @@ impl SimulatedServer {
                 }
             }
             TestEvent::TrimLog => {
-                if self.machine.retained_from().is_some_and(|from| from < self.end.offset) {
-                    self.log_start = self.end.offset.0;
+                if self.machine.first_retained_offset().is_some_and(|from| from < self.log_end.offset) {
+                    self.log_start = self.log_end.offset.0;
                     self.send_event(AofEvent::LogLost(LogLoss::Trimmed));
                 }
             }
@@ -289,8 +289,8 @@ impl SimulatedServer {
             TestEvent::ChangeReplId => {
                 let number = self.version_by_repl_id.len() as u64;
                 self.version_by_repl_id.insert(repl_id(number).to_string(), self.data_version);
-                self.previous = Some(self.end);
-                self.end.id = repl_id(number);
+                self.previous_history = Some(self.log_end);
+                self.log_end.id = repl_id(number);
             }
             TestEvent::Tick(millis) => {
                 self.now += std::time::Duration::from_millis(u64::from(millis));
@@ -301,17 +301,18 @@ impl SimulatedServer {
                 self.send_event(AofEvent::SyncRequested);
             }
         }
-        self.log_start = self.machine.retained_from().unwrap_or(self.end.offset).0;
+        self.log_start = self.machine.first_retained_offset().unwrap_or(self.log_end.offset).0;
         self.check_recovery();
     }
 
     /// Appends `len` bytes to the log; the file gets `own_len` other bytes instead.
-    fn append_with_file_version(&mut self, len: u8, own_len: u8) {
-        let from = self.end.offset;
+    fn append_with_file_version(&mut self, len: u8, version_len: u8) {
+        let from = self.log_end.offset;
         self.apply_event(TestEvent::Append(len));
-        let commands = (0..own_len).map(|index| expected_byte(self.data_version, from.0 + u64::from(index)));
+        let commands =
+            (0..version_len).map(|index| expected_byte(self.data_version, from.0 + u64::from(index)));
         let commands: Vec<u8> = commands.map(|byte| byte.to_ascii_uppercase()).collect();
-        let version = FileVersion { from, to: self.end.offset, commands: commands.into() };
+        let version = FileVersion { from, to: self.log_end.offset, commands: commands.into() };
         self.file_versions.entry(self.data_version).or_default().push(version);
     }
 
@@ -321,9 +322,9 @@ impl SimulatedServer {
         let number = self.version_by_repl_id.len() as u64;
         self.version_by_repl_id.insert(repl_id(number).to_string(), self.data_version);
         // The offset after the replacement may also exist in the old history.
-        self.end = ReplPosition { id: repl_id(number), offset: ReplOffset(self.end.offset.0 / 2) };
-        self.previous = None;
-        self.command_ends = [self.end.offset.0].into();
+        self.log_end = ReplPosition { id: repl_id(number), offset: ReplOffset(self.log_end.offset.0 / 2) };
+        self.previous_history = None;
+        self.command_ends = [self.log_end.offset.0].into();
         self.acknowledged_position = None;
         self.send_event(AofEvent::LogLost(LogLoss::Replaced));
     }
@@ -341,7 +342,7 @@ impl SimulatedServer {
         let mut bytes = Vec::new();
         if let FileOperation::Write { head, from, len } = &operation {
             assert!(from.0 >= self.log_start, "the log has let go of {from}");
-            assert!(from.0 + len <= self.end.offset.0);
+            assert!(from.0 + len <= self.log_end.offset.0);
             bytes.clone_from(head);
             bytes.extend((from.0..from.0 + len).map(|offset| expected_byte(self.data_version, offset)));
         }
@@ -427,11 +428,11 @@ impl SimulatedServer {
     }
 
     /// Returns the position that a server reaches if it starts now and loads the files.
-    fn load(&self, manifest: Option<&str>, killed: bool) -> Option<LoadedPosition> {
+    fn load(&self, manifest: Option<&str>, process_killed: bool) -> Option<LoadedPosition> {
         let manifest = Manifest::parse(manifest?).expect("it is one");
         let content = |name: &str| -> Vec<u8> {
             let file = &self.disk.files.get(name).unwrap_or_else(|| panic!("{name} is named and not there"));
-            if killed {
+            if process_killed {
                 file.visible_bytes.iter().map(|(byte, _)| *byte).collect()
             } else {
                 file.durable_bytes.clone()
@@ -535,7 +536,7 @@ impl SimulatedServer {
         assert_eq!((self.machine.state(), self.machine.error()), (AofState::Complete, None));
         self.apply_event(TestEvent::RequestSync);
         self.run_until_idle();
-        assert_eq!(self.machine.synced_offset(), Some(self.end.offset), "all of it in the end");
+        assert_eq!(self.machine.synced_offset(), Some(self.log_end.offset), "all of it in the end");
         assert_eq!(self.load(self.disk.manifests[0].as_deref(), false), Some(self.current_position()));
         assert!(self.disk.files.len() <= 6 + self.disk.named_files().len(), "{:?}", self.disk.files.keys());
     }
@@ -550,8 +551,8 @@ impl SimulatedServer {
 }
 
 /// Creates an enabled file with a base and some writes.
-fn server_with_a_base(policy: FsyncPolicy) -> SimulatedServer {
-    let mut server = SimulatedServer::new(policy);
+fn server_with_a_base(fsync_policy: FsyncPolicy) -> SimulatedServer {
+    let mut server = SimulatedServer::new(fsync_policy);
     server.apply_event(TestEvent::Rewrite);
     server.run_until_idle();
     server.apply_event(TestEvent::BaseReady);
@@ -565,7 +566,7 @@ fn server_with_only_a_base(policy: FsyncPolicy) -> SimulatedServer {
     let mut server = server_with_a_base(policy);
     server.apply_event(TestEvent::Append(20));
     let name = "old".to_owned();
-    let text = format!("{} {}", server.data_version, server.end.offset).into_bytes();
+    let text = format!("{} {}", server.data_version, server.log_end.offset).into_bytes();
     let seen = text.iter().map(|byte| (*byte, false)).collect();
     let mut manifest = Manifest::default();
     manifest.replace_base(AofFile { name: name.clone(), seq: 1 }, "");
@@ -592,7 +593,7 @@ fn base_without_increment_gets_one_before_any_acknowledgement() {
     server.apply_event(TestEvent::Append(3));
     server.apply_event(TestEvent::Rewrite);
     server.run_until_idle();
-    assert_eq!(server.machine.synced_offset(), Some(server.end.offset));
+    assert_eq!(server.machine.synced_offset(), Some(server.log_end.offset));
     assert_eq!(server.load(server.disk.manifests[0].as_deref(), false), Some(server.current_position()));
     assert_eq!(server.machine.manifest().increments.len(), 2, "the rewrite's comes behind it");
 }
@@ -615,7 +616,7 @@ fn snapshot_waits_while_an_earlier_increment_is_created() {
     server.apply_event(TestEvent::Append(7));
     server.apply_event(TestEvent::Rewrite);
     server.run_until_idle();
-    assert_eq!(server.machine.synced_offset(), Some(server.end.offset));
+    assert_eq!(server.machine.synced_offset(), Some(server.log_end.offset));
     assert_eq!(server.load(server.disk.manifests[0].as_deref(), false), Some(server.current_position()));
     assert_eq!(server.machine.manifest().increments.len(), 3);
 }
@@ -726,13 +727,13 @@ fn slow_syncs_are_counted_as_delays() {
         server.apply_event(TestEvent::Tick(millis));
         server.apply_event(TestEvent::FinishOperation(OperationResult::Succeeds));
         server.run_until_idle();
-        server.machine.delaying_syncs()
+        server.machine.delayed_sync_count()
     };
     assert_eq!(sync_for(1900, 5), 0, "two seconds are no delay yet");
     assert_eq!(sync_for(3000, 0), 0, "nothing waited for it");
     assert_eq!(sync_for(3000, 5), 1);
-    server.machine.reset_delaying_syncs();
-    assert_eq!(server.machine.delaying_syncs(), 0);
+    server.machine.reset_delayed_sync_count();
+    assert_eq!(server.machine.delayed_sync_count(), 0);
 }
 
 /// A base is installed although there is always something to write.
@@ -764,7 +765,7 @@ fn increment_begins_with_its_timestamp() {
 
 /// A file torn within commands that the log does not contain must not lead to a wrong offset after loading.
 #[test]
-fn position_is_unknown_within_the_files_own_commands() {
+fn loading_yields_no_position_inside_commands_that_only_the_file_contains() {
     let mut server = server_with_a_base(FsyncPolicy::Always);
     let policy = FsyncPolicy::Always;
     let plain = AofSettings { fsync_policy: policy, name: FILE_NAME.to_owned(), ..AofSettings::default() };

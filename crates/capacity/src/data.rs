@@ -35,7 +35,7 @@ pub struct KeyGroup {
 impl KeyGroup {
     /// Returns the length of the longest value; it is the mean length unless `longest_value_bytes` is greater.
     #[must_use]
-    pub fn longest_value(&self) -> u64 {
+    pub fn longest_value_len(&self) -> u64 {
         self.longest_value_bytes.unwrap_or(0).max(self.value_bytes)
     }
 
@@ -44,7 +44,7 @@ impl KeyGroup {
     /// values.
     #[must_use]
     pub fn value_lengths(&self) -> (u64, u64) {
-        let (n, longest) = (self.elements_per_key(), self.longest_value());
+        let (n, longest) = (self.elements_per_key(), self.longest_value_len());
         let rest = (self.value_bytes * n).saturating_sub(longest);
         if n < 2 || longest == self.value_bytes {
             (self.value_bytes, self.value_bytes)

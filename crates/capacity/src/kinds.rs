@@ -56,12 +56,12 @@ pub(crate) trait MemoryModel {
 
 pub(crate) fn memory_model(kind: Kind) -> &'static dyn MemoryModel {
     match kind {
-        Kind::String => &string::Strings,
-        Kind::List => &list::Lists,
-        Kind::Set => &set::Sets,
-        Kind::SortedSet => &sorted_set::SortedSets,
-        Kind::Hash => &hash::Hashes,
-        Kind::Stream => &stream::Streams,
+        Kind::String => &string::StringMemoryModel,
+        Kind::List => &list::ListMemoryModel,
+        Kind::Set => &set::SetMemoryModel,
+        Kind::SortedSet => &sorted_set::SortedSetMemoryModel,
+        Kind::Hash => &hash::HashMemoryModel,
+        Kind::Stream => &stream::StreamMemoryModel,
     }
 }
 

@@ -14,7 +14,7 @@ const OBJECT_HEADER_BYTES: u64 = 8;
 const KEY_HEADER_BYTES: u64 = 1;
 const EXPIRY_BYTES: u64 = 8;
 /// The maximum size in bytes of an object that embeds its key and value.
-const MAX_EMBEDDED_OBJECT: u64 = 128;
+const MAX_EMBEDDED_OBJECT_BYTES: u64 = 128;
 
 /// Returns the bytes of one key of the group `data` in a server that holds `keys` keys.
 #[must_use]
@@ -27,7 +27,7 @@ pub fn bytes_per_key(data: &KeyGroup, quantum: Quantum, keys: u64) -> MemoryBrea
     if data.kind == Kind::String {
         let len = data.value_bytes;
         let whole = head + data.key_bytes + len + 4;
-        if !data.values_are_integers && whole <= MAX_EMBEDDED_OBJECT {
+        if !data.values_are_integers && whole <= MAX_EMBEDDED_OBJECT_BYTES {
             return places + quantum.allocation_memory(data.key_bytes + len, head + 4);
         }
         let object = quantum.allocation_memory(data.key_bytes, head + POINTER_BYTES);

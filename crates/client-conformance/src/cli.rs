@@ -12,13 +12,13 @@ use clap::Args;
 use harness::Program;
 use serde::de::DeserializeOwned;
 
-use crate::protocol::Library;
-use crate::real_nodes::{Servers, is_supported};
+use crate::protocol::ClientLibrary;
+use crate::real_nodes::{ServerPrograms, is_supported};
 use crate::scenario::Scenario;
 use crate::scenario_files::{built_in_scenarios, scenarios_in_folder};
 use crate::scenario_run::run_scenario;
 use crate::scorecard::{
-    Baseline, SavedCard, ScenarioResult, Scorecard, compare_cards, render_evidence, render_html,
+    Baseline, SavedScorecard, ScenarioResult, Scorecard, compare_scorecards, render_evidence, render_html,
     render_junit, render_text, worse_results,
 };
 use crate::verdict::{Grade, grade_run};
@@ -82,8 +82,9 @@ pub struct Arguments {
 /// If the adapter, a scenario or a file is missing.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.compare.is_empty() {
-        let cards: Result<Vec<SavedCard>> = arguments.compare.iter().map(|file| read_card(file)).collect();
-        print!("{}", compare_cards(&cards?));
+        let cards: Result<Vec<SavedScorecard>> =
+            arguments.compare.iter().map(|file| read_scorecard(file)).collect();
+        print!("{}", compare_scorecards(&cards?));
         return Ok(ExitCode::SUCCESS);
     }
     let scenarios = select_scenarios(arguments)?;
@@ -95,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     ensure!(!arguments.command.is_empty(), "say which adapter: redoubt-test judge -- python3 adapter.py");
-    let baseline = arguments.baseline.as_deref().map(read_card::<Baseline>).transpose()?;
+    let baseline = arguments.baseline.as_deref().map(read_scorecard::<Baseline>).transpose()?;
     let servers = arguments.real_servers();
     for program in servers.iter().flat_map(|servers| [&servers.server, &servers.sentinel]) {
         let told = Command::new(program.binary()).arg("--version").output();
@@ -123,13 +124,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             worse.iter().for_each(|line| println!("worse: {line}"));
             worse.is_empty()
         }
-        None => card.worst() < Grade::Fails,
+        None => card.worst_grade() < Grade::Fails,
     };
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A result, and the library's name and version if its adapter reported them.
-type NamedResult = (ScenarioResult, Option<Library>);
+type NamedResult = (ScenarioResult, Option<ClientLibrary>);
 
 /// Runs scenarios against an adapter.
 #[derive(Debug, Clone, Copy)]
@@ -139,7 +140,7 @@ pub struct ScenarioRunner<'a> {
     /// The seed from which keys are drawn.
     pub seed: u64,
     /// Real servers to run on instead of scripted nodes.
-    pub servers: Option<&'a Servers>,
+    pub servers: Option<&'a ServerPrograms>,
     /// The number of scenarios that run in parallel; the command line uses 1 on real servers.
     pub jobs: usize,
 }
@@ -170,7 +171,7 @@ impl ScenarioRunner<'_> {
         let mut card = Scorecard {
             library: None,
             seed: self.seed,
-            servers: self.servers.map(Servers::name),
+            servers: self.servers.map(ServerPrograms::name),
             cases: Vec::new(),
         };
         for place in played {
@@ -191,13 +192,13 @@ impl ScenarioRunner<'_> {
 
 impl Arguments {
     /// Returns the real servers to run on, if requested.
-    fn real_servers(&self) -> Option<Servers> {
+    fn real_servers(&self) -> Option<ServerPrograms> {
         let named = |name: &str| {
             if name.is_empty() { Program::redoubt() } else { Program::from_binary(Path::new(name)) }
         };
         let server = named(self.server.as_deref()?);
         let sentinel = self.sentinel.as_deref().map_or_else(Program::redoubt, Program::from_binary);
-        Some(Servers { server, sentinel })
+        Some(ServerPrograms { server, sentinel })
     }
 }
 
@@ -221,12 +222,12 @@ fn select_scenarios(arguments: &Arguments) -> Result<Vec<Scenario>> {
     Ok(scenarios)
 }
 
-fn read_card<T: DeserializeOwned>(file: &Path) -> Result<T> {
+fn read_scorecard<T: DeserializeOwned>(file: &Path) -> Result<T> {
     let text = fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is no card", file.display()))
 }
 
-fn write_file(file: Option<&Path>, make: impl FnOnce() -> Result<String>) -> Result<()> {
+fn write_file(file: Option<&Path>, make_content: impl FnOnce() -> Result<String>) -> Result<()> {
     let Some(file) = file else { return Ok(()) };
-    fs::write(file, make()?).with_context(|| format!("{} cannot be written", file.display()))
+    fs::write(file, make_content()?).with_context(|| format!("{} cannot be written", file.display()))
 }

@@ -24,7 +24,7 @@ struct KeyPair {
     key: &'static str,
 }
 
-const CA: &str = include_str!("../certificates/ca.crt");
+const CA_CERTIFICATE: &str = include_str!("../certificates/ca.crt");
 const FIRST_CERTIFICATE: KeyPair = KeyPair {
     certificate: include_str!("../certificates/first.crt"),
     key: include_str!("../certificates/first.key"),
@@ -55,7 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl TlsFrontend {
     pub(crate) fn new() -> Result<Self> {
         let mut authority = NamedTempFile::with_suffix(".crt").context("a temporary file")?;
-        authority.write_all(CA.as_bytes())?;
+        authority.write_all(CA_CERTIFICATE.as_bytes())?;
         Ok(Self {
             ca_certificate: authority,
             current_config: Mutex::new(server_config(FIRST_CERTIFICATE)?),

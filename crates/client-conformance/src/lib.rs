@@ -28,10 +28,10 @@ pub mod verdict;
 
 pub use adapter::AdapterFailure;
 pub use cli::{Arguments, ScenarioRunner, run};
-pub use real_nodes::Servers;
+pub use real_nodes::ServerPrograms;
 pub use scenario::{
     CertificateAuthority, ConnectionHandling, CostLimits, ErrorPolicy, Expectation, FaultRule, NodeEvent,
     NodeSpec, ReplyFault, ReportedMap, Scenario, ScenarioStep, StepAction, Theme,
 };
 pub use scenario_files::{built_in_scenarios, scenarios_in_folder};
-pub use scenario_run::{Attempt, ScenarioRun, StepResult, run_scenario};
+pub use scenario_run::{RequestAttempt, ScenarioRun, StepResult, run_scenario};

@@ -28,7 +28,7 @@ pub(crate) trait Nodes {
     /// Carries out a scenario event, such as a failover, possibly after a delay.
     fn apply_event(&self, event: &NodeEvent);
     /// Publishes a message as another client would, with SPUBLISH if `sharded` is set.
-    fn publish(&self, channel: &str, data: &str, sharded: bool);
+    fn publish(&self, channel: &str, data: &str, is_sharded: bool);
     /// Returns everything that was recorded, once the scenario is over.
     fn take_record(&self) -> NodesRecord;
 }

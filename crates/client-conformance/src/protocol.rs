@@ -201,7 +201,7 @@ pub fn parse_line(line: &str) -> Result<AdapterLine, String> {
 
 /// A library as reported by its adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Library {
+pub struct ClientLibrary {
     /// The name under which the library is listed on the scorecard.
     pub library: String,
     /// The version that the adapter found installed.

@@ -20,18 +20,18 @@ use crate::nodes::{Nodes, NodesRecord};
 use crate::protocol::DiscoveryMode;
 use crate::scenario::{ConnectionHandling, NodeEvent, NodeSpec, ReportedMap, Scenario};
 use crate::simulation::{RefusedCommand, first_key};
-use monitor::{MARKER, MonitorRecord, monitor_node};
+use monitor::{END_MARKER, MonitorRecord, monitor_node};
 
 /// The server programs to run scenarios on.
 #[derive(Debug, Clone)]
-pub struct Servers {
+pub struct ServerPrograms {
     /// The program that serves data.
     pub server: Program,
     /// The program that runs as sentinel.
     pub sentinel: Program,
 }
 
-impl Servers {
+impl ServerPrograms {
     /// Returns the program's name and version as the program reports them.
     pub(crate) fn name(&self) -> String {
         let told = self.server.command().arg("--version").output();
@@ -46,11 +46,11 @@ const SERVER_OPTIONS: &str =
     "--cluster-enabled yes --cluster-node-timeout 2000 --appendonly yes --appendfsync always";
 
 /// Timeout of the test program's own requests.
-const OWN_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
+const HARNESS_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit for the last MONITOR lines to arrive. They arrive late if the machine is busy.
 const MONITOR_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which the marker is sent again, because a marker sent before MONITOR was active is not seen.
-const MARKER_RETRY: Duration = Duration::from_millis(200);
+const MARKER_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The real servers that replace a scenario's scripted nodes.
 pub(crate) struct RealNodes {
@@ -68,8 +68,8 @@ struct RealServers {
 /// The running servers, and which of them plays which node of the scenario.
 struct Deployment {
     nodes: Vec<Node>,
-    node_of: BTreeMap<String, usize>,
-    master_of: BTreeMap<String, String>,
+    node_index_by_name: BTreeMap<String, usize>,
+    master_by_node: BTreeMap<String, String>,
     frozen_nodes: Vec<usize>,
     mode: DiscoveryMode,
 }
@@ -127,13 +127,13 @@ fn total_slot_count(masters: &[&NodeSpec]) -> usize {
 
 impl RealNodes {
     /// Starts the servers and waits until the cluster or sentinel group is healthy.
-    pub(crate) fn start(scenario: &Scenario, servers: &Servers) -> Self {
+    pub(crate) fn start(scenario: &Scenario, servers: &ServerPrograms) -> Self {
         let deployment = match scenario.mode {
             DiscoveryMode::Cluster => start_cluster(scenario, &servers.server),
             DiscoveryMode::Sentinel => start_sentinel_group(scenario, servers),
         };
         let mut names = vec![String::new(); deployment.nodes.len()];
-        for (name, node) in &deployment.node_of {
+        for (name, node) in &deployment.node_index_by_name {
             names[*node].clone_from(name);
         }
         let ports = deployment.nodes.iter().map(|node| node.port).collect();
@@ -162,11 +162,11 @@ impl RealServers {
     /// Opens a connection for the test program. Its port is registered, so that the verdict ignores its commands.
     fn harness_connection(&self, node: &Node) -> Option<Connection> {
         let mut connection = node.try_connect().ok()?;
-        connection.set_timeout(OWN_REQUEST_TIMEOUT);
+        connection.set_timeout(HARNESS_REQUEST_TIMEOUT);
         // The first request appears in MONITOR output before the port of the connection is known. All later requests
         // are filtered out.
         if let Reply::Bulk(line) = connection.try_call(&["CLIENT", "INFO"]).ok()? {
-            self.record.add_own_port(port_of_client(&String::from_utf8_lossy(&line))?);
+            self.record.add_harness_port(port_of_client(&String::from_utf8_lossy(&line))?);
         }
         Some(connection)
     }
@@ -177,7 +177,7 @@ impl RealServers {
         let mut deployment = lock(&self.deployment);
         match event {
             NodeEvent::SetConnectionHandling { node, state, .. } => {
-                let Some(index) = deployment.node_of.get(node).copied() else { return };
+                let Some(index) = deployment.node_index_by_name.get(node).copied() else { return };
                 let was_running = deployment.nodes[index].is_running();
                 if *state != ConnectionHandling::Serve {
                     self.wait_for_replicas(&deployment, &deployment.nodes[index]);
@@ -198,7 +198,7 @@ impl RealServers {
                 self.log_event(LogEvent::AdapterAnswered(format!("{reply:?}")));
             }
             NodeEvent::MoveSlot { key, to, .. } => {
-                let Some(target) = deployment.node_of.get(to).copied() else { return };
+                let Some(target) = deployment.node_index_by_name.get(to).copied() else { return };
                 let moved = move_slot(&deployment.nodes, slot_of(key), target);
                 drop(deployment);
                 self.log_event(LogEvent::AdapterAnswered(format!("{moved:?}")));
@@ -227,7 +227,7 @@ impl RealServers {
             figure(node, "master_port").as_ref() == Some(&port)
                 && offset(node, "slave_repl_offset").is_none_or(|there| there < written)
         };
-        let until = Instant::now() + OWN_REQUEST_TIMEOUT;
+        let until = Instant::now() + HARNESS_REQUEST_TIMEOUT;
         while deployment.running_data_nodes().any(|node| is_behind(&node)) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
@@ -269,10 +269,10 @@ impl RealServers {
         // After the timeout the verdict is based on the lines that have arrived.
         while !missing.is_empty() && Instant::now() < until {
             for index in &missing {
-                let mark = |mut connection: Connection| connection.try_call(&["ECHO", MARKER]).ok();
+                let mark = |mut connection: Connection| connection.try_call(&["ECHO", END_MARKER]).ok();
                 let _ = self.harness_connection(&deployment.nodes[*index]).and_then(mark);
             }
-            missing = self.record.nodes_without_marker(&missing, MARKER_RETRY);
+            missing = self.record.nodes_without_marker(&missing, MARKER_RETRY_INTERVAL);
         }
     }
 
@@ -322,15 +322,15 @@ fn start_cluster(scenario: &Scenario, program: &Program) -> Deployment {
     let masters = followers.into_iter().map(|(name, master)| (name.clone(), master.clone())).collect();
     Deployment {
         nodes: cluster.nodes,
-        node_of: of,
-        master_of: masters,
+        node_index_by_name: of,
+        master_by_node: masters,
         frozen_nodes: Vec::new(),
         mode: DiscoveryMode::Cluster,
     }
 }
 
 /// Starts three servers and three sentinels. The scenario uses the first server and the first sentinel.
-fn start_sentinel_group(scenario: &Scenario, servers: &Servers) -> Deployment {
+fn start_sentinel_group(scenario: &Scenario, servers: &ServerPrograms) -> Deployment {
     let sentinels = [0; 3].map(|_| servers.sentinel.clone());
     let group = SentinelGroup::start(&servers.server, &sentinels);
     if servers.sentinel == Program::redoubt() {
@@ -344,14 +344,14 @@ fn start_sentinel_group(scenario: &Scenario, servers: &Servers) -> Deployment {
     let nodes = group.servers.into_iter().chain(group.sentinels).collect();
     let mut deployment = Deployment {
         nodes,
-        node_of: of,
-        master_of: BTreeMap::new(),
+        node_index_by_name: of,
+        master_by_node: BTreeMap::new(),
         frozen_nodes: Vec::new(),
         mode: DiscoveryMode::Sentinel,
     };
     for (name, node) in &scenario.nodes {
         if node.state != ConnectionHandling::Serve
-            && let Some(index) = deployment.node_of.get(name).copied()
+            && let Some(index) = deployment.node_index_by_name.get(name).copied()
         {
             deployment.set_connection_handling(index, node.state);
         }
@@ -386,10 +386,10 @@ impl Deployment {
 
     /// Promotes a replica: with CLUSTER FAILOVER if its master runs, otherwise with CLUSTER FAILOVER TAKEOVER.
     fn promote(&self, name: &str) -> Option<Reply> {
-        let replica = &self.nodes[*self.node_of.get(name)?];
+        let replica = &self.nodes[*self.node_index_by_name.get(name)?];
         match self.mode {
             DiscoveryMode::Cluster => {
-                let master = self.node_of.get(self.master_of.get(name)?)?;
+                let master = self.node_index_by_name.get(self.master_by_node.get(name)?)?;
                 let serves = self.nodes[*master].is_running() && !self.frozen_nodes.contains(master);
                 let words = if serves { "CLUSTER FAILOVER" } else { "CLUSTER FAILOVER TAKEOVER" };
                 let reply = replica.run(words);
@@ -458,7 +458,7 @@ impl Nodes for RealNodes {
     fn addresses(&self) -> BTreeMap<String, String> {
         let deployment = lock(&self.shared.deployment);
         deployment
-            .node_of
+            .node_index_by_name
             .iter()
             .map(|(name, index)| (name.clone(), deployment.nodes[*index].address()))
             .collect()
@@ -484,14 +484,14 @@ impl Nodes for RealNodes {
         }));
     }
 
-    fn publish(&self, channel: &str, data: &str, sharded: bool) {
+    fn publish(&self, channel: &str, data: &str, is_sharded: bool) {
         let deployment = lock(&self.shared.deployment);
         for node in deployment.running_nodes() {
             let Some(mut connection) = self.shared.harness_connection(node) else { continue };
-            let name = if sharded { "SPUBLISH" } else { "PUBLISH" };
+            let name = if is_sharded { "SPUBLISH" } else { "PUBLISH" };
             // A sharded message must be published at the owner of its slot; any other message can be published at any
             // node.
-            let is_wrong = sharded && slot_owner(&mut connection, slot_of(channel)) != Some(node.port);
+            let is_wrong = is_sharded && slot_owner(&mut connection, slot_of(channel)) != Some(node.port);
             if !is_wrong && matches!(connection.try_call(&[name, channel, data]), Ok(Reply::Int(_))) {
                 return;
             }
@@ -519,7 +519,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_port_is_parsed_from_client_info() {
+    fn harness_port_is_parsed_from_client_info() {
         assert_eq!(port_of_client("id=3 addr=127.0.0.1:4711 laddr=127.0.0.1:7000 fd=8"), Some(4711));
         assert_eq!(port_of_client("id=3"), None);
     }

@@ -11,16 +11,16 @@ use crate::adapter::{Adapter, AdapterFailure};
 use crate::event_log::{LogEntry, LogEvent};
 use crate::nodes::{Nodes, NodesRecord};
 use crate::placeholders::fill_placeholders;
-use crate::protocol::{AdapterOutcome, AdapterRequest, ClientSettings, DiscoveryMode, Library};
-use crate::real_nodes::{RealNodes, Servers};
+use crate::protocol::{AdapterOutcome, AdapterRequest, ClientLibrary, ClientSettings, DiscoveryMode};
+use crate::real_nodes::{RealNodes, ServerPrograms};
 use crate::scenario::{ErrorPolicy, Expectation, Scenario, StepAction};
 use crate::scripted_nodes::ScriptedNodes;
-use crate::simulation::{ExecutedCommand, MASTER_NAME, RefusedCommand, format_command, script_calling};
+use crate::simulation::{ExecutedCommand, MASTER_NAME, RefusedCommand, format_command, script_that_calls};
 
 /// How long an adapter may take to start on a busy machine.
 const ADAPTER_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Extra time for an attempt that began before the step's deadline. Only earlier attempts could have delayed it.
-const LAST_ATTEMPT_EXTENSION: Duration = Duration::from_secs(5);
+const LAST_ATTEMPT_EXTRA_TIME: Duration = Duration::from_secs(5);
 /// Delay between two attempts of a step.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How long to watch for further retries after the library has reported a failure.
@@ -28,7 +28,7 @@ const RETRY_WATCH_TIME: Duration = Duration::from_millis(400);
 
 /// One attempt at a step: the request and the adapter's answer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Attempt {
+pub struct RequestAttempt {
     /// The request's number, counted over all requests to the adapter.
     pub step: usize,
     /// When the request was sent, in milliseconds since the scenario began.
@@ -49,9 +49,9 @@ pub struct StepResult {
     /// The result that the step must have.
     pub expectation: Expectation,
     /// The attempts in order; the last one decides the step's result.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<RequestAttempt>,
     /// Whether the expected message arrived, if the step waits for a message.
-    pub message_arrived: bool,
+    pub has_message_arrived: bool,
 }
 
 impl StepResult {
@@ -59,7 +59,7 @@ impl StepResult {
     fn meets_expectation(&self) -> bool {
         let outcome = self.attempts.last().map(|attempt| &attempt.outcome);
         match (&self.action, outcome, self.expectation.errors) {
-            (StepAction::ExpectMessage { .. }, None, _) => self.message_arrived,
+            (StepAction::ExpectMessage { .. }, None, _) => self.has_message_arrived,
             (_, Some(Err(_)), _) | (_, Some(Ok(AdapterOutcome::Error(_))), ErrorPolicy::Forbidden) => false,
             (_, Some(Ok(AdapterOutcome::Unsupported(_))), _) => false,
             (_, Some(Ok(_)) | None, _) => true,
@@ -71,7 +71,7 @@ impl StepResult {
 #[derive(Debug, Clone, Default)]
 pub struct ScenarioRun {
     /// The library's name and version as reported by its adapter.
-    pub library: Option<Library>,
+    pub library: Option<ClientLibrary>,
     /// The executed steps; the run ends at the first failed step.
     pub steps: Vec<StepResult>,
     /// When the client was created, in milliseconds since the scenario began.
@@ -111,7 +111,7 @@ pub fn run_scenario(
     scenario: &Scenario,
     adapter: &[String],
     seed: u64,
-    servers: Option<&Servers>,
+    servers: Option<&ServerPrograms>,
 ) -> Result<ScenarioRun> {
     let scenario = fill_placeholders(scenario, seed)?;
     let scripted;
@@ -167,7 +167,12 @@ impl StepRunner<'_> {
         self.step_count
     }
 
-    fn send_request(&mut self, request: &AdapterRequest, description: &str, timeout: Duration) -> Attempt {
+    fn send_request(
+        &mut self,
+        request: &AdapterRequest,
+        description: &str,
+        timeout: Duration,
+    ) -> RequestAttempt {
         let asked = self.nodes.now();
         let step = self.begin_step(description.to_owned());
         let outcome = self.adapter.request(request, timeout);
@@ -180,7 +185,7 @@ impl StepRunner<'_> {
             Err(AdapterFailure::InvalidLine(text)) => text.clone(),
         };
         self.nodes.log_event(LogEvent::AdapterAnswered(said));
-        Attempt { step, request_ms: asked, answer_ms: self.nodes.now(), commands: Vec::new(), outcome }
+        RequestAttempt { step, request_ms: asked, answer_ms: self.nodes.now(), commands: Vec::new(), outcome }
     }
 
     /// Creates the client and returns whether the adapter succeeded.
@@ -221,7 +226,7 @@ impl StepRunner<'_> {
             action: action.clone(),
             expectation: expectation.clone(),
             attempts: Vec::new(),
-            message_arrived: false,
+            has_message_arrived: false,
         };
         self.uses_sharded_channels |= matches!(action, StepAction::Ssubscribe(_));
         match action {
@@ -246,7 +251,7 @@ impl StepRunner<'_> {
             let Some((request, commands)) = build_request(action, number) else { return };
             let told = describe_step(action, &commands);
             let left = until.saturating_duration_since(Instant::now());
-            let timeout = if number == 1 { left } else { left.max(LAST_ATTEMPT_EXTENSION) };
+            let timeout = if number == 1 { left } else { left.max(LAST_ATTEMPT_EXTRA_TIME) };
             let mut attempt = self.send_request(&request, &told, timeout);
             attempt.commands = commands;
             let over =
@@ -273,14 +278,14 @@ impl StepRunner<'_> {
                         message.data, message.channel
                     )));
                     if message.channel == channel && message.data == data {
-                        result.message_arrived = true;
+                        result.has_message_arrived = true;
                         return;
                     }
                 }
                 Ok(None) => {}
                 Err(why) => {
                     let now = self.nodes.now();
-                    let attempt = Attempt {
+                    let attempt = RequestAttempt {
                         step,
                         request_ms: now,
                         answer_ms: now,
@@ -298,14 +303,14 @@ impl StepRunner<'_> {
 /// Returns the distinct script texts of the scenario.
 fn script_texts(scenario: &Scenario) -> Vec<String> {
     let texts = scenario.steps.iter().filter_map(|step| match &step.action {
-        StepAction::Script(words) => Some(script_calling(words).0),
+        StepAction::Script(words) => Some(script_that_calls(words).0),
         _ => None,
     });
     texts.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
 /// Returns whether a command in the pipeline failed. In this case the whole pipeline is retried.
-fn has_failed_command(attempt: &Attempt) -> bool {
+fn has_failed_command(attempt: &RequestAttempt) -> bool {
     let Ok(AdapterOutcome::Ok(Value::Array(items))) = &attempt.outcome else { return false };
     attempt.commands.len() == items.len() && items.iter().any(is_error_item)
 }
@@ -329,7 +334,7 @@ fn build_request(action: &StepAction, attempt_number: u32) -> Option<(AdapterReq
         }
         StepAction::Script(words) => {
             let call = filled(words);
-            let (source, keys, args) = script_calling(&call);
+            let (source, keys, args) = script_that_calls(&call);
             (AdapterRequest::Script { source, keys, args }, vec![call])
         }
         StepAction::Pipeline(commands) => {

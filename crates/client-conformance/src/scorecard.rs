@@ -11,12 +11,12 @@ mod text;
 use serde::{Deserialize, Serialize};
 
 use crate::event_log::LogEntry;
-use crate::protocol::Library;
+use crate::protocol::ClientLibrary;
 use crate::scenario::{Scenario, Theme};
 use crate::verdict::{Grade, Verdict};
 
 pub use baseline::worse_results;
-pub use comparison::{SavedCard, compare_cards};
+pub use comparison::{SavedScorecard, compare_scorecards};
 pub use html::render_html;
 pub use junit::render_junit;
 pub use text::{render_evidence, render_text};
@@ -44,7 +44,7 @@ pub struct ScenarioResult {
 #[derive(Debug, Clone, Serialize)]
 pub struct Scorecard {
     /// The library's name and version; `None` if its adapter never reported them.
-    pub library: Option<Library>,
+    pub library: Option<ClientLibrary>,
     /// The seed from which the keys of scenarios were drawn.
     pub seed: u64,
     /// Name and version of the real servers; `None` if scripted nodes were used.
@@ -84,7 +84,7 @@ impl ScenarioResult {
 impl Scorecard {
     /// Returns each grade with its number of scenarios, worst grade first.
     #[must_use]
-    pub fn counts(&self) -> Vec<(Grade, usize)> {
+    pub fn grade_counts(&self) -> Vec<(Grade, usize)> {
         let grades = [Grade::Harmful, Grade::Fails, Grade::Costly, Grade::Unsupported, Grade::Good];
         let count = |grade| self.cases.iter().filter(|case| case.verdict.grade == grade).count();
         grades.into_iter().map(|grade| (grade, count(grade))).collect()
@@ -92,7 +92,7 @@ impl Scorecard {
 
     /// Returns the worst grade on the scorecard.
     #[must_use]
-    pub fn worst(&self) -> Grade {
+    pub fn worst_grade(&self) -> Grade {
         self.cases.iter().map(|case| case.verdict.grade).max().unwrap_or(Grade::Good)
     }
 

@@ -29,8 +29,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The write timeout for a client that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Size in bytes of the pieces into which a reply is fragmented. A pause follows each piece.
-const PIECE_BYTES: usize = 3;
-const PIECE_PAUSE: Duration = Duration::from_millis(1);
+const FRAGMENT_BYTES: usize = 3;
+const FRAGMENT_PAUSE: Duration = Duration::from_millis(1);
 /// The maximum number of bytes that a client may send without completing a command.
 const MAX_COMMAND_BYTES: usize = 16 << 20;
 
@@ -349,9 +349,9 @@ fn perform_delayed(stream: &TcpStream, action: ConnectionAction) -> bool {
             send(stream, &bytes);
         }
         ConnectionAction::SendFragmented(_, bytes) => {
-            for piece in bytes.chunks(PIECE_BYTES) {
+            for piece in bytes.chunks(FRAGMENT_BYTES) {
                 send(stream, piece);
-                thread::sleep(PIECE_PAUSE);
+                thread::sleep(FRAGMENT_PAUSE);
             }
         }
         ConnectionAction::Close(_) => return false,

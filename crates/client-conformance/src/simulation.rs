@@ -29,7 +29,7 @@ use crate::scenario::{ConnectionHandling, NodeEvent, ReplyFault, ReportedMap, Sc
 use blocking::BlockedCommand;
 pub use cluster_map::MASTER_NAME;
 pub(crate) use commands::first_key;
-pub use commands::{is_write, may_block, script_calling};
+pub use commands::{is_write, may_block, script_that_calls};
 use data::StoredValue;
 use replies::{describe_fault, encode, format_reply};
 use rules::RuleMatcher;
@@ -42,7 +42,7 @@ pub type NodeIndex = usize;
 pub type ConnectionId = u64;
 
 /// The connection id that stands for all clients other than the tested one.
-const OTHER_CLIENTS: ConnectionId = 0;
+const OTHER_CLIENTS_CONNECTION: ConnectionId = 0;
 
 /// The current role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ struct SimulatedConnection {
     channels: Vec<(String, bool)>,
     /// The blocking command that waits for an element, if there is one.
     blocked_command: Option<BlockedCommand>,
-    queued_behind: VecDeque<Vec<String>>,
+    queued_commands: VecDeque<Vec<String>>,
     tracking: Option<ClientTracking>,
 }
 
@@ -111,7 +111,7 @@ impl SimulatedConnection {
             transaction: None,
             channels: Vec::new(),
             blocked_command: None,
-            queued_behind: VecDeque::new(),
+            queued_commands: VecDeque::new(),
             tracking: None,
         }
     }
@@ -266,18 +266,18 @@ impl ClusterSimulation {
     }
 
     /// Logs an event that concerns no node.
-    pub fn log_event(&mut self, ms: u64, event: LogEvent) {
+    pub fn log_event(&mut self, now_ms: u64, event: LogEvent) {
         self.step_count += usize::from(matches!(event, LogEvent::RequestSent(_)));
-        self.log.push(LogEntry { ms, node: String::new(), connection: 0, event });
+        self.log.push(LogEntry { ms: now_ms, node: String::new(), connection: 0, event });
     }
 
-    fn log_on_connection(&mut self, ms: u64, id: ConnectionId, event: LogEvent) {
+    fn log_on_connection(&mut self, now_ms: u64, id: ConnectionId, event: LogEvent) {
         let node = self.connections.get(&id).map_or_else(String::new, |c| self.nodes[c.node].name.clone());
-        self.log.push(LogEntry { ms, node, connection: id, event });
+        self.log.push(LogEntry { ms: now_ms, node, connection: id, event });
     }
 
     /// Handles a new connection. Returns `None` if the node accepts no clients.
-    pub fn handle_open(&mut self, ms: u64, node: NodeIndex) -> Option<ConnectionId> {
+    pub fn handle_open(&mut self, now_ms: u64, node: NodeIndex) -> Option<ConnectionId> {
         self.last_connection += 1;
         let id = self.last_connection;
         let name = self.nodes[node].name.clone();
@@ -286,7 +286,7 @@ impl ClusterSimulation {
             ConnectionHandling::Refuse | ConnectionHandling::CloseAtOnce => false,
         };
         let event = if taken { LogEvent::ConnectionOpened } else { LogEvent::ConnectionRejected };
-        self.log.push(LogEntry { ms, node: name, connection: id, event });
+        self.log.push(LogEntry { ms: now_ms, node: name, connection: id, event });
         if !taken {
             return None;
         }
@@ -301,64 +301,69 @@ impl ClusterSimulation {
     }
 
     /// Handles the end of a connection that the client closed or that broke.
-    pub fn handle_close(&mut self, ms: u64, id: ConnectionId) {
+    pub fn handle_close(&mut self, now_ms: u64, id: ConnectionId) {
         if self.connections.contains_key(&id) {
-            self.log_on_connection(ms, id, LogEvent::ClientClosed);
+            self.log_on_connection(now_ms, id, LogEvent::ClientClosed);
             self.connections.remove(&id);
         }
     }
 
     /// Handles a command and returns the actions that it causes, also on other connections.
-    pub fn handle_command(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
+    pub fn handle_command(
+        &mut self,
+        now_ms: u64,
+        id: ConnectionId,
+        args: &[String],
+    ) -> Vec<ConnectionAction> {
         let Some(connection) = self.connections.get(&id) else { return Vec::new() };
         let node = &self.nodes[connection.node];
         let is_silent = connection.is_silent || node.connection_handling == ConnectionHandling::NeverReply;
-        self.log_on_connection(ms, id, LogEvent::CommandReceived(format_command(args)));
+        self.log_on_connection(now_ms, id, LogEvent::CommandReceived(format_command(args)));
         if is_silent {
-            self.record_refusal(ms, id, NO_REPLY_CODE, args);
+            self.record_refusal(now_ms, id, NO_REPLY_CODE, args);
             return Vec::new();
         }
-        let mut actions = self.execute_or_queue(ms, id, args);
-        actions.extend(self.notify_other_clients(ms));
+        let mut actions = self.execute_or_queue(now_ms, id, args);
+        actions.extend(self.notify_other_clients(now_ms));
         actions
     }
 
     /// Executes a command and replies, or queues the command if an earlier one is blocked.
-    fn execute_or_queue(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
+    fn execute_or_queue(&mut self, now_ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
         match self.connections.get_mut(&id) {
             Some(connection) if connection.blocked_command.is_some() => {
-                connection.queued_behind.push_back(args.to_vec());
+                connection.queued_commands.push_back(args.to_vec());
                 Vec::new()
             }
-            Some(_) => self.execute_and_reply(ms, id, args),
+            Some(_) => self.execute_and_reply(now_ms, id, args),
             None => Vec::new(),
         }
     }
 
-    fn execute_and_reply(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
+    fn execute_and_reply(&mut self, now_ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
         let node = self.connections[&id].node;
-        let fault = self.rules.next_fault(ms, &self.nodes[node].name, args);
+        let fault = self.rules.next_fault(now_ms, &self.nodes[node].name, args);
         if let Some(ReplyFault::Error(text)) = &fault {
             let error = Value::Error(self.fill_error_text(text, args));
-            self.record_if_refused(ms, id, &error, args);
-            return vec![self.send_reply(ms, id, &error)];
+            self.record_if_refused(now_ms, id, &error, args);
+            return vec![self.send_reply(now_ms, id, &error)];
         }
-        let replies = self.execute(ms, id, args);
+        let replies = self.execute(now_ms, id, args);
         let mut bytes = Vec::new();
         for reply in &replies {
-            self.record_if_refused(ms, id, reply, args);
-            self.log_on_connection(ms, id, LogEvent::ReplySent(format_reply(reply)));
+            self.record_if_refused(now_ms, id, reply, args);
+            self.log_on_connection(now_ms, id, LogEvent::ReplySent(format_reply(reply)));
             bytes.extend(self.encode_for(id, reply));
         }
-        self.deliver_reply(ms, id, bytes, fault)
+        self.deliver_reply(now_ms, id, bytes, fault)
     }
 
     /// Handles the effects of a command on other clients: cache invalidations and elements for blocked clients.
-    fn notify_other_clients(&mut self, ms: u64) -> Vec<ConnectionAction> {
-        let mut actions = self.send_invalidations(ms);
-        while let Some(served) = self.serve_longest_blocked(ms) {
+    fn notify_other_clients(&mut self, now_ms: u64) -> Vec<ConnectionAction> {
+        let mut actions = self.send_invalidations(now_ms);
+        while let Some(served) = self.serve_longest_blocked(now_ms) {
             actions.extend(served);
-            actions.extend(self.send_invalidations(ms));
+            actions.extend(self.send_invalidations(now_ms));
         }
         actions
     }
@@ -366,13 +371,13 @@ impl ClusterSimulation {
     /// Returns the actions that deliver a reply. A fault can modify it.
     fn deliver_reply(
         &mut self,
-        ms: u64,
+        now_ms: u64,
         id: ConnectionId,
         mut bytes: Vec<u8>,
         fault: Option<ReplyFault>,
     ) -> Vec<ConnectionAction> {
         let Some(fault) = fault else { return vec![ConnectionAction::Send(id, bytes)] };
-        self.log_on_connection(ms, id, LogEvent::FaultInjected(describe_fault(&fault)));
+        self.log_on_connection(now_ms, id, LogEvent::FaultInjected(describe_fault(&fault)));
         match fault {
             // The error was returned instead of executing the command.
             ReplyFault::Error(_) => Vec::new(),
@@ -402,8 +407,8 @@ impl ClusterSimulation {
     }
 
     /// Applies an event of the scenario to the nodes and returns the resulting actions.
-    pub fn handle_event(&mut self, ms: u64, event: &NodeEvent) -> Vec<ConnectionAction> {
-        self.log_event(ms, LogEvent::NodesChanged(event.describe()));
+    pub fn handle_event(&mut self, now_ms: u64, event: &NodeEvent) -> Vec<ConnectionAction> {
+        self.log_event(now_ms, LogEvent::NodesChanged(event.describe()));
         match event {
             NodeEvent::SetConnectionHandling { node, state, .. } => {
                 let Some(node) = self.node_index(node) else { return Vec::new() };
@@ -411,7 +416,7 @@ impl ClusterSimulation {
                     ConnectionHandling::NeverReply => Vec::new(),
                     ConnectionHandling::Serve
                     | ConnectionHandling::Refuse
-                    | ConnectionHandling::CloseAtOnce => self.close_connections(ms, |at| at == node),
+                    | ConnectionHandling::CloseAtOnce => self.close_connections(now_ms, |at| at == node),
                 };
                 self.nodes[node].connection_handling = *state;
                 actions.push(ConnectionAction::ChangeConnectionHandling(node));
@@ -419,11 +424,11 @@ impl ClusterSimulation {
             }
             NodeEvent::Promote { node, .. } => {
                 let Some(node) = self.node_index(node) else { return Vec::new() };
-                self.promote(ms, node)
+                self.promote(now_ms, node)
             }
             NodeEvent::MoveSlot { key, to, .. } => {
                 let Some(to) = self.node_index(to) else { return Vec::new() };
-                self.unsubscribe_moved_slot(ms, slot_of(key), to)
+                self.unsubscribe_moved_slot(now_ms, slot_of(key), to)
             }
             NodeEvent::ReportMap { node, map, times, .. } => {
                 if let Some(node) = self.node_index(node) {
@@ -435,7 +440,7 @@ impl ClusterSimulation {
                 let (Some(node), Some(to)) = (self.node_index(node), self.node_index(to)) else {
                     return Vec::new();
                 };
-                let mut actions = self.close_connections(ms, |at| at == node || at == to);
+                let mut actions = self.close_connections(now_ms, |at| at == node || at == to);
                 self.move_node_to_address(node, to);
                 actions.extend([
                     ConnectionAction::ChangeConnectionHandling(node),
@@ -443,13 +448,13 @@ impl ClusterSimulation {
                 ]);
                 actions
             }
-            NodeEvent::RunCommand { command, .. } => self.run_as_other_client(ms, command),
+            NodeEvent::RunCommand { command, .. } => self.run_as_other_client(now_ms, command),
             // TLS certificates are handled by the `encryption` module.
             NodeEvent::ReplaceCertificate { .. } => Vec::new(),
         }
     }
 
-    fn promote(&mut self, ms: u64, node: NodeIndex) -> Vec<ConnectionAction> {
+    fn promote(&mut self, now_ms: u64, node: NodeIndex) -> Vec<ConnectionAction> {
         let Role::Replica(master) = self.nodes[node].role else { return Vec::new() };
         self.epoch += 1;
         for owner in self.slot_owners.iter_mut().filter(|owner| **owner == Some(master)) {
@@ -463,7 +468,7 @@ impl ClusterSimulation {
         self.nodes[node].role = Role::Master;
         self.nodes[master].role = Role::Replica(node);
         match self.mode {
-            DiscoveryMode::Cluster => self.unblock_matching(ms, |waiting_at, _| waiting_at == master),
+            DiscoveryMode::Cluster => self.unblock_matching(now_ms, |waiting_at, _| waiting_at == master),
             // When sentinels change the role of a server, the server closes all client connections without notice,
             // including those of blocked clients.
             DiscoveryMode::Sentinel => {
@@ -474,17 +479,21 @@ impl ClusterSimulation {
                         node.role != Role::Sentinel && node.connection_handling == ConnectionHandling::Serve
                     })
                     .collect();
-                self.close_connections(ms, |at| is_told[at])
+                self.close_connections(now_ms, |at| is_told[at])
             }
         }
     }
 
     /// Closes all connections of the nodes for which `at` returns true.
-    fn close_connections(&mut self, ms: u64, at: impl Fn(NodeIndex) -> bool) -> Vec<ConnectionAction> {
-        let ended = self.connections.iter().filter(|(_, connection)| at(connection.node));
+    fn close_connections(
+        &mut self,
+        now_ms: u64,
+        is_affected_node: impl Fn(NodeIndex) -> bool,
+    ) -> Vec<ConnectionAction> {
+        let ended = self.connections.iter().filter(|(_, connection)| is_affected_node(connection.node));
         let ended: Vec<ConnectionId> = ended.map(|(id, _)| *id).collect();
         for id in &ended {
-            self.log_on_connection(ms, *id, LogEvent::NodeClosed);
+            self.log_on_connection(now_ms, *id, LogEvent::NodeClosed);
             self.connections.remove(id);
         }
         ended.into_iter().map(ConnectionAction::Close).collect()
@@ -510,7 +519,7 @@ impl ClusterSimulation {
     }
 
     /// Runs a command as another client, at the owner of its key or, without a key, at every data node.
-    fn run_as_other_client(&mut self, ms: u64, args: &[String]) -> Vec<ConnectionAction> {
+    fn run_as_other_client(&mut self, now_ms: u64, args: &[String]) -> Vec<ConnectionAction> {
         let keyed =
             commands::find_command(&args[0]).and_then(|row| row.keys(args).first().map(|key| slot_of(key)));
         let nodes: Vec<NodeIndex> = match (keyed, self.mode) {
@@ -523,15 +532,15 @@ impl ClusterSimulation {
             }
         };
         for node in nodes {
-            self.connections.insert(OTHER_CLIENTS, SimulatedConnection::new(node));
-            self.execute(ms, OTHER_CLIENTS, args);
-            self.connections.remove(&OTHER_CLIENTS);
+            self.connections.insert(OTHER_CLIENTS_CONNECTION, SimulatedConnection::new(node));
+            self.execute(now_ms, OTHER_CLIENTS_CONNECTION, args);
+            self.connections.remove(&OTHER_CLIENTS_CONNECTION);
         }
-        self.notify_other_clients(ms)
+        self.notify_other_clients(now_ms)
     }
 
-    fn send_reply(&mut self, ms: u64, id: ConnectionId, reply: &Value) -> ConnectionAction {
-        self.log_on_connection(ms, id, LogEvent::ReplySent(format_reply(reply)));
+    fn send_reply(&mut self, now_ms: u64, id: ConnectionId, reply: &Value) -> ConnectionAction {
+        self.log_on_connection(now_ms, id, LogEvent::ReplySent(format_reply(reply)));
         ConnectionAction::Send(id, self.encode_for(id, reply))
     }
 
@@ -543,19 +552,19 @@ impl ClusterSimulation {
     }
 
     /// Records the refusal if the reply redirects the client or asks it to retry.
-    fn record_if_refused(&mut self, ms: u64, id: ConnectionId, reply: &Value, args: &[String]) {
+    fn record_if_refused(&mut self, now_ms: u64, id: ConnectionId, reply: &Value, args: &[String]) {
         let Value::Error(text) = reply else { return };
         let code = text.split(' ').next().unwrap_or_default().to_owned();
-        if code != "ERR" && id != OTHER_CLIENTS {
-            self.record_refusal(ms, id, &code, args);
+        if code != "ERR" && id != OTHER_CLIENTS_CONNECTION {
+            self.record_refusal(now_ms, id, &code, args);
         }
     }
 
-    fn record_refusal(&mut self, ms: u64, id: ConnectionId, code: &str, args: &[String]) {
+    fn record_refusal(&mut self, now_ms: u64, id: ConnectionId, code: &str, args: &[String]) {
         let Some(connection) = self.connections.get(&id) else { return };
         let (step, node) = (self.step_count, connection.node);
         self.refused_commands.push(RefusedCommand {
-            ms,
+            ms: now_ms,
             step,
             node,
             code: code.to_owned(),

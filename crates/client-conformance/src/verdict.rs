@@ -81,17 +81,17 @@ pub struct Verdict {
 
 /// Grades a run by its recorded events only.
 #[must_use]
-pub fn grade_run(scenario: &Scenario, run: &ScenarioRun) -> Verdict {
-    let costs = MeasuredCosts::measure(run);
-    let mut findings = check_early_end(run, &costs);
-    for played in &run.steps {
-        findings.extend(check_step(played, run));
+pub fn grade_run(scenario: &Scenario, scenario_run: &ScenarioRun) -> Verdict {
+    let costs = MeasuredCosts::measure(scenario_run);
+    let mut findings = check_early_end(scenario_run, &costs);
+    for played in &scenario_run.steps {
+        findings.extend(check_step(played, scenario_run));
     }
-    findings.extend(effects::findings(run));
-    findings.extend(errors::findings(run));
+    findings.extend(effects::effect_findings(scenario_run));
+    findings.extend(errors::error_findings(scenario_run));
     let not_offered = findings.iter().any(|finding| finding.grade == Grade::Unsupported);
-    if run.client_error.is_none() && !not_offered {
-        findings.extend(costs::findings(&scenario.allow, &costs));
+    if scenario_run.client_error.is_none() && !not_offered {
+        findings.extend(costs::cost_findings(&scenario.allow, &costs));
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.grade));
     let grade = findings.first().map_or(Grade::Good, |finding| finding.grade);
@@ -99,8 +99,8 @@ pub fn grade_run(scenario: &Scenario, run: &ScenarioRun) -> Verdict {
 }
 
 /// Reports the reason why a run ended before its last step.
-fn check_early_end(run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
-    if let Some(outcome) = &run.client_error {
+fn check_early_end(scenario_run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
+    if let Some(outcome) = &scenario_run.client_error {
         return vec![match outcome {
             Ok(AdapterOutcome::Error(text)) => {
                 Finding::new(Grade::Fails, format!("cannot create a client: {}", first_line(text)))
@@ -113,7 +113,7 @@ fn check_early_end(run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
         }];
     }
     let mut findings = Vec::new();
-    for played in &run.steps {
+    for played in &scenario_run.steps {
         for attempt in &played.attempts {
             if let Err(why) = &attempt.outcome {
                 let mut text =
@@ -136,10 +136,10 @@ fn describe_missing_answer(failure: &AdapterFailure, request: &str) -> String {
     }
 }
 
-fn check_step(step: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
+fn check_step(step: &StepResult, scenario_run: &ScenarioRun) -> Vec<Finding> {
     if let StepAction::ExpectMessage { channel, .. } = &step.action {
         let broken = step.attempts.iter().any(|attempt| attempt.outcome.is_err());
-        if step.message_arrived || broken {
+        if step.has_message_arrived || broken {
             return Vec::new();
         }
         let text = format!("drops the subscription to {channel}: no more messages arrive");
@@ -148,7 +148,12 @@ fn check_step(step: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
     let mut findings = Vec::new();
     for attempt in &step.attempts {
         if let Ok(AdapterOutcome::Ok(value)) = &attempt.outcome {
-            findings.extend(check_reply(step, value, &describe_step(&step.action, &attempt.commands), run));
+            findings.extend(check_reply(
+                step,
+                value,
+                &describe_step(&step.action, &attempt.commands),
+                scenario_run,
+            ));
         }
     }
     let Some(last) = step.attempts.last() else { return findings };
@@ -178,13 +183,18 @@ fn check_step(step: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
 }
 
 /// Reports a reply that differs from the expected one.
-fn check_reply(step: &StepResult, value: &Value, request: &str, run: &ScenarioRun) -> Option<Finding> {
+fn check_reply(
+    step: &StepResult,
+    value: &Value,
+    request: &str,
+    scenario_run: &ScenarioRun,
+) -> Option<Finding> {
     let wanted = step.expectation.reply.as_ref()?;
     let failed_in_part = value.as_array().is_some_and(|items| items.iter().any(is_error_item));
     if is_equivalent_reply(wanted, value) || failed_in_part {
         return None;
     }
-    let other = run.steps.iter().find(|other| {
+    let other = scenario_run.steps.iter().find(|other| {
         let reply = other.expectation.reply.as_ref();
         let is_telling = value.is_string() || value.is_array();
         is_telling && reply != Some(wanted) && reply.is_some_and(|reply| is_equivalent_reply(reply, value))

@@ -78,7 +78,7 @@ fn detects_lost_subscriptions() {
 }
 
 #[test]
-fn detects_late_reply_taken_for_the_next_one() {
+fn detects_late_reply_mistaken_for_the_reply_to_the_next_command() {
     assert_detected("mixes-up-replies", "reply-is-late", Grade::Harmful, "which is the reply to GET");
 }
 

@@ -12,7 +12,7 @@ use engine::{
 };
 use slot_routing::Slot;
 
-use crate::generic::flush::waits_for_lazy_free;
+use crate::generic::flush::should_wait_until_freed;
 use crate::help::reply_help;
 use crate::scanning::parse_slot_argument;
 
@@ -40,7 +40,7 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 /// Creates a subcommand that the server executes outside of the engine.
-const fn shell_row(
+const fn shell_command(
     name: &'static str,
     since: &'static str,
     arity: i8,
@@ -52,21 +52,28 @@ const fn shell_row(
 
 /// Creates a subcommand that the server executes outside of the engine and whose reply is not deterministic, because it
 /// depends on more than the dataset.
-const fn nondeterministic_row(
+const fn nondeterministic_command(
     name: &'static str,
     since: &'static str,
     arity: i8,
     command: C,
     summary: &'static str,
 ) -> Command {
-    shell_row(name, since, arity, command, summary).tips(NONDETERMINISTIC_TIPS)
+    shell_command(name, since, arity, command, summary).tips(NONDETERMINISTIC_TIPS)
 }
 
 const CLUSTER_SUBCOMMANDS: &[Command] = &[
-    shell_row("addslots", "3.0.0", -3, C::AddSlots, "Assigns free slots to this node.").flags(CHANGE_FLAGS),
-    shell_row("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Assigns ranges of free slots to this node.")
+    shell_command("addslots", "3.0.0", -3, C::AddSlots, "Assigns free slots to this node.")
         .flags(CHANGE_FLAGS),
-    nondeterministic_row(
+    shell_command(
+        "addslotsrange",
+        "7.0.0",
+        -4,
+        C::AddSlotsRange,
+        "Assigns ranges of free slots to this node.",
+    )
+    .flags(CHANGE_FLAGS),
+    nondeterministic_command(
         "bumpepoch",
         "3.0.0",
         2,
@@ -74,7 +81,7 @@ const CLUSTER_SUBCOMMANDS: &[Command] = &[
         "Raises this node's configuration epoch above all others.",
     )
     .flags(CHANGE_FLAGS),
-    shell_row(
+    shell_command(
         "cancelslotmigrations",
         "9.0.0",
         2,
@@ -82,7 +89,7 @@ const CLUSTER_SUBCOMMANDS: &[Command] = &[
         "Cancels all slot migrations from this node.",
     )
     .flags(CHANGE_FLAGS.union(Flags::ALL_DBS)),
-    nondeterministic_row(
+    nondeterministic_command(
         "count-failure-reports",
         "3.0.0",
         3,
@@ -94,9 +101,9 @@ const CLUSTER_SUBCOMMANDS: &[Command] = &[
         .flags(Flags::STALE)
         .run(count_keys_in_slot)
         .visits_each_slot(),
-    shell_row("delslots", "3.0.0", -3, C::DelSlots, "Marks slots as unassigned in this node's view.")
+    shell_command("delslots", "3.0.0", -3, C::DelSlots, "Marks slots as unassigned in this node's view.")
         .flags(CHANGE_FLAGS),
-    shell_row(
+    shell_command(
         "delslotsrange",
         "7.0.0",
         -4,
@@ -105,10 +112,10 @@ const CLUSTER_SUBCOMMANDS: &[Command] = &[
     )
     .flags(CHANGE_FLAGS),
     // CLUSTER FAILOVER blocks the client. A master also sends it to its replicas, to notify them that it pauses writes.
-    shell_row("failover", "3.0.0", -2, C::Failover, "Starts a failover of this replica's master.")
+    shell_command("failover", "3.0.0", -2, C::Failover, "Starts a failover of this replica's master.")
         .node(NodeCommand::Cluster(C::Failover))
         .flags(CHANGE_FLAGS.union(Flags::MASTER_TO_REPLICA)),
-    nondeterministic_row(
+    nondeterministic_command(
         "failovers",
         "1.0.0",
         -2,
@@ -121,15 +128,15 @@ const CLUSTER_SUBCOMMANDS: &[Command] = &[
         .category(Categories::KEYSPACE)
         .run(flush_slot)
         .locks_named_slot(),
-    shell_row("flushslots", "3.0.0", 2, C::FlushSlots, "Unassigns all slots of this node.")
+    shell_command("flushslots", "3.0.0", 2, C::FlushSlots, "Unassigns all slots of this node.")
         .flags(CHANGE_FLAGS),
-    shell_row("forget", "3.0.0", 3, C::Forget, "Removes a node.").flags(CHANGE_FLAGS),
+    shell_command("forget", "3.0.0", 3, C::Forget, "Removes a node.").flags(CHANGE_FLAGS),
     Command::new("getkeysinslot", Group::Cluster, "3.0.0", 4, "Returns key names of a slot.")
         .flags(Flags::STALE)
         .tips(NONDETERMINISTIC_TIPS)
         .run(get_keys_in_slot)
         .visits_each_slot(),
-    shell_row(
+    shell_command(
         "getslotmigrations",
         "9.0.0",
         2,
@@ -140,38 +147,45 @@ const CLUSTER_SUBCOMMANDS: &[Command] = &[
     Command::new("help", Group::Cluster, "5.0.0", 2, "Describes the subcommands of CLUSTER.")
         .flags(QUERY_FLAGS)
         .run(help),
-    nondeterministic_row("info", "3.0.0", 2, C::Info, "Returns the state of the cluster.").flags(QUERY_FLAGS),
+    nondeterministic_command("info", "3.0.0", 2, C::Info, "Returns the state of the cluster.")
+        .flags(QUERY_FLAGS),
     Command::new("keyslot", Group::Cluster, "3.0.0", 3, "Returns the hash slot of a key.")
         .flags(Flags::STALE)
         .run(key_slot),
-    nondeterministic_row("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.")
+    nondeterministic_command("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.")
         .flags(Flags::STALE),
-    shell_row("meet", "3.0.0", -4, C::Meet, "Adds a node to the cluster.").flags(CHANGE_FLAGS),
-    shell_row("migrateslots", "9.0.0", -4, C::MigrateSlots, "Migrates slots to other nodes atomically.")
+    shell_command("meet", "3.0.0", -4, C::Meet, "Adds a node to the cluster.").flags(CHANGE_FLAGS),
+    shell_command("migrateslots", "9.0.0", -4, C::MigrateSlots, "Migrates slots to other nodes atomically.")
         .flags(CHANGE_FLAGS.union(Flags::ALL_DBS)),
-    shell_row("migration", "8.4.0", -4, C::Migration, "Imports slots atomically, as in Redis.")
+    shell_command("migration", "8.4.0", -4, C::Migration, "Imports slots atomically, as in Redis.")
         .flags(CHANGE_FLAGS.union(Flags::ALL_DBS)),
-    shell_row("myid", "3.0.0", 2, C::MyId, "Returns the id of this node.").flags(QUERY_FLAGS),
-    nondeterministic_row("myshardid", "7.2.0", 2, C::MyShardId, "Returns the id of this node's shard.")
+    shell_command("myid", "3.0.0", 2, C::MyId, "Returns the id of this node.").flags(QUERY_FLAGS),
+    nondeterministic_command("myshardid", "7.2.0", 2, C::MyShardId, "Returns the id of this node's shard.")
         .flags(QUERY_FLAGS),
-    nondeterministic_row("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes known to this node.")
+    nondeterministic_command("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes known to this node.")
         .flags(QUERY_FLAGS),
-    nondeterministic_row("replicas", "5.0.0", 3, C::Replicas, "Lists the replicas of a master.")
+    nondeterministic_command("replicas", "5.0.0", 3, C::Replicas, "Lists the replicas of a master.")
         .flags(ADMIN_QUERY_FLAGS),
-    shell_row("replicate", "3.0.0", -3, C::Replicate, "Makes this node a replica of a master.")
+    shell_command("replicate", "3.0.0", -3, C::Replicate, "Makes this node a replica of a master.")
         .flags(CHANGE_FLAGS),
-    shell_row("reset", "3.0.0", -2, C::Reset, "Resets this node's cluster state.")
+    shell_command("reset", "3.0.0", -2, C::Reset, "Resets this node's cluster state.")
         .flags(ADMIN_QUERY_FLAGS.union(Flags::NOSCRIPT)),
-    shell_row("saveconfig", "3.0.0", 2, C::SaveConfig, "Saves nodes.conf.").flags(CHANGE_FLAGS),
-    shell_row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.")
+    shell_command("saveconfig", "3.0.0", 2, C::SaveConfig, "Saves nodes.conf.").flags(CHANGE_FLAGS),
+    shell_command("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.")
         .flags(CHANGE_FLAGS),
     // CLUSTER SETSLOT may block, even if it arrives in the replication stream.
-    shell_row("setslot", "3.0.0", -4, C::SetSlot, "Starts, completes or cancels the migration of a slot.")
-        .node(NodeCommand::Cluster(C::SetSlot))
-        .flags(CHANGE_FLAGS.union(Flags::MAY_REPLICATE)),
-    nondeterministic_row("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.")
+    shell_command(
+        "setslot",
+        "3.0.0",
+        -4,
+        C::SetSlot,
+        "Starts, completes or cancels the migration of a slot.",
+    )
+    .node(NodeCommand::Cluster(C::SetSlot))
+    .flags(CHANGE_FLAGS.union(Flags::MAY_REPLICATE)),
+    nondeterministic_command("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.")
         .flags(QUERY_FLAGS),
-    nondeterministic_row("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.")
+    nondeterministic_command("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.")
         .flags(ADMIN_QUERY_FLAGS),
     Command::new(
         "slot-stats",
@@ -184,7 +198,7 @@ const CLUSTER_SUBCOMMANDS: &[Command] = &[
     .tips(&["nondeterministic_output", "request_policy:all_shards"])
     .run(slot_stats::slot_stats)
     .visits_each_slot(),
-    nondeterministic_row("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.")
+    nondeterministic_command("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.")
         .flags(QUERY_FLAGS),
     // Internal commands between nodes; the target of a migration forwards them to its replicas.
     Command::new(
@@ -308,7 +322,7 @@ fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(invalid_subcommand(context.arg(1)));
     }
     let slot = parse_slot_argument(context.arg(2))?;
-    let wait = waits_for_lazy_free(context.args.get(3), &context.engine.settings)?;
+    let wait = should_wait_until_freed(context.args.get(3), &context.engine.settings)?;
     context.clear_slot(slot, wait);
     context.reply.ok();
     Ok(())
@@ -333,7 +347,7 @@ fn get_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     let db = context.session.db();
     if count > 0 {
         context.with_slot(slot, |data| {
-            let Some(table) = data.table_if(db).filter(|_| !data.is_hidden()) else { return };
+            let Some(table) = data.existing_table(db).filter(|_| !data.is_hidden()) else { return };
             table.scan(0, count, &mut |item| {
                 if keys.len() < count {
                     keys.push(item.key.to_vec());
@@ -367,7 +381,7 @@ mod tests {
 
     #[test]
     fn slot_key_count_uses_selected_database() {
-        Client::in_cluster_with(3).check_replies(&[
+        Client::in_cluster_with_databases(3).check_replies(&[
             ("set foo{t} 1", "+OK"),
             ("select 2", "+OK"),
             ("mset bar{t} 1 baz{t} 2", "+OK"),
@@ -385,7 +399,7 @@ mod tests {
 
     #[test]
     fn flushslot_deletes_keys_in_all_databases() {
-        let mut client = Client::in_cluster_with(3);
+        let mut client = Client::in_cluster_with_databases(3);
         let wrong = "-ERR unknown subcommand or wrong number of arguments for 'flushslot'. Try CLUSTER HELP.";
         let range = "-ERR Invalid or out of range slot";
         client.check_replies(&[

@@ -15,12 +15,12 @@ const UNAUTHENTICATED_FLAGS: Flags = CONNECTION_FLAGS.union(Flags::FAST).union(F
 const ADMIN_FLAGS: Flags = ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT).union(Flags::ADMIN);
 const ALL_NODES_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 
-const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_command(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Connection, since, arity, summary).category(Categories::CONNECTION)
 }
 
 /// Creates a command that sets a routing flag of a cluster connection (ASKING, READONLY, READWRITE).
-const fn routing_row(name: &'static str, summary: &'static str) -> Command {
+const fn routing_command(name: &'static str, summary: &'static str) -> Command {
     Command::new(name, Group::Cluster, "3.0.0", 1, summary).category(Categories::CONNECTION)
 }
 
@@ -28,39 +28,44 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("client", Group::Connection, "2.4.0", -2, "Inspects and controls connections.")
         .sentinel()
         .subcommands(CLIENT_SUBCOMMANDS),
-    routing_row("asking", "Allows the next command to access an importing slot.")
+    routing_command("asking", "Allows the next command to access an importing slot.")
         .flags(Flags::FAST)
         .run(hello::asking),
-    new_row("auth", "1.0.0", -2, "Authenticates the connection.")
+    new_command("auth", "1.0.0", -2, "Authenticates the connection.")
         .flags(UNAUTHENTICATED_FLAGS)
         .sentinel()
         .run(hello::auth),
-    new_row("echo", "1.0.0", 2, "Returns its argument.")
+    new_command("echo", "1.0.0", 2, "Returns its argument.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::FAST))
         .run(echo),
-    new_row("hello", "6.0.0", -1, "Selects the protocol version, authenticates, and describes the server.")
-        .flags(UNAUTHENTICATED_FLAGS)
-        .sentinel()
-        .run(hello::hello),
-    new_row("ping", "1.0.0", -1, "Checks that the server responds.")
+    new_command(
+        "hello",
+        "6.0.0",
+        -1,
+        "Selects the protocol version, authenticates, and describes the server.",
+    )
+    .flags(UNAUTHENTICATED_FLAGS)
+    .sentinel()
+    .run(hello::hello),
+    new_command("ping", "1.0.0", -1, "Checks that the server responds.")
         .flags(Flags::FAST.union(Flags::WHILE_SUBSCRIBED))
         .sentinel()
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .log_role(LogRole::KeepAlive)
         .run(ping),
-    new_row("quit", "1.0.0", -1, "Closes the connection.")
+    new_command("quit", "1.0.0", -1, "Closes the connection.")
         .flags(UNAUTHENTICATED_FLAGS.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
         .run(hello::quit),
-    routing_row("readonly", "Allows this connection to read from a replica.")
+    routing_command("readonly", "Allows this connection to read from a replica.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::FAST))
         .run(hello::readonly),
-    routing_row("readwrite", "Ends the READONLY mode.")
+    routing_command("readwrite", "Ends the READONLY mode.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::FAST))
         .run(hello::readwrite),
-    new_row("reset", "6.2.0", 1, "Resets the connection to its initial state.")
+    new_command("reset", "6.2.0", 1, "Resets the connection to its initial state.")
         .flags(UNAUTHENTICATED_FLAGS.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
         .run(hello::reset),
-    new_row("select", "1.0.0", 2, "Selects the database of this connection.")
+    new_command("select", "1.0.0", 2, "Selects the database of this connection.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::FAST).union(Flags::ALLOW_BUSY))
         .databases(DatabaseAccess::SelectedByArgument)
         .log_role(LogRole::SelectDb)
@@ -68,81 +73,84 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 const CLIENT_SUBCOMMANDS: &[Command] = &[
-    new_row("caching", "6.0.0", 3, "Overrides tracking for the next command.")
+    new_command("caching", "6.0.0", 3, "Overrides tracking for the next command.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(tracking::caching),
-    new_row("capa", "8.0.0", -3, "Announces capabilities of this client.")
+    new_command("capa", "8.0.0", -3, "Announces capabilities of this client.")
         .flags(CONNECTION_FLAGS)
         .run(client::capa),
-    new_row("getredir", "6.0.0", 2, "Returns the client that receives this connection's invalidations.")
+    new_command("getredir", "6.0.0", 2, "Returns the client that receives this connection's invalidations.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(tracking::getredir),
-    new_row("tracking", "6.0.0", -3, "Controls client-side caching by invalidation messages.")
+    new_command("tracking", "6.0.0", -3, "Controls client-side caching by invalidation messages.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT))
         .sentinel()
         .run(tracking::tracking),
-    new_row("trackinginfo", "6.2.0", 2, "Returns the tracking state of this connection.")
+    new_command("trackinginfo", "6.2.0", 2, "Returns the tracking state of this connection.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT))
         .sentinel()
         .run(tracking::trackinginfo),
-    new_row("getname", "2.6.9", 2, "Returns the name of this connection.")
+    new_command("getname", "2.6.9", 2, "Returns the name of this connection.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(client::getname),
-    new_row("help", "5.0.0", 2, "Lists the subcommands.")
+    new_command("help", "5.0.0", 2, "Lists the subcommands.")
         .flags(ALLOWED_WHILE_LOADING)
         .sentinel()
         .run(client::help),
-    new_row("id", "5.0.0", 2, "Returns the id of this connection.")
+    new_command("id", "5.0.0", 2, "Returns the id of this connection.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(client::reply_client_id),
-    new_row("import-source", "8.1.0", 3, "Marks this connection as an import source.")
+    new_command("import-source", "8.1.0", 3, "Marks this connection as an import source.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT))
         .run(client::import_source),
-    new_row("info", "6.2.0", 2, "Describes this connection.")
+    new_command("info", "6.2.0", 2, "Describes this connection.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT))
         .sentinel()
         .tips(&["nondeterministic_output"])
         .run(client::reply_client_info),
-    new_row("kill", "2.4.0", -3, "Closes connections.").flags(ADMIN_FLAGS).sentinel().run(others::kill),
-    new_row("list", "2.4.0", -2, "Lists all connections.")
+    new_command("kill", "2.4.0", -3, "Closes connections.").flags(ADMIN_FLAGS).sentinel().run(others::kill),
+    new_command("list", "2.4.0", -2, "Lists all connections.")
         .flags(ADMIN_FLAGS)
         .sentinel()
         .tips(&["nondeterministic_output"])
         .run(others::list),
-    new_row("no-evict", "7.0.0", 3, "Protects this connection from client eviction.")
+    new_command("no-evict", "7.0.0", 3, "Protects this connection from client eviction.")
         .flags(ADMIN_FLAGS.union(Flags::ALLOW_BUSY))
         .sentinel()
         .run(client::no_evict),
-    new_row("no-touch", "7.2.0", 3, "Prevents this connection's reads from updating access times.")
+    new_command("no-touch", "7.2.0", 3, "Prevents this connection's reads from updating access times.")
         .flags(CONNECTION_FLAGS)
         .run(client::no_touch),
-    new_row("pause", "3.0.0", -3, "Delays all commands, or only writes, for a time.")
+    new_command("pause", "3.0.0", -3, "Delays all commands, or only writes, for a time.")
         .flags(ADMIN_FLAGS)
         .sentinel()
         .run(others::pause),
-    new_row("reply", "3.2.0", 3, "Enables, disables or skips replies.")
+    new_command("reply", "3.2.0", 3, "Enables, disables or skips replies.")
         .flags(CONNECTION_FLAGS.union(Flags::NO_MULTI))
         .sentinel()
         .run(client::set_reply_mode),
-    new_row("setinfo", "7.2.0", 4, "Sets the client library's name and version.")
+    new_command("setinfo", "7.2.0", 4, "Sets the client library's name and version.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .tips(ALL_NODES_TIPS)
         .run(client::setinfo),
-    new_row("setname", "2.6.9", 3, "Sets the name of this connection.")
+    new_command("setname", "2.6.9", 3, "Sets the name of this connection.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .tips(ALL_NODES_TIPS)
         .run(client::setname),
-    new_row("unblock", "5.0.0", -3, "Unblocks a blocked connection.")
+    new_command("unblock", "5.0.0", -3, "Unblocks a blocked connection.")
         .flags(ADMIN_FLAGS)
         .sentinel()
         .run(others::unblock),
-    new_row("unpause", "6.2.0", 2, "Ends a CLIENT PAUSE.").flags(ADMIN_FLAGS).sentinel().run(others::unpause),
+    new_command("unpause", "6.2.0", 2, "Ends a CLIENT PAUSE.")
+        .flags(ADMIN_FLAGS)
+        .sentinel()
+        .run(others::unpause),
 ];
 
 /// Checks a database number.

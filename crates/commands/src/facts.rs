@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::sync::LazyLock;
 
-const SOURCE_TEXTS: &[&str] = &[
+const COMMAND_DOCS_TEXTS: &[&str] = &[
     include_str!("facts/bitmap.txt"),
     include_str!("facts/cluster.txt"),
     include_str!("facts/connection.txt"),
@@ -72,7 +72,7 @@ pub(crate) struct ArgumentDocs {
 
 static DOCS_BY_COMMAND: LazyLock<BTreeMap<&'static str, CommandDocs>> = LazyLock::new(|| {
     let mut all = BTreeMap::new();
-    SOURCE_TEXTS.iter().for_each(|text| parse_text(text, &mut all));
+    COMMAND_DOCS_TEXTS.iter().for_each(|text| parse_text(text, &mut all));
     all
 });
 

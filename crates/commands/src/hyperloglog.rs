@@ -69,9 +69,9 @@ impl From<SketchError> for CommandError {
 fn sketch_at<'c>(
     context: &'c Context<'_>,
     key: &Key<'_>,
-    place: EntryRef,
+    entry_ref: EntryRef,
 ) -> Result<Sketch<'c>, CommandError> {
-    Ok(Sketch::from_bytes(context.string_value(key, place)?.bytes)?)
+    Ok(Sketch::from_bytes(context.string_value(key, entry_ref)?.bytes)?)
 }
 
 /// Stores a sketch under `key`. An existing key keeps its expiry.
@@ -100,7 +100,7 @@ fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let changed = match found {
         Some(place) if sketch_at(context, &key, place)?.is_dense() => {
             let dense = sketch_at(context, &key, place)?;
-            let changes = seen.iter().any(|seen| dense.is_dense_and_raised_by(*seen));
+            let changes = seen.iter().any(|seen| dense.would_raise_dense_register(*seen));
             if changes {
                 let mut raised = 0;
                 let len = context.string_value(&key, place)?.bytes.len();
@@ -179,7 +179,7 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Caches the estimate in the sketch, unless the client's writes are refused at present. After a failure of the
 /// append-only file, a write under `appendfsync always` would delay the reply until the file can be written again.
-fn cache_estimate(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, estimate: u64) {
+fn cache_estimate(context: &mut Context<'_>, key: &Key<'_>, entry_ref: EntryRef, estimate: u64) {
     let stopped = NodeFlags::NO_OWN_CHANGES.union(NodeFlags::SLOT_WRITES_PAUSED).union(NodeFlags::AOF_FAILED);
     if context.session.origin() == CommandOrigin::Client
         && context.engine.settings.node_flags().intersects(stopped)
@@ -187,8 +187,8 @@ fn cache_estimate(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, est
         return;
     }
     let len =
-        context.table_ref(key).typed_value::<StringRef<'_>>(place).map_or(0, |string| string.bytes.len());
-    let (_, bytes) = context.table(key).edit_string(place, key, len, EncodingHint::Raw);
+        context.table_ref(key).typed_value::<StringRef<'_>>(entry_ref).map_or(0, |string| string.bytes.len());
+    let (_, bytes) = context.table(key).edit_string(entry_ref, key, len, EncodingHint::Raw);
     sketch::store_estimate(bytes, estimate);
     context.report_modified(key);
 }

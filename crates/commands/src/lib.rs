@@ -53,7 +53,7 @@ use engine::{Command, Registry};
 static SERVER_REGISTRY: LazyLock<Registry> =
     LazyLock::new(|| Registry::for_server(COMMAND_TABLE.iter().copied().flatten()));
 static SENTINEL_REGISTRY: LazyLock<Registry> =
-    LazyLock::new(|| Registry::for_sentinel(sentinel::sentinel_rows()));
+    LazyLock::new(|| Registry::for_sentinel(sentinel::sentinel_commands()));
 
 /// The command table of a server.
 #[must_use]

@@ -99,7 +99,7 @@ impl LongDouble {
     }
 
     /// Compares two numbers; `self` must be finite.
-    pub(crate) fn is_greater(self, other: Self) -> bool {
+    pub(crate) fn is_greater_than(self, other: Self) -> bool {
         match self.add(other.negated()) {
             Some(Self::Finite { negative, mantissa, .. }) => !negative && mantissa != 0,
             // The difference overflows only if the signs differ, so the sign decides.

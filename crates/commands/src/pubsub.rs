@@ -16,72 +16,80 @@ const PUBLISH_FLAGS: Flags =
     Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST).union(Flags::MAY_REPLICATE);
 const INTROSPECTION_FLAGS: Flags = Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE);
 
-const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_command(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Pubsub, since, arity, summary)
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    new_row("psubscribe", "2.0.0", -2, "Subscribes to channels that match patterns.")
+    new_command("psubscribe", "2.0.0", -2, "Subscribes to channels that match patterns.")
         .flags(SUBSCRIBE_FLAGS)
         .sentinel()
         .channels(ChannelArguments::Patterns)
         .run(|context| subscribe(context, ChannelKind::Pattern)),
-    new_row("publish", "2.0.0", 3, "Publishes a message to a channel.")
+    new_command("publish", "2.0.0", 3, "Publishes a message to a channel.")
         .flags(PUBLISH_FLAGS)
         .sentinel()
         .channels(ChannelArguments::First)
         .run(|context| publish(context, false))
         .locks_first_argument(),
-    new_row("pubsub", "2.8.0", -2, "Inspects channels and subscriptions.").subcommands(PUBSUB_SUBCOMMANDS),
-    new_row("punsubscribe", "2.0.0", -1, "Unsubscribes from patterns.")
+    new_command("pubsub", "2.8.0", -2, "Inspects channels and subscriptions.")
+        .subcommands(PUBSUB_SUBCOMMANDS),
+    new_command("punsubscribe", "2.0.0", -1, "Unsubscribes from patterns.")
         .flags(SUBSCRIBE_FLAGS)
         .sentinel()
         .run(|context| unsubscribe(context, ChannelKind::Pattern)),
-    new_row("spublish", "7.0.0", 3, "Publishes a message to a shard channel.")
+    new_command("spublish", "7.0.0", 3, "Publishes a message to a shard channel.")
         .flags(PUBLISH_FLAGS)
         .keys(&[KeySpec::single_key(1, KeyFlags::NOT_KEY)])
         .channels(ChannelArguments::First)
         .run(|context| publish(context, true)),
-    new_row("ssubscribe", "7.0.0", -2, "Subscribes to shard channels.")
+    new_command("ssubscribe", "7.0.0", -2, "Subscribes to shard channels.")
         .flags(SUBSCRIBE_FLAGS)
         .keys(&[KeySpec::key_range(1, -1, 1, KeyFlags::NOT_KEY)])
         .channels(ChannelArguments::All)
         .run(|context| subscribe(context, ChannelKind::ShardChannel)),
-    new_row("subscribe", "2.0.0", -2, "Subscribes to channels.")
+    new_command("subscribe", "2.0.0", -2, "Subscribes to channels.")
         .flags(SUBSCRIBE_FLAGS)
         .sentinel()
         .channels(ChannelArguments::All)
         .run(|context| subscribe(context, ChannelKind::Channel)),
-    new_row("sunsubscribe", "7.0.0", -1, "Unsubscribes from shard channels.")
+    new_command("sunsubscribe", "7.0.0", -1, "Unsubscribes from shard channels.")
         .flags(SUBSCRIBE_FLAGS)
         .keys(&[KeySpec::key_range(1, -1, 1, KeyFlags::NOT_KEY)])
         .run(|context| unsubscribe(context, ChannelKind::ShardChannel)),
-    new_row("unsubscribe", "2.0.0", -1, "Unsubscribes from channels.")
+    new_command("unsubscribe", "2.0.0", -1, "Unsubscribes from channels.")
         .flags(SUBSCRIBE_FLAGS)
         .sentinel()
         .run(|context| unsubscribe(context, ChannelKind::Channel)),
 ];
 
 const PUBSUB_SUBCOMMANDS: &[Command] = &[
-    new_row("channels", "2.8.0", -2, "Lists channels with subscribers.")
+    new_command("channels", "2.8.0", -2, "Lists channels with subscribers.")
         .flags(INTROSPECTION_FLAGS)
         .run(|context| channels(context, ChannelKind::Channel)),
-    new_row("help", "6.2.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
-    new_row("numpat", "2.8.0", 2, "Returns the number of subscribed patterns.")
+    new_command("help", "6.2.0", 2, "Lists the subcommands.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .run(help),
+    new_command("numpat", "2.8.0", 2, "Returns the number of subscribed patterns.")
         .flags(INTROSPECTION_FLAGS)
         .run(numpat),
-    new_row("numsub", "2.8.0", -2, "Returns the numbers of subscribers of channels.")
+    new_command("numsub", "2.8.0", -2, "Returns the numbers of subscribers of channels.")
         .flags(INTROSPECTION_FLAGS)
         .run(|context| numsub(context, ChannelKind::Channel)),
-    new_row("shardchannels", "7.0.0", -2, "Lists shard channels with subscribers.")
+    new_command("shardchannels", "7.0.0", -2, "Lists shard channels with subscribers.")
         .flags(INTROSPECTION_FLAGS)
         .run(|context| channels(context, ChannelKind::ShardChannel)),
-    new_row("shardnumsub", "7.0.0", -2, "Returns the numbers of subscribers of shard channels.")
+    new_command("shardnumsub", "7.0.0", -2, "Returns the numbers of subscribers of shard channels.")
         .flags(INTROSPECTION_FLAGS)
         .run(|context| numsub(context, ChannelKind::ShardChannel)),
 ];
 
-fn push_confirmation(context: &mut Context<'_>, message_kind: &[u8], name: Option<&[u8]>, count: usize) {
+fn push_subscription_confirmation(
+    context: &mut Context<'_>,
+    message_kind: &[u8],
+    name: Option<&[u8]>,
+    count: usize,
+) {
     context.write_push_message(|reply| {
         reply.push(3);
         reply.bulk(message_kind);
@@ -103,7 +111,7 @@ fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Command
     for index in 1..context.args.len() {
         let name = context.arg(index);
         let count = context.engine.notifications.subscribe(context.session, kind, name);
-        push_confirmation(context, kind.subscribe_message_kind(), Some(name), count);
+        push_subscription_confirmation(context, kind.subscribe_message_kind(), Some(name), count);
     }
     Ok(())
 }
@@ -121,10 +129,15 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
         let mut waiting = Vec::new();
         context.session.take_messages(&mut waiting);
         context.write_push_message(|reply| reply.raw(&waiting));
-        push_confirmation(context, kind.unsubscribe_message_kind(), Some(name), count);
+        push_subscription_confirmation(context, kind.unsubscribe_message_kind(), Some(name), count);
     }
     if names.is_empty() {
-        push_confirmation(context, kind.unsubscribe_message_kind(), None, client.subscription_count(kind));
+        push_subscription_confirmation(
+            context,
+            kind.unsubscribe_message_kind(),
+            None,
+            client.subscription_count(kind),
+        );
     }
     Ok(())
 }

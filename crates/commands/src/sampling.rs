@@ -92,7 +92,7 @@ pub(super) fn random_element<P: SamplePool>(pool: &P, random: &mut Random) -> Op
 }
 
 /// Replies with `count` elements, or with all distinct elements if there are fewer.
-pub(super) fn reply_random<P: SamplePool>(
+pub(super) fn reply_random_elements<P: SamplePool>(
     pool: Option<P>,
     count: i64,
     random: &mut Random,
@@ -104,14 +104,14 @@ pub(super) fn reply_random<P: SamplePool>(
     };
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     if count < 0 {
-        return reply_with_repeats(&pool, wanted, random, &mut out);
+        return reply_samples_with_repeats(&pool, wanted, random, &mut out);
     }
-    reply_distinct(&pool, wanted.min(pool.live_len()), random, &mut out);
+    reply_distinct_samples(&pool, wanted.min(pool.live_len()), random, &mut out);
     Ok(())
 }
 
 /// Replies with `count` independently selected elements, which may repeat.
-fn reply_with_repeats<P: SamplePool>(
+fn reply_samples_with_repeats<P: SamplePool>(
     pool: &P,
     count: usize,
     random: &mut Random,
@@ -126,7 +126,7 @@ fn reply_with_repeats<P: SamplePool>(
         match random_element(pool, random) {
             Some(element) => out.write(element),
             // Nearly all elements have expired, so select by rank among those that have not.
-            None => reply_by_scan(pool, 1, random, out),
+            None => reply_samples_by_scan(pool, 1, random, out),
         }
         if out.reply.is_over_limit() {
             break;
@@ -139,7 +139,7 @@ fn reply_with_repeats<P: SamplePool>(
 }
 
 /// Replies with `count` distinct elements; the pool must have at least as many.
-fn reply_distinct<P: SamplePool>(
+fn reply_distinct_samples<P: SamplePool>(
     pool: &P,
     count: usize,
     random: &mut Random,
@@ -149,7 +149,7 @@ fn reply_distinct<P: SamplePool>(
     let live = pool.live_len();
     let few = count <= MAX_PROBED_ELEMENTS && count.saturating_mul(MIN_PROBE_RATIO) < live;
     if !few || live != pool.len() {
-        return reply_by_scan(pool, count, random, out);
+        return reply_samples_by_scan(pool, count, random, out);
     }
     let mut chosen = BTreeSet::new();
     for _ in 0..count.saturating_mul(TRIES_PER_ELEMENT) {
@@ -171,7 +171,7 @@ fn reply_distinct<P: SamplePool>(
 }
 
 /// Selection sampling in a single scan: each element is chosen with probability (still wanted) / (still to come).
-fn reply_by_scan<P: SamplePool>(
+fn reply_samples_by_scan<P: SamplePool>(
     pool: &P,
     count: usize,
     random: &mut Random,

@@ -153,12 +153,12 @@ impl BulkStringCollector {
         self.count += 1;
     }
 
-    pub(super) fn reply(&self, reply: &mut Writer<'_>) {
+    pub(super) fn write_array_reply(&self, reply: &mut Writer<'_>) {
         reply.array(self.count);
         reply.raw(&self.encoded);
     }
 
-    pub(super) fn reply_set(&self, reply: &mut Writer<'_>) {
+    pub(super) fn write_set_reply(&self, reply: &mut Writer<'_>) {
         reply.set(self.count);
         reply.raw(&self.encoded);
     }
@@ -189,11 +189,11 @@ pub(super) fn collect_keys_of_slot<R>(
 }
 
 /// Replies with the next cursor and the page's elements.
-pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &BulkStringCollector) {
+pub(super) fn write_scan_reply(reply: &mut Writer<'_>, cursor: u64, found: &BulkStringCollector) {
     let mut digits = itoa::Buffer::new();
     reply.array(2);
     reply.bulk(digits.format(cursor).as_bytes());
-    found.reply(reply);
+    found.write_array_reply(reply);
 }
 
 /// Handles HSCAN, SSCAN and ZSCAN: key cursor [MATCH pattern] [COUNT count], plus the `allowed` options. `scan` visits
@@ -201,7 +201,7 @@ pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &BulkString
 pub(super) fn scan_elements<T: TypedView>(
     context: &mut Context<'_>,
     allowed: AcceptedOptions,
-    scan: impl FnOnce(T::At<'_>, u64, &ScanOptions<'_>, &mut BulkStringCollector) -> Option<u64>,
+    scan: impl FnOnce(T::View<'_>, u64, &ScanOptions<'_>, &mut BulkStringCollector) -> Option<u64>,
 ) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(2))?;
     let key = context.key(1)?;
@@ -210,7 +210,7 @@ pub(super) fn scan_elements<T: TypedView>(
         let options = ScanOptions::parse(context, 3, allowed)?;
         next = scan(context.typed_value::<T>(&key, place)?, cursor, &options, &mut page);
     }
-    reply_page(&mut context.reply, next.unwrap_or(0), &page);
+    write_scan_reply(&mut context.reply, next.unwrap_or(0), &page);
     Ok(())
 }
 
@@ -222,11 +222,11 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// The commands that scan, add and remove elements of one type. `add_words` holds the words before and after the
+    /// The commands that scan, add and remove elements of one type. `add_command_words` holds the words before and after the
     /// name of the element.
     struct CollectionCommands {
         scan_command: &'static str,
-        add_words: [&'static str; 2],
+        add_command_words: [&'static str; 2],
         remove_command: &'static str,
         /// Number of reply entries for each element.
         entries_per_element: usize,
@@ -235,19 +235,19 @@ mod tests {
     const COLLECTION_COMMANDS: &[CollectionCommands] = &[
         CollectionCommands {
             scan_command: "sscan",
-            add_words: ["sadd c", ""],
+            add_command_words: ["sadd c", ""],
             remove_command: "srem c",
             entries_per_element: 1,
         },
         CollectionCommands {
             scan_command: "zscan",
-            add_words: ["zadd c 1", ""],
+            add_command_words: ["zadd c 1", ""],
             remove_command: "zrem c",
             entries_per_element: 2,
         },
         CollectionCommands {
             scan_command: "hscan",
-            add_words: ["hset c", "v"],
+            add_command_words: ["hset c", "v"],
             remove_command: "hdel c",
             entries_per_element: 2,
         },
@@ -294,7 +294,7 @@ mod tests {
         ) {
             let (family, mut client) = (&COLLECTION_COMMANDS[family], Client::new());
             let add = |client: &mut Client, name: &str| {
-                run_line(client, &format!("{} {name} {}", family.add_words[0], family.add_words[1]));
+                run_line(client, &format!("{} {name} {}", family.add_command_words[0], family.add_command_words[1]));
             };
             let stays: BTreeSet<String> = (0..stay).map(|n| format!("stay{n}")).collect();
             stays.iter().for_each(|name| add(&mut client, name));

@@ -17,31 +17,31 @@ const SCRIPT_CALL_FLAGS: Flags =
 const WRITE_SCRIPT_CALL_FLAGS: Flags = SCRIPT_CALL_FLAGS.union(Flags::MAY_REPLICATE);
 const READ_ONLY_SCRIPT_CALL_FLAGS: Flags = SCRIPT_CALL_FLAGS.union(Flags::READONLY);
 
-const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_command(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Scripting, since, arity, summary)
 }
 
-const fn scripting_row(
+const fn scripting_command(
     name: &'static str,
     since: &'static str,
     arity: i8,
     flags: Flags,
     summary: &'static str,
 ) -> Command {
-    new_row(name, since, arity, summary).category(Categories::SCRIPTING).flags(flags)
+    new_command(name, since, arity, summary).category(Categories::SCRIPTING).flags(flags)
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    scripting_row("eval", "2.6.0", -3, WRITE_SCRIPT_CALL_FLAGS, "Runs a script.")
+    scripting_command("eval", "2.6.0", -3, WRITE_SCRIPT_CALL_FLAGS, "Runs a script.")
         .keys(SCRIPT_READ_UPDATE_KEYS)
         .script(eval::eval),
-    scripting_row("eval_ro", "7.0.0", -3, READ_ONLY_SCRIPT_CALL_FLAGS, "Runs a read-only script.")
+    scripting_command("eval_ro", "7.0.0", -3, READ_ONLY_SCRIPT_CALL_FLAGS, "Runs a read-only script.")
         .keys(SCRIPT_READ_KEYS)
         .script(eval::eval_ro),
-    scripting_row("evalsha", "2.6.0", -3, WRITE_SCRIPT_CALL_FLAGS, "Runs a cached script by its SHA1.")
+    scripting_command("evalsha", "2.6.0", -3, WRITE_SCRIPT_CALL_FLAGS, "Runs a cached script by its SHA1.")
         .keys(SCRIPT_READ_UPDATE_KEYS)
         .script(eval::evalsha),
-    scripting_row(
+    scripting_command(
         "evalsha_ro",
         "7.0.0",
         -3,
@@ -50,14 +50,14 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .keys(SCRIPT_READ_KEYS)
     .script(eval::evalsha_ro),
-    scripting_row("fcall", "7.0.0", -3, WRITE_SCRIPT_CALL_FLAGS, "Calls a function.")
+    scripting_command("fcall", "7.0.0", -3, WRITE_SCRIPT_CALL_FLAGS, "Calls a function.")
         .keys(SCRIPT_READ_UPDATE_KEYS)
         .script(eval::fcall),
-    scripting_row("fcall_ro", "7.0.0", -3, READ_ONLY_SCRIPT_CALL_FLAGS, "Calls a read-only function.")
+    scripting_command("fcall_ro", "7.0.0", -3, READ_ONLY_SCRIPT_CALL_FLAGS, "Calls a read-only function.")
         .keys(SCRIPT_READ_KEYS)
         .script(eval::fcall_ro),
-    new_row("function", "7.0.0", -2, "Manages function libraries.").subcommands(FUNCTION_SUBCOMMANDS),
-    new_row("script", "2.6.0", -2, "Manages scripts.").subcommands(SCRIPT_SUBCOMMANDS),
+    new_command("function", "7.0.0", -2, "Manages function libraries.").subcommands(FUNCTION_SUBCOMMANDS),
+    new_command("script", "2.6.0", -2, "Manages scripts.").subcommands(SCRIPT_SUBCOMMANDS),
 ];
 
 const LIBRARY_WRITE_FLAGS: Flags = Flags::NOSCRIPT.union(Flags::WRITE);
@@ -66,17 +66,17 @@ const ALL_NODES_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:a
 const KILL_TIPS: &[&str] = &["request_policy:all_shards", "response_policy:one_succeeded"];
 
 const FUNCTION_SUBCOMMANDS: &[Command] = &[
-    scripting_row("delete", "7.0.0", 3, LIBRARY_WRITE_FLAGS, "Deletes a library.")
+    scripting_command("delete", "7.0.0", 3, LIBRARY_WRITE_FLAGS, "Deletes a library.")
         .tips(ALL_SHARDS_TIPS)
         .run(functions::delete)
         .locks_all_slots(),
-    scripting_row("dump", "7.0.0", 2, Flags::NOSCRIPT, "Serializes all libraries.").run(functions::dump),
-    scripting_row("flush", "7.0.0", -2, LIBRARY_WRITE_FLAGS, "Deletes all libraries.")
+    scripting_command("dump", "7.0.0", 2, Flags::NOSCRIPT, "Serializes all libraries.").run(functions::dump),
+    scripting_command("flush", "7.0.0", -2, LIBRARY_WRITE_FLAGS, "Deletes all libraries.")
         .tips(ALL_SHARDS_TIPS)
         .run(functions::flush)
         .locks_all_slots(),
-    scripting_row("help", "7.0.0", 2, HELP_FLAGS, "Lists the subcommands.").run(functions::help),
-    scripting_row(
+    scripting_command("help", "7.0.0", 2, HELP_FLAGS, "Lists the subcommands.").run(functions::help),
+    scripting_command(
         "kill",
         "7.0.0",
         2,
@@ -85,14 +85,14 @@ const FUNCTION_SUBCOMMANDS: &[Command] = &[
     )
     .tips(KILL_TIPS)
     .run(functions::kill),
-    scripting_row("list", "7.0.0", -2, Flags::NOSCRIPT, "Lists libraries.")
+    scripting_command("list", "7.0.0", -2, Flags::NOSCRIPT, "Lists libraries.")
         .tips(NONDETERMINISTIC_ORDER_TIPS)
         .run(functions::list),
-    scripting_row("load", "7.0.0", -3, LIBRARY_WRITE_FLAGS.union(Flags::DENYOOM), "Loads a library.")
+    scripting_command("load", "7.0.0", -3, LIBRARY_WRITE_FLAGS.union(Flags::DENYOOM), "Loads a library.")
         .tips(ALL_SHARDS_TIPS)
         .run(functions::load)
         .locks_all_slots(),
-    scripting_row(
+    scripting_command(
         "restore",
         "7.0.0",
         -3,
@@ -102,7 +102,7 @@ const FUNCTION_SUBCOMMANDS: &[Command] = &[
     .tips(ALL_SHARDS_TIPS)
     .run(functions::restore)
     .locks_all_slots(),
-    scripting_row(
+    scripting_command(
         "stats",
         "7.0.0",
         2,
@@ -114,9 +114,9 @@ const FUNCTION_SUBCOMMANDS: &[Command] = &[
 ];
 
 const SCRIPT_SUBCOMMANDS: &[Command] = &[
-    scripting_row("debug", "3.2.0", -3, Flags::NOSCRIPT, "Sets the debug mode of scripts.")
+    scripting_command("debug", "3.2.0", -3, Flags::NOSCRIPT, "Sets the debug mode of scripts.")
         .run(script::debug),
-    scripting_row(
+    scripting_command(
         "exists",
         "2.6.0",
         -3,
@@ -125,7 +125,7 @@ const SCRIPT_SUBCOMMANDS: &[Command] = &[
     )
     .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"])
     .run(script::exists),
-    scripting_row(
+    scripting_command(
         "flush",
         "2.6.0",
         -2,
@@ -134,14 +134,20 @@ const SCRIPT_SUBCOMMANDS: &[Command] = &[
     )
     .tips(ALL_NODES_TIPS)
     .run(script::flush),
-    scripting_row("help", "5.0.0", 2, HELP_FLAGS, "Lists the subcommands.").run(script::help),
-    scripting_row("kill", "2.6.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Kills the running script.")
-        .tips(KILL_TIPS)
-        .run(script::kill),
-    scripting_row("load", "2.6.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Adds a script to the cache.")
+    scripting_command("help", "5.0.0", 2, HELP_FLAGS, "Lists the subcommands.").run(script::help),
+    scripting_command(
+        "kill",
+        "2.6.0",
+        2,
+        Flags::NOSCRIPT.union(Flags::ALLOW_BUSY),
+        "Kills the running script.",
+    )
+    .tips(KILL_TIPS)
+    .run(script::kill),
+    scripting_command("load", "2.6.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Adds a script to the cache.")
         .tips(ALL_NODES_TIPS)
         .run(script::load),
-    scripting_row("show", "8.0.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Shows a script's text.")
+    scripting_command("show", "8.0.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Shows a script's text.")
         .run(script::show_script),
 ];
 

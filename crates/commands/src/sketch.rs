@@ -85,7 +85,7 @@ impl<'a> Sketch<'a> {
     }
 
     /// Whether the sketch is dense and this observation would raise one of its registers.
-    pub(crate) fn is_dense_and_raised_by(self, observation: Observation) -> bool {
+    pub(crate) fn would_raise_dense_register(self, observation: Observation) -> bool {
         self.is_dense()
             && dense::read_register(self.register_bytes(), observation.register) < observation.value
     }

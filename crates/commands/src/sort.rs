@@ -9,7 +9,7 @@ mod pattern;
 
 use std::cmp::Ordering;
 
-use elements::StoredList;
+use elements::StoredListBuilder;
 use engine::{
     BeginSearch, Categories, Command, CommandError, CommandOrigin, Context, EventClass, FindKeys, Group,
     KeySpec, PinnedValues, truncate_at_nul,
@@ -122,7 +122,7 @@ fn store_sorted(
     sorted: &[ElementBytes],
     index: usize,
 ) -> Result<(), CommandError> {
-    let (mut made, width) = (StoredList::new(), options.get_patterns.len().max(1));
+    let (mut made, width) = (StoredListBuilder::new(), options.get_patterns.len().max(1));
     for element in sorted {
         if options.get_patterns.is_empty() {
             made.push(element);

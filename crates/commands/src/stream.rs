@@ -35,7 +35,7 @@ const XREADGROUP_KEYS: &[KeySpec] = &[KeySpec::keys_after("STREAMS", 4, 2, key::
 const UPDATE_DELETE_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::UPDATE.union(key::DELETE))];
 
 /// Creates a container command, which has only subcommands.
-const fn container_row(
+const fn container_command(
     name: &'static str,
     summary: &'static str,
     subcommands: &'static [Command],
@@ -97,7 +97,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Deletes entries of a stream and optionally their pending entries.",
     )
     .run(references::xdelex),
-    container_row("xgroup", "Manages consumer groups.", XGROUP_SUBCOMMANDS),
+    container_command("xgroup", "Manages consumer groups.", XGROUP_SUBCOMMANDS),
     stream(
         "xidmprecord",
         "8.6.2",
@@ -107,7 +107,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Records an entry as a message of an idempotent producer.",
     )
     .run(idempotence::xidmprecord),
-    container_row("xinfo", "Describes a stream, its groups and their consumers.", XINFO_SUBCOMMANDS),
+    container_command("xinfo", "Describes a stream, its groups and their consumers.", XINFO_SUBCOMMANDS),
     stream("xlen", "5.0.0", 2, READ_FAST, METADATA_KEY, "Returns the number of entries of a stream.")
         .run(range::xlen),
     stream("xpending", "5.0.0", -3, READ, READ_KEY, "Returns the pending entries of a group.")

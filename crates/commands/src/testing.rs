@@ -132,11 +132,11 @@ impl Client {
 
     /// Creates a client of a cluster node that serves all slots.
     pub(crate) fn in_cluster() -> Self {
-        Self::in_cluster_with(1)
+        Self::in_cluster_with_databases(1)
     }
 
     /// Creates a client of a cluster node with this number of databases (`cluster-databases`).
-    pub(crate) fn in_cluster_with(databases: u16) -> Self {
+    pub(crate) fn in_cluster_with_databases(databases: u16) -> Self {
         let me = NodeId::from_random([1; 20]);
         let member = Member {
             id: me,

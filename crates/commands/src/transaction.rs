@@ -9,23 +9,23 @@ const ALLOWED_WHILE_LOADING: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union
 /// Flags of all commands in this group except EXEC.
 const TRANSACTION_FLAGS: Flags = ALLOWED_WHILE_LOADING.union(Flags::FAST).union(Flags::ALLOW_BUSY);
 
-const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_command(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Transactions, since, arity, summary).category(Categories::TRANSACTION)
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    new_row("exec", "1.2.0", 1, "Executes the commands queued since MULTI.")
+    new_command("exec", "1.2.0", 1, "Executes the commands queued since MULTI.")
         .flags(ALLOWED_WHILE_LOADING.union(Flags::SKIP_COMMANDLOG).union(Flags::NOT_QUEUED))
         .exec(),
-    new_row("discard", "2.0.0", 1, "Discards the commands queued since MULTI.")
+    new_command("discard", "2.0.0", 1, "Discards the commands queued since MULTI.")
         .flags(TRANSACTION_FLAGS.union(Flags::NOT_QUEUED))
         .run(discard),
-    new_row("multi", "1.2.0", 1, "Starts a transaction; the following commands are queued.")
+    new_command("multi", "1.2.0", 1, "Starts a transaction; the following commands are queued.")
         .flags(TRANSACTION_FLAGS.union(Flags::NO_MULTI))
         .log_role(LogRole::BeginTransaction)
         .run(multi),
-    new_row("unwatch", "2.2.0", 1, "Clears all watched keys.").flags(TRANSACTION_FLAGS).run(unwatch),
-    new_row("watch", "2.2.0", -2, "Makes EXEC fail if one of the keys changes before it.")
+    new_command("unwatch", "2.2.0", 1, "Clears all watched keys.").flags(TRANSACTION_FLAGS).run(unwatch),
+    new_command("watch", "2.2.0", -2, "Makes EXEC fail if one of the keys changes before it.")
         .flags(TRANSACTION_FLAGS.union(Flags::NO_MULTI))
         .keys(METADATA_KEYS)
         .run(watch),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_key_becoming_expired_is_not_a_change() {
+    fn swap_of_missing_key_for_expired_key_is_not_a_change() {
         let mut client = Client::new();
         client.run_to_text("select 2\nset k 1 px 10\nselect 0\nwatch k");
         client.now.0 += 10;

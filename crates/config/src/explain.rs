@@ -23,7 +23,7 @@ pub struct ExplainedLine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LineEffect {
     /// The line sets this parameter to this value, in the format of CONFIG GET.
-    Sets(&'static str, String),
+    SetsParameter(&'static str, String),
     /// The line takes effect without setting a parameter: `include`, `user`, `rename-command`.
     Directive,
     /// The feature is not implemented. The server starts with a warning.
@@ -48,7 +48,7 @@ pub fn explain_configuration(text: &str) -> Vec<ExplainedLine> {
             let name = words.first().map(|word| word.to_ascii_lowercase()).unwrap_or_default();
             let meaning = explain_line(&config, line, &name);
             let advice = match &meaning {
-                LineEffect::Sets(name, _) => unsupported::find_hint(name),
+                LineEffect::SetsParameter(name, _) => unsupported::find_hint(name),
                 LineEffect::WithoutEffect | LineEffect::Refused(_) => unsupported::find_alternative(&name),
                 LineEffect::Directive | LineEffect::NotNeeded(_) | LineEffect::Obsolete => None,
             };
@@ -69,7 +69,9 @@ fn explain_line(config: &Config, line: &str, name: &str) -> LineEffect {
         return if unsupported::is_obsolete(name) { LineEffect::Obsolete } else { LineEffect::Directive };
     };
     match ParameterEffect::of_parameter(row.id) {
-        ParameterEffect::Applied => LineEffect::Sets(row.name, row.field.format_value(&config.values())),
+        ParameterEffect::Applied => {
+            LineEffect::SetsParameter(row.name, row.field.format_value(&config.values()))
+        }
         ParameterEffect::NotImplemented => LineEffect::WithoutEffect,
         ParameterEffect::NotNeeded(reason) => LineEffect::NotNeeded(reason),
     }
@@ -88,9 +90,9 @@ mod tests {
         let meanings: Vec<_> = explained.iter().map(|line| (line.line, &line.effect)).collect();
         let refused = |reason: &str| LineEffect::Refused(reason.to_owned());
         let expected = [
-            (3, LineEffect::Sets("port", "7000".to_owned())),
-            (4, LineEffect::Sets("maxmemory", "2147483648".to_owned())),
-            (5, LineEffect::Sets("busy-reply-threshold", "100".to_owned())),
+            (3, LineEffect::SetsParameter("port", "7000".to_owned())),
+            (4, LineEffect::SetsParameter("maxmemory", "2147483648".to_owned())),
+            (5, LineEffect::SetsParameter("busy-reply-threshold", "100".to_owned())),
             (6, LineEffect::WithoutEffect),
             (7, LineEffect::NotNeeded("timers are event-driven")),
             (8, LineEffect::Obsolete),

@@ -84,7 +84,7 @@ pub(crate) trait ParameterField: Sync {
     /// Formats the value as configuration lines without the parameter's name.
     fn config_lines(&self, values: &Values) -> Vec<String>;
     /// Whether these words, applied to the default, give the value in `values`.
-    fn is_value_of(&self, words: &[String], values: &Values, defaults: &Values) -> bool;
+    fn words_match_value(&self, words: &[String], values: &Values, defaults: &Values) -> bool;
     /// Describes the valid values for docs/CONFIGURATION.md.
     #[cfg(test)]
     fn describe_values(&self) -> String;
@@ -113,7 +113,7 @@ impl<K: ValueKind> ParameterField for TypedField<K> {
         self.kind.config_lines(&values[self.key])
     }
 
-    fn is_value_of(&self, words: &[String], values: &Values, defaults: &Values) -> bool {
+    fn words_match_value(&self, words: &[String], values: &Values, defaults: &Values) -> bool {
         let said = self.kind.parse(words, Some(&defaults[self.key]));
         !self.kind.is_cumulative() && said.is_ok_and(|said| said == values[self.key])
     }

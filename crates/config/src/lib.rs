@@ -121,14 +121,14 @@ pub enum SetError {
 #[derive(Debug, Clone)]
 pub struct ChangedParameters {
     previous_values: Arc<Values>,
-    changed: Vec<Id>,
+    changed_ids: Vec<Id>,
 }
 
 impl ChangedParameters {
     /// Whether the CONFIG SET changed the value of this parameter.
     #[must_use]
     pub fn contains<T>(&self, key: Key<T>) -> bool {
-        self.changed.contains(&key.id)
+        self.changed_ids.contains(&key.id)
     }
 
     /// The snapshot of all values before the change.
@@ -139,7 +139,7 @@ impl ChangedParameters {
 
     /// The names of the changed parameters in request order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.changed.iter().map(|id| id.name())
+        self.changed_ids.iter().map(|id| id.name())
     }
 }
 
@@ -240,14 +240,14 @@ impl Config {
         }
         check_bus_protection(&values, &changed)?;
         self.values.store(Arc::new(values));
-        Ok(ChangedParameters { previous_values: before, changed })
+        Ok(ChangedParameters { previous_values: before, changed_ids: changed })
     }
 
     /// Restores the previous values of the changed parameters, for callers that fail to apply the changes.
     pub fn revert(&self, changes: &ChangedParameters) {
         let _turn = self.write_lock.lock();
         let mut values = Values::clone(&self.values());
-        for id in &changes.changed {
+        for id in &changes.changed_ids {
             id.parameter().field.copy_value(&changes.previous_values, &mut values);
         }
         self.values.store(Arc::new(values));

@@ -55,13 +55,15 @@ fn configuration_page() -> String {
     page
 }
 
-fn table_row(row: &Parameter, effect: &ParameterEffect) -> String {
+fn table_row(parameter: &Parameter, effect: &ParameterEffect) -> String {
     let mut notes = Vec::new();
-    if let Some(alias) = row.alias {
-        let word = if row.alias_is_former_name { "formerly" } else { "also" };
+    if let Some(alias) = parameter.alias {
+        let word = if parameter.alias_is_former_name { "formerly" } else { "also" };
         notes.push(format!("{word} `{alias}`"));
     }
-    for (holds, word) in [(!row.mutable, "fixed"), (row.protected, "protected"), (row.hidden, "hidden")] {
+    for (holds, word) in
+        [(!parameter.mutable, "fixed"), (parameter.protected, "protected"), (parameter.hidden, "hidden")]
+    {
         if holds {
             notes.push(word.to_owned());
         }
@@ -69,8 +71,14 @@ fn table_row(row: &Parameter, effect: &ParameterEffect) -> String {
     if let ParameterEffect::NotNeeded(reason) = effect {
         notes.push((*reason).to_owned());
     }
-    let default = if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
-    format!("| `{}` | {} | {default} | {} |", row.name, row.field.describe_values(), notes.join("; "))
+    let default =
+        if parameter.default.is_empty() { String::new() } else { format!("`{}`", parameter.default) };
+    format!(
+        "| `{}` | {} | {default} | {} |",
+        parameter.name,
+        parameter.field.describe_values(),
+        notes.join("; ")
+    )
 }
 
 /// Compares the page on disk with the tables. `WRITE_CONFIGURATION_PAGE=1` updates it.

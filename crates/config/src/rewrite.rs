@@ -35,20 +35,20 @@ impl Config {
     pub fn rewrite(
         &self,
         path: &Path,
-        users: &[Vec<String>],
+        user_lines: &[Vec<String>],
         extent: RewriteExtent,
     ) -> io::Result<ReplaceMethod> {
         let old = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             read => read?,
         };
-        replace_content(path, self.update_text(&old, users, extent).as_bytes())
+        replace_content(path, self.update_text(&old, user_lines, extent).as_bytes())
     }
 
     /// Updates the content of the configuration file to the current values and returns the new text.
-    fn update_text(&self, old_text: &str, users: &[Vec<String>], extent: RewriteExtent) -> String {
+    fn update_text(&self, old_text: &str, user_lines: &[Vec<String>], extent: RewriteExtent) -> String {
         let mut written = vec![false; PARAMETERS.len()];
-        let mut users = users.iter().map(|words| format_user_line(words));
+        let mut users = user_lines.iter().map(|words| format_user_line(words));
         let mut text = String::new();
         let mut signed = false;
         for line in old_text.lines() {
@@ -66,7 +66,8 @@ impl Config {
                     written[row.id as usize] = true;
                     let name = if row.alias_is_former_name { row.name } else { words[0].as_str() };
                     let has_current_name = name.eq_ignore_ascii_case(&words[0]);
-                    if has_current_name && row.field.is_value_of(&words[1..], &self.values(), &self.defaults)
+                    if has_current_name
+                        && row.field.words_match_value(&words[1..], &self.values(), &self.defaults)
                     {
                         // The line already gives the current value: keep its formatting.
                         push_line(&mut text, line);
@@ -89,8 +90,8 @@ impl Config {
     }
 
     /// The lines that set a parameter to its current value under this name.
-    fn parameter_lines(&self, row: &Parameter, name: &str) -> impl Iterator<Item = String> + use<> {
-        let lines = row.field.config_lines(&self.values());
+    fn parameter_lines(&self, parameter: &Parameter, name: &str) -> impl Iterator<Item = String> + use<> {
+        let lines = parameter.field.config_lines(&self.values());
         let name = name.to_owned();
         lines.into_iter().map(move |line| format!("{name} {line}"))
     }

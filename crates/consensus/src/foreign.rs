@@ -47,7 +47,7 @@ impl Group {
             self.step(message);
             self.handle(now, crate::GroupInput::Deadline, out);
             if self.saved_state().voted_for == candidate.number() {
-                self.last_activity = Some(now);
+                self.last_activity_at = Some(now);
             }
         }
         (self.record_number, self.saved_state().term, PeerId::new(self.saved_state().voted_for))
@@ -65,7 +65,7 @@ impl Group {
     /// on its behalf.
     pub(crate) fn transmit_foreign(
         &mut self,
-        after: RecordNumber,
+        after_record: RecordNumber,
         to: PeerId,
         message: &Message,
         out: &mut Vec<GroupAction>,
@@ -76,7 +76,7 @@ impl Group {
                 self.answer_for_foreign_member(to, MessageType::MsgRequestPreVoteResponse, message.term, 0);
             }
             MessageType::MsgRequestVote => {
-                out.push(GroupAction::RequestVote { after, to, term: Term(message.term) });
+                out.push(GroupAction::RequestVote { after_record, to, term: Term(message.term) });
             }
             MessageType::MsgAppend if follows => {
                 let held = message.index + message.entries.len() as u64;

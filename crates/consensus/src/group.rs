@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::guard::{self, GroupView};
 use crate::journal::{GroupChange, GroupRecord, SavedGroup};
-use crate::store::{Store, from_raft_entry};
+use crate::store::{GroupStore, from_raft_entry};
 use crate::wire::{self, Envelope};
 use crate::{PeerId, RecordNumber, Term};
 
@@ -64,7 +64,7 @@ pub enum GroupInput<'a> {
     Deadline,
 }
 
-/// An action for the caller. The field `after` of an action names the record that must be durable before the action is
+/// An action for the caller. The field `after_record` of an action names the record that must be durable before the action is
 /// performed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupAction {
@@ -78,7 +78,7 @@ pub enum GroupAction {
     /// Send a message to a member.
     Send {
         /// The record that must be durable first.
-        after: RecordNumber,
+        after_record: RecordNumber,
         /// The member that must receive the message.
         to: PeerId,
         /// The encoded message, for [`GroupInput::Message`] at the receiver.
@@ -87,7 +87,7 @@ pub enum GroupAction {
     /// Request the vote of a foreign member in its own protocol.
     RequestVote {
         /// The record that must be durable first.
-        after: RecordNumber,
+        after_record: RecordNumber,
         /// The foreign member whose vote is requested.
         to: PeerId,
         /// The term in which this member is a candidate.
@@ -103,7 +103,7 @@ pub enum GroupAction {
     /// Reports a change of the leader known to this member.
     LeaderChanged {
         /// The record that must be durable first.
-        after: RecordNumber,
+        after_record: RecordNumber,
         /// The current term of this member. A term has at most one leader.
         term: Term,
         /// The leader of the term; `None` while it is unknown.
@@ -112,7 +112,7 @@ pub enum GroupAction {
     /// Reports that a majority has stored this value.
     Committed {
         /// The record that must be durable first.
-        after: RecordNumber,
+        after_record: RecordNumber,
         /// The term of the leader that proposed the value.
         term: Term,
         /// The index of the entry in the log.
@@ -133,7 +133,7 @@ pub enum GroupAction {
 pub struct Group {
     name: String,
     id: PeerId,
-    pub(crate) raft_node: RawNode<Store>,
+    pub(crate) raft_node: RawNode<GroupStore>,
     pub(crate) members: BTreeSet<PeerId>,
     pub(crate) foreign_members: BTreeSet<PeerId>,
     /// The members and foreign members that take effect when this leader steps down.
@@ -147,10 +147,10 @@ pub struct Group {
     last_forbidden_term: Term,
     /// Number of consecutive elections without a leader.
     election_attempts: u32,
-    leader: (Term, Option<PeerId>),
+    known_leader: (Term, Option<PeerId>),
     /// When this member last voted, received a message from its leader or, as the leader, from a follower. Another
     /// candidacy shortly afterwards would disrupt a recent or running election.
-    pub(crate) last_activity: Option<Instant>,
+    pub(crate) last_activity_at: Option<Instant>,
     /// The last committed value; empty if there is none.
     value: Vec<u8>,
     applied_index: u64,
@@ -174,13 +174,13 @@ impl Group {
     /// Restores member `id` of the group `name` as inactive and with itself as the only member. `saved` must come from
     /// [`crate::journal::read_journal`], which validates it.
     #[must_use]
-    pub fn new(name: &str, id: PeerId, saved: SavedGroup, seed: u64) -> Self {
-        let (applied, value) = (saved.snapshot.1, saved.value.clone());
-        let term = saved.term;
+    pub fn new(name: &str, id: PeerId, saved_group: SavedGroup, seed: u64) -> Self {
+        let (applied, value) = (saved_group.snapshot.1, saved_group.value.clone());
+        let term = saved_group.term;
         let mut group = Self {
             name: name.to_owned(),
             id,
-            raft_node: create_raft_node(id, applied, Store::new(saved, vec![id.number()])),
+            raft_node: create_raft_node(id, applied, GroupStore::new(saved_group, vec![id.number()])),
             members: BTreeSet::from([id]),
             foreign_members: BTreeSet::new(),
             next_members: None,
@@ -189,8 +189,8 @@ impl Group {
             next_deadline_at: None,
             last_forbidden_term: Term(0),
             election_attempts: 0,
-            leader: (term, None),
-            last_activity: None,
+            known_leader: (term, None),
+            last_activity_at: None,
             value,
             applied_index: applied,
             record_number: RecordNumber::default(),
@@ -249,7 +249,7 @@ impl Group {
     /// The state that the journal contains once all pending records are durable.
     #[must_use]
     pub fn saved_state(&self) -> &SavedGroup {
-        self.raft_node.store().saved()
+        self.raft_node.store().saved_group()
     }
 
     /// Number of members that have stored the log up to `index`; only meaningful on the leader.
@@ -332,7 +332,7 @@ impl Group {
         let led = raft.leader_id == from;
         match raft.state {
             StateRole::Follower if voted || led => {
-                self.last_activity = Some(now);
+                self.last_activity_at = Some(now);
                 if self.next_deadline_at.is_some() {
                     self.election_attempts = 0;
                     self.next_deadline_at = Some(now + self.election_timeout());
@@ -342,7 +342,7 @@ impl Group {
             StateRole::Candidate if before == StateRole::PreCandidate => {
                 self.next_deadline_at = Some(now + self.election_timeout());
             }
-            StateRole::Leader => self.last_activity = Some(now),
+            StateRole::Leader => self.last_activity_at = Some(now),
             _ => {}
         }
     }
@@ -355,7 +355,7 @@ impl Group {
     }
 
     fn had_recent_activity(&self, now: Instant) -> bool {
-        self.last_activity.is_some_and(|at| now.since(at) < ELECTION_TIMEOUT)
+        self.last_activity_at.is_some_and(|at| now.since(at) < ELECTION_TIMEOUT)
     }
 
     /// Members known to this member but not to the candidate.
@@ -455,7 +455,7 @@ impl Group {
         let Some((members, foreign)) = self.next_members.take() else { return };
         if members != self.members {
             let voters = members.iter().map(|id| id.number()).collect();
-            let store = Store::new(self.saved_state().clone(), voters);
+            let store = GroupStore::new(self.saved_state().clone(), voters);
             self.raft_node = create_raft_node(self.id, self.applied_index, store);
         }
         (self.members, self.foreign_members) = (members, foreign);
@@ -477,10 +477,10 @@ impl Group {
         }
         let raft = &self.raft_node.raft;
         let leader = (Term(raft.term), PeerId::new(raft.leader_id));
-        if leader != self.leader {
-            self.leader = leader;
+        if leader != self.known_leader {
+            self.known_leader = leader;
             out.push(GroupAction::LeaderChanged {
-                after: self.record_number,
+                after_record: self.record_number,
                 term: leader.0,
                 leader: leader.1,
             });
@@ -525,7 +525,7 @@ impl Group {
             (Term(metadata.term), metadata.index, snapshot.data.to_vec())
         });
         for (term, index, value) in installed.into_iter().chain(values) {
-            out.push(GroupAction::Committed { after: synced, term, index, value });
+            out.push(GroupAction::Committed { after_record: synced, term, index, value });
         }
     }
 
@@ -567,20 +567,20 @@ impl Group {
         }
     }
 
-    fn transmit(&mut self, after: RecordNumber, messages: Vec<Message>, out: &mut Vec<GroupAction>) {
+    fn transmit(&mut self, after_record: RecordNumber, messages: Vec<Message>, out: &mut Vec<GroupAction>) {
         for message in messages {
             let Some(to) = PeerId::new(message.to) else { continue };
             if self.foreign_members.contains(&to) || !self.members.contains(&to) {
-                self.transmit_foreign(after, to, &message, out);
+                self.transmit_foreign(after_record, to, &message, out);
             } else {
                 let bytes = wire::encode(&message, self.raft_node.store().voters());
-                out.push(GroupAction::Send { after, to, message: bytes });
+                out.push(GroupAction::Send { after_record, to, message: bytes });
             }
         }
     }
 }
 
-fn create_raft_node(id: PeerId, applied_index: u64, store: Store) -> RawNode<Store> {
+fn create_raft_node(id: PeerId, applied_index: u64, store: GroupStore) -> RawNode<GroupStore> {
     let config = Config {
         id: id.number(),
         // Only leaders call `tick`, to send heartbeats, so the election timeout that `raft` draws from this range is

@@ -7,7 +7,7 @@
 use raft::eraftpb::{Message, MessageType};
 
 use crate::Term;
-use crate::store::Store;
+use crate::store::GroupStore;
 
 /// Terms and indexes must not exceed this limit, which is far above realistic values, so that increments cannot
 /// overflow.
@@ -16,7 +16,7 @@ const MAX_TERM_OR_INDEX: u64 = 1 << 48;
 /// The part of a group's state that messages are checked against.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupView<'a> {
-    pub(crate) store: &'a Store,
+    pub(crate) store: &'a GroupStore,
     pub(crate) myself: u64,
     pub(crate) term: u64,
     pub(crate) leader: u64,
@@ -54,14 +54,14 @@ fn is_from_leader(view: GroupView<'_>, message: &Message) -> bool {
     message.term != view.term || view.leader == 0 || view.leader == message.from
 }
 
-fn is_valid_append(store: &Store, message: &Message) -> bool {
+fn is_valid_append(store: &GroupStore, message: &Message) -> bool {
     let mut term = message.log_term;
     for (entry, index) in message.entries.iter().zip(message.index + 1..) {
         if entry.index != index || entry.term < term || entry.term > message.term {
             return false;
         }
         term = entry.term;
-        let committed = index <= store.saved().commit_index;
+        let committed = index <= store.saved_group().commit_index;
         if committed && store.term_at(index).is_some_and(|ours| ours != Term(entry.term)) {
             return false;
         }
@@ -69,9 +69,9 @@ fn is_valid_append(store: &Store, message: &Message) -> bool {
     message.log_term <= message.term
 }
 
-fn is_valid_snapshot(store: &Store, message: &Message) -> bool {
+fn is_valid_snapshot(store: &GroupStore, message: &Message) -> bool {
     let metadata = message.get_snapshot().get_metadata();
-    let committed = metadata.index <= store.saved().commit_index;
+    let committed = metadata.index <= store.saved_group().commit_index;
     metadata.index > 0
         && metadata.index < MAX_TERM_OR_INDEX
         && metadata.term > 0

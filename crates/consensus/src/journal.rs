@@ -31,8 +31,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Term;
 
-const MAGIC: &[u8; 8] = b"RDBTRAFT";
-const VERSION: u32 = 1;
+const JOURNAL_MAGIC: &[u8; 8] = b"RDBTRAFT";
+const JOURNAL_VERSION: u32 = 1;
 const FILE_HEADER_BYTES: usize = 12;
 const FRAME_HEADER_BYTES: usize = 12;
 /// Maximum length of a payload in bytes. Larger lengths are treated as damage, because a frame contains only a few
@@ -200,8 +200,8 @@ pub struct JournalError {
 /// Returns the header that every journal file starts with.
 #[must_use]
 pub fn encode_header() -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend(VERSION.to_le_bytes());
+    let mut bytes = JOURNAL_MAGIC.to_vec();
+    bytes.extend(JOURNAL_VERSION.to_le_bytes());
     bytes
 }
 
@@ -241,10 +241,10 @@ pub fn read_journal(bytes: &[u8]) -> Result<Journal, JournalError> {
             Err(JournalError { offset: 0, reason: "not a journal" })
         };
     }
-    if !bytes.starts_with(MAGIC) {
+    if !bytes.starts_with(JOURNAL_MAGIC) {
         return Err(JournalError { offset: 0, reason: "not a journal" });
     }
-    if bytes[8..FILE_HEADER_BYTES] != VERSION.to_le_bytes() {
+    if bytes[8..FILE_HEADER_BYTES] != JOURNAL_VERSION.to_le_bytes() {
         return Err(JournalError { offset: 8, reason: "an unknown version" });
     }
     let mut journal = Journal { groups: BTreeMap::new(), intact_bytes: FILE_HEADER_BYTES };

@@ -18,7 +18,7 @@ fn peers(numbers: &[u64]) -> BTreeSet<PeerId> {
 struct SimulatedNetwork {
     now: Instant,
     groups: BTreeMap<PeerId, Group>,
-    in_flight: Vec<(Instant, PeerId, Vec<u8>)>,
+    in_flight_messages: Vec<(Instant, PeerId, Vec<u8>)>,
     /// Members that are cut off: the network drops all messages from and to them.
     isolated_members: BTreeSet<PeerId>,
     committed_values: BTreeMap<PeerId, Vec<(Term, Vec<u8>)>>,
@@ -33,7 +33,7 @@ impl SimulatedNetwork {
         let mut net = Self {
             now: Instant::from_millis(1000),
             groups: BTreeMap::new(),
-            in_flight: Vec::new(),
+            in_flight_messages: Vec::new(),
             isolated_members: BTreeSet::new(),
             committed_values: BTreeMap::new(),
             proposals: Vec::new(),
@@ -64,9 +64,9 @@ impl SimulatedNetwork {
                 }
                 GroupAction::Send { to, message, .. } => {
                     self.message_count += 1;
-                    self.in_flight.push((self.now + Duration::from_millis(1), to, message));
+                    self.in_flight_messages.push((self.now + Duration::from_millis(1), to, message));
                     if self.isolated_members.contains(&id) {
-                        self.in_flight.pop();
+                        self.in_flight_messages.pop();
                     }
                 }
                 GroupAction::RequestVote { to, term, .. } => self.proposals.push((id, to, term)),
@@ -85,13 +85,13 @@ impl SimulatedNetwork {
         loop {
             let timer =
                 self.groups.iter().filter_map(|(&id, group)| Some((group.next_deadline()?, id))).min();
-            let arrival = self.in_flight.iter().map(|(at, ..)| *at).min();
+            let arrival = self.in_flight_messages.iter().map(|(at, ..)| *at).min();
             let next = timer.map(|(at, _)| at).into_iter().chain(arrival).min();
             let Some(next) = next.filter(|at| *at <= end) else { break };
             self.now = self.now.max(next);
             if arrival == Some(next) {
-                let place = self.in_flight.iter().position(|(at, ..)| *at == next).unwrap();
-                let (_, to, bytes) = self.in_flight.remove(place);
+                let place = self.in_flight_messages.iter().position(|(at, ..)| *at == next).unwrap();
+                let (_, to, bytes) = self.in_flight_messages.remove(place);
                 if !self.isolated_members.contains(&to) && self.groups.contains_key(&to) {
                     self.feed(to, GroupInput::Message(&bytes));
                 }
@@ -298,7 +298,7 @@ fn foreign_member_votes_in_its_own_protocol() {
 }
 
 #[test]
-fn one_vote_per_term_across_both_protocols() {
+fn member_votes_once_per_term_across_both_protocols() {
     let mut group = Group::new("mymaster", peer_id(1), SavedGroup::default(), 0);
     let mut out = Vec::new();
     let now = Instant::from_millis(1);
@@ -326,7 +326,7 @@ fn one_vote_per_term_across_both_protocols() {
 }
 
 #[test]
-fn active_member_that_sees_a_term_uses_a_later_one() {
+fn active_member_campaigns_in_a_later_term_than_it_has_seen() {
     let mut group = Group::new("mymaster", peer_id(1), SavedGroup::default(), 1);
     let (mut out, now) = (Vec::new(), Instant::from_millis(1));
     group.handle(
@@ -364,7 +364,7 @@ fn forged_messages_change_nothing() {
     net.run(1);
     let mut seen = Vec::new();
     for _ in 0..40 {
-        seen.extend(net.in_flight.iter().map(|(_, to, bytes)| (*to, bytes.clone())));
+        seen.extend(net.in_flight_messages.iter().map(|(_, to, bytes)| (*to, bytes.clone())));
         let leaders = net.leaders();
         if let Some(&leader) = leaders.first() {
             net.feed(peer_id(leader), GroupInput::Propose(b"value".to_vec()));
@@ -380,6 +380,6 @@ fn forged_messages_change_nothing() {
                 net.feed(to, GroupInput::Message(&harmed));
             }
         }
-        net.in_flight.clear();
+        net.in_flight_messages.clear();
     }
 }

@@ -51,7 +51,7 @@ struct WireMessage {
     commit_term: u64,
     /// Term and index of the last entry in the snapshot, and the value at that index.
     snapshot: Option<(u64, u64, Vec<u8>)>,
-    reject: bool,
+    is_rejection: bool,
     reject_hint: u64,
     /// The members known to the sender; empty except in vote and pre-vote requests.
     members: Vec<u64>,
@@ -84,7 +84,7 @@ pub(crate) fn encode(message: &Message, members: &[u64]) -> Vec<u8> {
         commit: message.commit,
         commit_term: message.commit_term,
         snapshot,
-        reject: message.reject,
+        is_rejection: message.reject,
         reject_hint: message.reject_hint,
         members: if asks { members.to_vec() } else { Vec::new() },
     };
@@ -114,7 +114,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Envelope> {
         index: wire.index,
         commit: wire.commit,
         commit_term: wire.commit_term,
-        reject: wire.reject,
+        reject: wire.is_rejection,
         reject_hint: wire.reject_hint,
         ..Message::default()
     };

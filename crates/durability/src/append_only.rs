@@ -51,20 +51,20 @@ pub struct AppendOnlyFile {
     log: Arc<SharedLog>,
     commit_point: Arc<CommitPoint>,
     /// Publishes the offset up to which the log is synced.
-    on_disk: watch::Sender<DiskProgress>,
+    disk_progress: watch::Sender<DiskProgress>,
     is_enabled: AtomicBool,
     /// Must be locked after the log, if both locks are needed.
     state: Mutex<AppendOnlyFileState>,
     state_changed: Condvar,
     /// Delay before each round of writing, in microseconds (DEBUG AOF-FLUSH-SLEEP).
-    pub flush_sleep: AtomicU64,
+    pub flush_sleep_micros: AtomicU64,
     /// Wakes the writer, so that it asks the driver for its next step.
-    wake_writer: Notify,
+    writer_wakeup: Notify,
 }
 
 /// How a shutdown treats an append-only file that does not contain all data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnfinishedAof {
+pub enum UnfinishedAofPolicy {
     /// Abort the shutdown, because data could be lost. This is the default.
     AbortShutdown,
     /// Shut down anyway (SHUTDOWN FORCE).
@@ -98,12 +98,12 @@ impl AppendOnlyFile {
             config,
             log: stream.log.clone(),
             commit_point: stream.commit_point.clone(),
-            on_disk: stream.synced_log.clone(),
+            disk_progress: stream.synced_log.clone(),
             is_enabled: AtomicBool::new(false),
             state: Mutex::default(),
             state_changed: Condvar::new(),
-            flush_sleep: AtomicU64::new(0),
-            wake_writer: Notify::new(),
+            flush_sleep_micros: AtomicU64::new(0),
+            writer_wakeup: Notify::new(),
         })
     }
 
@@ -136,14 +136,14 @@ impl AppendOnlyFile {
         let mut log = self.log.lock();
         self.handle_event(&mut log, event);
         drop(log);
-        self.wake_writer.notify_one();
+        self.writer_wakeup.notify_one();
     }
 
     /// Passes an event to the driver and performs the resulting actions.
     fn handle_event(&self, log: &mut Log, event: AofDriverEvent<tempfile::NamedTempFile>) {
         let mut state = self.state.lock();
         let mut actions = Vec::new();
-        state.driver.handle(log, time::instant(), time::now(), event, &mut actions);
+        state.driver.handle(log, time::monotonic_now(), time::now(), event, &mut actions);
         self.perform_while_log_is_locked(&mut state, actions);
     }
 
@@ -184,7 +184,7 @@ impl AppendOnlyFile {
             }
             None => DiskProgress::Disabled,
         };
-        self.on_disk.send_if_modified(|before| std::mem::replace(before, on_disk) != on_disk);
+        self.disk_progress.send_if_modified(|before| std::mem::replace(before, on_disk) != on_disk);
     }
 
     /// Logs a change of the write error, and updates the gate that rejects writes.
@@ -207,12 +207,12 @@ impl AppendOnlyFile {
         position: StartPosition,
     ) -> io::Result<()> {
         self.log.set_kept_open(true);
-        let sizes = executor.folder().sizes(&manifest);
-        let start = AofStart { settings: self.settings(), manifest, position, sizes };
+        let sizes = executor.directory().sizes(&manifest);
+        let start = AofStart { settings: self.settings(), manifest, start_position: position, sizes };
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         let mut actions = Vec::new();
-        state.driver.start(start, &mut log, time::instant(), time::now(), &mut actions);
+        state.driver.start(start, &mut log, time::monotonic_now(), time::now(), &mut actions);
         (state.is_writer_running, state.rewrite_message) = (true, None);
         self.perform_while_log_is_locked(&mut state, actions);
         drop((state, log));
@@ -234,10 +234,10 @@ impl AppendOnlyFile {
         let mut state = self.state.lock();
         state.cancel_rewrite();
         let mut actions = Vec::new();
-        state.driver.stop_writer(&mut log, time::instant(), time::now(), &mut actions);
+        state.driver.stop_writer(&mut log, time::monotonic_now(), time::now(), &mut actions);
         self.perform_while_log_is_locked(&mut state, actions);
         drop(log);
-        self.wake_writer.notify_one();
+        self.writer_wakeup.notify_one();
         self.state_changed.wait_while(&mut state, |state| state.is_writer_running);
         drop(state);
         let mut log = self.log.lock();
@@ -271,10 +271,10 @@ impl AppendOnlyFile {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         let mut actions = Vec::new();
-        let target = state.driver.request_sync(&mut log, time::instant(), time::now(), &mut actions);
+        let target = state.driver.request_sync(&mut log, time::monotonic_now(), time::now(), &mut actions);
         self.perform_while_log_is_locked(&mut state, actions);
         drop(log);
-        self.wake_writer.notify_one();
+        self.writer_wakeup.notify_one();
         while state.is_writer_running {
             if let Some(result) = state.driver.sync_result(target) {
                 return result;
@@ -285,8 +285,8 @@ impl AppendOnlyFile {
     }
 
     /// Returns the offset up to which the log is on disk.
-    pub fn on_disk(&self) -> DiskProgress {
-        *self.on_disk.borrow()
+    pub fn disk_progress(&self) -> DiskProgress {
+        *self.disk_progress.borrow()
     }
 }
 

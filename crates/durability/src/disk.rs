@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 /// Upper bound for the part of a file that is rewritten after a failed sync. A process never has more than this
 /// unsynced, and stops writing after a failed sync.
-const MAX_REWRITTEN_TAIL: u64 = 64 << 20;
+const MAX_REWRITTEN_TAIL_BYTES: u64 = 64 << 20;
 
 /// A directory on the real file system.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl Disk for SystemDisk {
     fn rewrite_tail(&self, name: &str) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(self.path_of(name))?;
         let len = file.metadata()?.len();
-        let (mut at, mut piece) = (len.saturating_sub(MAX_REWRITTEN_TAIL), vec![0; 1 << 20]);
+        let (mut at, mut piece) = (len.saturating_sub(MAX_REWRITTEN_TAIL_BYTES), vec![0; 1 << 20]);
         while at < len {
             let read = file.read_at(&mut piece, at)?;
             if read == 0 {
@@ -116,7 +116,7 @@ impl Disk for SystemDisk {
         file.set_len(len).and_then(|()| file.sync_all())
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn sync_directory(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }
 

@@ -41,7 +41,7 @@ impl LoadProgress {
     }
 
     /// Returns the percentage done and the estimated remaining seconds.
-    fn estimate(&self) -> (f64, u64) {
+    fn estimate_progress(&self) -> (f64, u64) {
         let (read, total) =
             (self.bytes_read.load(Ordering::Relaxed), self.total_bytes.load(Ordering::Relaxed));
         let took = (time::now().0 - self.started_at.load(Ordering::Relaxed)).max(0) as f64 / 1000.0;
@@ -53,7 +53,7 @@ impl LoadProgress {
     /// Appends INFO's fields about the running load.
     pub(crate) fn write_info(&self, text: &mut String) {
         use std::fmt::Write;
-        let (percent, left) = self.estimate();
+        let (percent, left) = self.estimate_progress();
         // Writing to a String cannot fail.
         let _ = write!(
             text,
@@ -72,11 +72,11 @@ struct ServerLoadHost<'a> {
     durability: &'a Durability,
     progress: &'a LoadProgress,
     /// The delay per key in microseconds (`key-load-delay`).
-    key_delay: i64,
+    key_delay_micros: i64,
     /// Time of the last progress message.
-    last_report: Cell<Instant>,
+    last_report_at: Cell<Instant>,
     /// When reading the current file began.
-    file_started: Cell<Instant>,
+    file_started_at: Cell<Instant>,
 }
 
 impl LoadHost for ServerLoadHost<'_> {
@@ -88,16 +88,16 @@ impl LoadHost for ServerLoadHost<'_> {
         time::nanos
     }
 
-    fn on_begin(&self, total: u64) {
-        self.progress.start(total);
-        self.last_report.set(time::instant());
+    fn on_load_started(&self, total_bytes: u64) {
+        self.progress.start(total_bytes);
+        self.last_report_at.set(time::monotonic_now());
     }
 
     fn report_progress(&self, bytes_read: u64, keys: u64) {
         self.progress.bytes_read.store(bytes_read, Ordering::Relaxed);
-        if time::instant().since(self.last_report.get()) >= PROGRESS_INTERVAL {
-            self.last_report.set(time::instant());
-            let (percent, left) = self.progress.estimate();
+        if time::monotonic_now().since(self.last_report_at.get()) >= PROGRESS_INTERVAL {
+            self.last_report_at.set(time::monotonic_now());
+            let (percent, left) = self.progress.estimate_progress();
             tracing::info!("Loading: {percent:.1} %, {keys} keys, about {left} seconds left");
         }
     }
@@ -107,7 +107,7 @@ impl LoadHost for ServerLoadHost<'_> {
     }
 
     fn on_key_read(&self) {
-        delay_key(self.key_delay, 1);
+        delay_key(self.key_delay_micros, 1);
     }
 
     fn on_unexecuted_command(&self, args: Args<'_>) {
@@ -121,10 +121,10 @@ impl LoadHost for ServerLoadHost<'_> {
 
     fn report_event(&self, event: LoadEvent<'_>) {
         match event {
-            LoadEvent::FileStarted => self.file_started.set(time::instant()),
+            LoadEvent::FileStarted => self.file_started_at.set(time::monotonic_now()),
             LoadEvent::RdbBase => tracing::info!("Reading RDB base file on AOF loading..."),
             LoadEvent::FileLoaded { name, is_base } => {
-                let took = time::instant().since(self.file_started.get()).as_secs_f64();
+                let took = time::monotonic_now().since(self.file_started_at.get()).as_secs_f64();
                 let kind = if is_base { "base" } else { "incr" };
                 tracing::info!("DB loaded from {kind} file {name}: {took:.3} seconds");
             }
@@ -153,9 +153,9 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
     let host = ServerLoadHost {
         durability,
         progress: &durability.rdb_saves.load_progress,
-        key_delay: config.get(keys::KEY_LOAD_DELAY),
-        last_report: Cell::new(time::instant()),
-        file_started: Cell::new(time::instant()),
+        key_delay_micros: config.get(keys::KEY_LOAD_DELAY),
+        last_report_at: Cell::new(time::monotonic_now()),
+        file_started_at: Cell::new(time::monotonic_now()),
     };
     // The capacity is read now, because the log is not locked during the load.
     let kept = durability.log.lock().capacity();
@@ -176,11 +176,11 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
 pub fn replace_data_from_file(
     durability: &Durability,
     path: &Path,
-    drop_expired: bool,
+    drops_expired_keys: bool,
 ) -> Result<LoadResult, LoadError> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();
-    with_loader(durability, |loader| loader.replace(file, len, drop_expired, || true))
+    with_loader(durability, |loader| loader.replace_dataset(file, len, drops_expired_keys, || true))
 }
 
 /// Checks a snapshot without loading it ([`Loader::check`]).
@@ -191,7 +191,7 @@ pub fn check_snapshot(durability: &Durability, input: impl Read) -> Result<(), L
     with_loader(durability, |loader| loader.check(input))
 }
 
-/// Replaces all data by a snapshot from a connection ([`Loader::replace_after`]).
+/// Replaces all data by a snapshot from a connection ([`Loader::replace_dataset_after`]).
 ///
 /// # Errors
 /// The input is truncated or invalid, or `is_complete` returned `false`. If `before_replacing` was called, all data is
@@ -203,13 +203,15 @@ pub fn replace_data_from_stream(
     before_replacing: impl FnOnce(),
     is_complete: impl FnOnce() -> bool,
 ) -> Result<LoadResult, LoadError> {
-    with_loader(durability, |loader| loader.replace_after(input, len, false, before_replacing, is_complete))
+    with_loader(durability, |loader| {
+        loader.replace_dataset_after(input, len, false, before_replacing, is_complete)
+    })
 }
 
-/// Replaces all data once a snapshot has been loaded completely ([`Loader::replace_by_swap`]).
+/// Replaces all data once a snapshot has been loaded completely ([`Loader::replace_dataset_by_swap`]).
 ///
 /// # Errors
-/// As for [`Loader::replace_by_swap`]. The data is then unchanged.
+/// As for [`Loader::replace_dataset_by_swap`]. The data is then unchanged.
 pub fn replace_by_exchange(
     durability: &Durability,
     input: impl Read,
@@ -219,7 +221,7 @@ pub fn replace_by_exchange(
     before_replacing: impl FnOnce(),
 ) -> Result<LoadResult, LoadError> {
     with_loader(durability, |loader| {
-        loader.replace_by_swap(input, len, serves_old_data, is_complete, before_replacing)
+        loader.replace_dataset_by_swap(input, len, serves_old_data, is_complete, before_replacing)
     })
 }
 
@@ -227,9 +229,9 @@ pub fn replace_by_exchange(
 pub(crate) fn add_file(
     durability: &Durability,
     path: &Path,
-    drop_expired: bool,
+    drops_expired_keys: bool,
 ) -> Result<LoadResult, LoadError> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();
-    with_loader(durability, |loader| loader.add(file, len, drop_expired))
+    with_loader(durability, |loader| loader.add_to_dataset(file, len, drops_expired_keys))
 }

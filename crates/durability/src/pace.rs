@@ -30,8 +30,8 @@ impl YieldPace {
     }
 
     /// Creates a pace that yields regularly while overwritten values take less than a share of `used` bytes.
-    pub fn yielding(used: usize) -> Self {
-        Self { last_yield: Some(process::time::nanos()), max_kept_bytes: used / MAX_KEPT_BYTES_DIVISOR }
+    pub fn yielding(used_bytes: usize) -> Self {
+        Self { last_yield: Some(process::time::nanos()), max_kept_bytes: used_bytes / MAX_KEPT_BYTES_DIVISOR }
     }
 
     /// Yields to other threads if the interval has passed. The caller must hold no locks.

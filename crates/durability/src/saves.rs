@@ -51,9 +51,9 @@ pub(super) enum SaveReason {
 pub(super) struct SaveTracker {
     running_save: Option<RunningSave>,
     /// Unix time in seconds of the last successful save, or of the start if there was none.
-    last_save: i64,
-    last_succeeded: bool,
-    last_attempt: Option<Instant>,
+    last_save_secs: i64,
+    was_last_successful: bool,
+    last_attempt_at: Option<Instant>,
     /// Duration of the last background save. `None` before the first one.
     last_duration: Option<Duration>,
     /// Number of changes that the file contains.
@@ -65,12 +65,12 @@ pub(super) struct SaveTracker {
 
 impl SaveTracker {
     /// Creates the state at startup, when `secs` is the Unix time in seconds.
-    pub(super) fn new(secs: i64) -> Self {
+    pub(super) fn new(now_secs: i64) -> Self {
         Self {
             running_save: None,
-            last_save: secs,
-            last_succeeded: true,
-            last_attempt: None,
+            last_save_secs: now_secs,
+            was_last_successful: true,
+            last_attempt_at: None,
             last_duration: None,
             saved_changes: 0,
             completed_count: 0,
@@ -78,16 +78,16 @@ impl SaveTracker {
         }
     }
 
-    pub(super) fn running(&self) -> Option<RunningSave> {
+    pub(super) fn running_save(&self) -> Option<RunningSave> {
         self.running_save
     }
 
-    pub(super) fn last_save(&self) -> i64 {
-        self.last_save
+    pub(super) fn last_save_secs(&self) -> i64 {
+        self.last_save_secs
     }
 
-    pub(super) fn last_succeeded(&self) -> bool {
-        self.last_succeeded
+    pub(super) fn was_last_successful(&self) -> bool {
+        self.was_last_successful
     }
 
     pub(super) fn last_duration(&self) -> Option<Duration> {
@@ -113,7 +113,7 @@ impl SaveTracker {
             return false;
         }
         self.running_save = Some(RunningSave { started_at: now, is_background });
-        self.last_attempt = Some(now);
+        self.last_attempt_at = Some(now);
         true
     }
 
@@ -123,7 +123,7 @@ impl SaveTracker {
     }
 
     /// Records the end of a save. `secs` is the Unix time in seconds.
-    pub(super) fn finish_save(&mut self, now: Instant, secs: i64, result: SaveResult) {
+    pub(super) fn finish_save(&mut self, now: Instant, now_secs: i64, result: SaveResult) {
         if let Some(running) = self.running_save.take()
             && running.is_background
         {
@@ -131,11 +131,11 @@ impl SaveTracker {
         }
         match result {
             SaveResult::Saved { changes } => {
-                self.last_save = secs;
+                self.last_save_secs = now_secs;
                 self.completed_count += 1;
                 self.record_saved(changes);
             }
-            SaveResult::Failed => self.last_succeeded = false,
+            SaveResult::Failed => self.was_last_successful = false,
             SaveResult::Cancelled => {}
         }
     }
@@ -149,19 +149,19 @@ impl SaveTracker {
     /// number.
     pub(super) fn record_saved(&mut self, changes: u64) {
         self.saved_changes = changes;
-        self.last_succeeded = true;
+        self.was_last_successful = true;
     }
 
     /// Ignores deletions of all data before the first check, because they were part of loading.
-    pub(super) fn ignore_flushes(&mut self, flushes: u64) {
-        self.flush_count = flushes;
+    pub(super) fn ignore_flushes(&mut self, flush_count: u64) {
+        self.flush_count = flush_count;
     }
 
     /// Returns why a background save must start now. `None` if no save is due.
-    pub(super) fn check_due(
+    pub(super) fn due_save_reason(
         &mut self,
         now: Instant,
-        secs: i64,
+        now_secs: i64,
         conditions: SaveConditions<'_>,
     ) -> Option<SaveReason> {
         let was_flushed =
@@ -173,12 +173,12 @@ impl SaveTracker {
             return Some(SaveReason::Flush);
         }
         let is_too_soon =
-            !self.last_succeeded && self.last_attempt.is_some_and(|at| now.since(at) < RETRY_DELAY);
+            !self.was_last_successful && self.last_attempt_at.is_some_and(|at| now.since(at) < RETRY_DELAY);
         if conditions.is_loading || self.running_save.is_some() || is_too_soon {
             return None;
         }
         let changes = self.count_unsaved(conditions.change_count);
-        let since = u64::try_from(secs - self.last_save).unwrap_or(0);
+        let since = u64::try_from(now_secs - self.last_save_secs).unwrap_or(0);
         let reached = |point: &SavePoint| changes >= point.changes && since > point.interval.as_secs();
         conditions.save_points.iter().copied().find(reached).map(SaveReason::SavePointReached)
     }
@@ -201,8 +201,12 @@ mod tests {
         SaveConditions { save_points: &SAVE_POINTS, is_loading: false, change_count: changes, flush_count: 0 }
     }
 
-    fn check_due(saves: &mut SaveTracker, secs: u64, conditions: SaveConditions<'_>) -> Option<SaveReason> {
-        saves.check_due(time_at(secs), secs as i64, conditions)
+    fn due_save_reason(
+        save_tracker: &mut SaveTracker,
+        secs: u64,
+        conditions: SaveConditions<'_>,
+    ) -> Option<SaveReason> {
+        save_tracker.due_save_reason(time_at(secs), secs as i64, conditions)
     }
 
     #[test]
@@ -218,7 +222,7 @@ mod tests {
             (999, 0, None),
         ];
         for (secs, changes, point) in table {
-            let due = check_due(&mut saves, secs, save_conditions(changes));
+            let due = due_save_reason(&mut saves, secs, save_conditions(changes));
             assert_eq!(
                 due,
                 point.map(|point: usize| SaveReason::SavePointReached(SAVE_POINTS[point])),
@@ -226,11 +230,11 @@ mod tests {
             );
         }
         assert_eq!(
-            check_due(&mut saves, 101, SaveConditions { is_loading: true, ..save_conditions(1) }),
+            due_save_reason(&mut saves, 101, SaveConditions { is_loading: true, ..save_conditions(1) }),
             None
         );
         assert_eq!(
-            check_due(&mut saves, 101, SaveConditions { save_points: &[], ..save_conditions(1) }),
+            due_save_reason(&mut saves, 101, SaveConditions { save_points: &[], ..save_conditions(1) }),
             None
         );
     }
@@ -240,16 +244,16 @@ mod tests {
         let mut saves = SaveTracker::new(0);
         assert!(saves.start_save(time_at(20), true));
         assert!(!saves.start_save(time_at(20), false));
-        assert_eq!(check_due(&mut saves, 200, save_conditions(70)), None, "one is under way");
+        assert_eq!(due_save_reason(&mut saves, 200, save_conditions(70)), None, "one is under way");
         saves.finish_save(time_at(23), 23, SaveResult::Saved { changes: 60 });
         assert_eq!(
-            (saves.running(), saves.last_duration(), saves.completed_count()),
+            (saves.running_save(), saves.last_duration(), saves.completed_count()),
             (None, Some(Duration::from_secs(3)), 1)
         );
-        assert_eq!((saves.last_save(), saves.count_unsaved(70)), (23, 10));
-        assert_eq!(check_due(&mut saves, 34, save_conditions(109)), None);
+        assert_eq!((saves.last_save_secs(), saves.count_unsaved(70)), (23, 10));
+        assert_eq!(due_save_reason(&mut saves, 34, save_conditions(109)), None);
         assert_eq!(
-            check_due(&mut saves, 34, save_conditions(110)),
+            due_save_reason(&mut saves, 34, save_conditions(110)),
             Some(SaveReason::SavePointReached(SAVE_POINTS[1]))
         );
         // A foreground save does not change the duration, since INFO shows that of background saves only.
@@ -263,19 +267,19 @@ mod tests {
         let mut saves = SaveTracker::new(0);
         saves.start_save(time_at(200), true);
         saves.finish_save(time_at(201), 201, SaveResult::Failed);
-        assert!(!saves.last_succeeded());
-        assert_eq!(check_due(&mut saves, 204, save_conditions(1)), None);
+        assert!(!saves.was_last_successful());
+        assert_eq!(due_save_reason(&mut saves, 204, save_conditions(1)), None);
         assert_eq!(
-            check_due(&mut saves, 205, save_conditions(1)),
+            due_save_reason(&mut saves, 205, save_conditions(1)),
             Some(SaveReason::SavePointReached(SAVE_POINTS[0]))
         );
         // A cancelled save says nothing about the disk, so no retry delay applies.
         saves.start_save(time_at(205), true);
         saves.finish_save(time_at(206), 206, SaveResult::Cancelled);
-        assert!(!saves.last_succeeded() && saves.last_save() == 0);
+        assert!(!saves.was_last_successful() && saves.last_save_secs() == 0);
         saves.record_saved(1);
-        assert!(saves.last_succeeded());
-        assert_eq!(check_due(&mut saves, 999, save_conditions(1)), None);
+        assert!(saves.was_last_successful());
+        assert_eq!(due_save_reason(&mut saves, 999, save_conditions(1)), None);
     }
 
     #[test]
@@ -283,12 +287,12 @@ mod tests {
         let mut saves = SaveTracker::new(0);
         let flushed = |flushes| SaveConditions { flush_count: flushes, ..save_conditions(0) };
         saves.ignore_flushes(5);
-        assert_eq!(check_due(&mut saves, 1, flushed(6)), Some(SaveReason::Flush));
-        assert_eq!(check_due(&mut saves, 1, flushed(6)), None);
+        assert_eq!(due_save_reason(&mut saves, 1, flushed(6)), Some(SaveReason::Flush));
+        assert_eq!(due_save_reason(&mut saves, 1, flushed(6)), None);
         // The deletion cancels the running save.
         saves.start_save(time_at(1), true);
-        assert_eq!(check_due(&mut saves, 2, flushed(7)), Some(SaveReason::Flush));
-        assert_eq!(check_due(&mut saves, 3, SaveConditions { save_points: &[], ..flushed(8) }), None);
-        assert_eq!(check_due(&mut saves, 4, flushed(8)), None);
+        assert_eq!(due_save_reason(&mut saves, 2, flushed(7)), Some(SaveReason::Flush));
+        assert_eq!(due_save_reason(&mut saves, 3, SaveConditions { save_points: &[], ..flushed(8) }), None);
+        assert_eq!(due_save_reason(&mut saves, 4, flushed(8)), None);
     }
 }

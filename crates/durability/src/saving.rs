@@ -84,7 +84,7 @@ impl Drop for TransferGuard<'_> {
         let mut under_way = self.0.transfers.running_transfers.lock();
         match *under_way {
             Some((since, 1)) => {
-                state.saves.record_transfer(process::time::instant().since(since));
+                state.saves.record_transfer(process::time::monotonic_now().since(since));
                 *under_way = None;
             }
             Some((since, count)) => *under_way = Some((since, count - 1)),
@@ -118,12 +118,12 @@ pub struct RdbSaves {
     /// Notified when a save ends.
     save_ended: Condvar,
     /// The number of keys that the running save has written, and the number that it will write.
-    progress: (AtomicU64, AtomicU64),
+    written_and_total_keys: (AtomicU64, AtomicU64),
     transfers: ResyncTransfers,
     /// The peak of overwritten values kept in memory since the running save began, in bytes.
     peak_kept_bytes: AtomicUsize,
     /// The number of snapshots taken, and for how many microseconds the last one locked all slots.
-    snapshots: (AtomicU64, AtomicU64),
+    snapshot_count_and_micros: (AtomicU64, AtomicU64),
     /// The number of keys received by full resyncs that no file contains yet.
     resynced_keys: AtomicU64,
     pub(crate) load_progress: LoadProgress,
@@ -151,42 +151,45 @@ impl RdbSaves {
         Self {
             state: Mutex::new(state),
             save_ended: Condvar::new(),
-            progress: (AtomicU64::new(0), AtomicU64::new(0)),
+            written_and_total_keys: (AtomicU64::new(0), AtomicU64::new(0)),
             transfers: ResyncTransfers::default(),
             peak_kept_bytes: AtomicUsize::new(0),
-            snapshots: (AtomicU64::new(0), AtomicU64::new(0)),
+            snapshot_count_and_micros: (AtomicU64::new(0), AtomicU64::new(0)),
             resynced_keys: AtomicU64::new(0),
             load_progress: LoadProgress::default(),
         }
     }
 
     /// Returns the Unix time in seconds of the last successful save, or of the start if there was none.
-    pub fn last_save(&self) -> i64 {
-        self.state.lock().saves.last_save()
+    pub fn last_save_secs(&self) -> i64 {
+        self.state.lock().saves.last_save_secs()
     }
 
     /// Resets the numbers of saves and snapshots (CONFIG RESETSTAT).
     pub fn reset_counts(&self) {
         self.state.lock().saves.reset_completed_count();
-        self.snapshots.0.store(0, Ordering::Relaxed);
-        self.snapshots.1.store(0, Ordering::Relaxed);
+        self.snapshot_count_and_micros.0.store(0, Ordering::Relaxed);
+        self.snapshot_count_and_micros.1.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn count_snapshot(&self, micros: u64) {
-        self.snapshots.0.fetch_add(1, Ordering::Relaxed);
-        self.snapshots.1.store(micros, Ordering::Relaxed);
+        self.snapshot_count_and_micros.0.fetch_add(1, Ordering::Relaxed);
+        self.snapshot_count_and_micros.1.store(micros, Ordering::Relaxed);
     }
 
     /// Returns the number of snapshots taken, and the duration of the last one in microseconds. INFO shows them as
     /// forks.
-    pub fn snapshots(&self) -> (u64, u64) {
-        (self.snapshots.0.load(Ordering::Relaxed), self.snapshots.1.load(Ordering::Relaxed))
+    pub fn snapshot_count_and_micros(&self) -> (u64, u64) {
+        (
+            self.snapshot_count_and_micros.0.load(Ordering::Relaxed),
+            self.snapshot_count_and_micros.1.load(Ordering::Relaxed),
+        )
     }
 
     /// Shows a full resync of `keys` keys as a save, until the guard is dropped.
     pub fn show_transfer_as_save(&self, keys: u64) -> TransferGuard<'_> {
         let mut under_way = self.transfers.running_transfers.lock();
-        let (since, count) = under_way.unwrap_or((process::time::instant(), 0));
+        let (since, count) = under_way.unwrap_or((process::time::monotonic_now(), 0));
         if count == 0 {
             self.transfers.written_keys.store(0, Ordering::Relaxed);
             self.transfers.total_keys.store(0, Ordering::Relaxed);
@@ -198,7 +201,7 @@ impl RdbSaves {
 
     /// Resets the progress counters for a save of `keys` keys.
     fn begin_progress(&self, keys: usize) {
-        let (written, wanted) = &self.progress;
+        let (written, wanted) = &self.written_and_total_keys;
         written.store(0, Ordering::Relaxed);
         wanted.store(keys as u64, Ordering::Relaxed);
     }
@@ -206,7 +209,7 @@ impl RdbSaves {
     /// Cancels the background save. Returns `false` if none was running.
     pub fn cancel(&self) -> bool {
         let state = self.state.lock();
-        let is_background = state.saves.running().is_some_and(|running| running.is_background);
+        let is_background = state.saves.running_save().is_some_and(|running| running.is_background);
         let cancellation = state.cancellation.as_ref().filter(|_| is_background);
         cancellation
             .inspect(|cancellation| cancellation.is_cancelled.store(true, Ordering::Relaxed))
@@ -244,10 +247,10 @@ pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError>
 /// # Errors
 /// A save is already running, or this one failed.
 pub fn save(durability: &Durability) -> Result<(), SaveError> {
-    save_as(durability, SaveKind::Foreground)
+    run_save_of_kind(durability, SaveKind::Foreground)
 }
 
-fn save_as(durability: &Durability, kind: SaveKind) -> Result<(), SaveError> {
+fn run_save_of_kind(durability: &Durability, kind: SaveKind) -> Result<(), SaveError> {
     let cancellation = start_save(durability, kind)?;
     run_save(durability, &cancellation, kind)?;
     Ok(())
@@ -258,7 +261,7 @@ fn start_save(durability: &Durability, kind: SaveKind) -> Result<SaveCancellatio
     // A cancelled save ends soon, so wait for it instead of failing.
     durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.is_cancelled(durability));
     let background = kind == SaveKind::Background;
-    if !state.saves.start_save(process::time::instant(), background) {
+    if !state.saves.start_save(process::time::monotonic_now(), background) {
         return Err(SaveError::Running);
     }
     let flushes =
@@ -280,7 +283,7 @@ fn run_save(durability: &Durability, cancellation: &SaveCancellation, kind: Save
         Err(_) => SaveResult::Failed,
     };
     let secs = process::time::now().secs();
-    state.saves.finish_save(process::time::instant(), secs, how);
+    state.saves.finish_save(process::time::monotonic_now(), secs, how);
     state.cancellation = None;
     drop(state);
     durability.rdb_saves.save_ended.notify_all();
@@ -321,7 +324,7 @@ fn write_file(
     // The size is computed after the snapshot, because no other thread runs while the snapshot is taken.
     let used = durability.engine.keyspace.used_bytes();
     let pace = if kind == SaveKind::Background { YieldPace::yielding(used) } else { YieldPace::unlimited() };
-    let (written, _) = &durability.rdb_saves.progress;
+    let (written, _) = &durability.rdb_saves.written_and_total_keys;
     durability.rdb_saves.begin_progress(state.key_count());
     durability.rdb_saves.peak_kept_bytes.store(0, Ordering::Relaxed);
     let saved = rdb_file(durability);
@@ -354,7 +357,7 @@ pub fn adopt_resync_file(durability: &Durability, file: tempfile::NamedTempFile,
     // A running save belongs to a history that this node has left.
     durability.rdb_saves.cancel();
     let mut state = durability.rdb_saves.state.lock();
-    durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
+    durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.saves.running_save().is_some());
     let persistent = !durability.config.get(keys::SAVE).is_empty() || durability.append_only.is_enabled();
     if !persistent && durability.config.get(keys::RDB_DEL_SYNC_FILES) {
         // The older file must be removed as well, as this node would start from it.
@@ -378,7 +381,7 @@ pub fn adopt_resync_file(durability: &Durability, file: tempfile::NamedTempFile,
 pub fn record_resync(durability: &Durability, keys: u64) {
     durability.rdb_saves.cancel();
     let mut state = durability.rdb_saves.state.lock();
-    durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
+    durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.saves.running_save().is_some());
     durability.rdb_saves.resynced_keys.fetch_add(keys, Ordering::Relaxed);
 }
 
@@ -397,7 +400,7 @@ pub fn create_temporary_file(durability: &Durability) -> std::io::Result<tempfil
 
 /// Removes temporary files that crashed or killed servers have left.
 pub fn remove_temporary_files(durability: &Durability) {
-    for name in rdb_file(durability).remove_leftovers() {
+    for name in rdb_file(durability).remove_abandoned_temp_files() {
         tracing::warn!("Removed {name}, the temporary file of an unfinished save.");
     }
 }
@@ -416,7 +419,7 @@ fn count_changes(durability: &Durability) -> u64 {
 
 /// Makes the engine reject writes after a failed save, or accept them again (`stop-writes-on-bgsave-error`).
 pub fn update_write_gate(durability: &Durability) {
-    let failed = !durability.rdb_saves.state.lock().saves.last_succeeded();
+    let failed = !durability.rdb_saves.state.lock().saves.was_last_successful();
     let stop = failed
         && durability.config.get(keys::STOP_WRITES_ON_BGSAVE_ERROR)
         && !durability.config.get(keys::SAVE).is_empty();
@@ -426,23 +429,23 @@ pub fn update_write_gate(durability: &Durability) {
 
 /// Starts a background save whenever one is due. Never returns.
 pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
-    let mut reported = process::time::instant();
+    let mut reported = process::time::monotonic_now();
     let flushes = durability.engine.settings.dataset.flushall_count.load(Ordering::Relaxed);
     durability.rdb_saves.state.lock().saves.ignore_flushes(flushes);
     loop {
         tick.wait_for_tick().await;
-        if durability.rdb_saves.state.lock().saves.running().is_some() {
+        if durability.rdb_saves.state.lock().saves.running_save().is_some() {
             durability.rdb_saves.peak_kept_bytes.fetch_max(snapshot_only_bytes(), Ordering::Relaxed);
-            if process::time::instant().since(reported) >= PROGRESS_INTERVAL {
-                reported = process::time::instant();
-                let (written, wanted) = &durability.rdb_saves.progress;
+            if process::time::monotonic_now().since(reported) >= PROGRESS_INTERVAL {
+                reported = process::time::monotonic_now();
+                let (written, wanted) = &durability.rdb_saves.written_and_total_keys;
                 let (written, wanted) = (written.load(Ordering::Relaxed), wanted.load(Ordering::Relaxed));
                 tracing::info!("Saving: {written} of {wanted} keys");
             }
         } else {
-            reported = process::time::instant();
+            reported = process::time::monotonic_now();
         }
-        let due = check_due(&durability);
+        let due = due_save_reason(&durability);
         if let Some(SaveReason::SavePointReached(point)) = due {
             tracing::info!("{} changes in {} seconds. Saving...", point.changes, point.interval.as_secs());
         }
@@ -454,7 +457,7 @@ pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick
     }
 }
 
-fn check_due(durability: &Durability) -> Option<SaveReason> {
+fn due_save_reason(durability: &Durability) -> Option<SaveReason> {
     let settings = &durability.engine.settings;
     let conditions = SaveConditions {
         save_points: &durability.config.get(keys::SAVE),
@@ -462,8 +465,8 @@ fn check_due(durability: &Durability) -> Option<SaveReason> {
         change_count: count_changes(durability),
         flush_count: settings.dataset.flushall_count.load(Ordering::Relaxed),
     };
-    let (now, secs) = (process::time::instant(), process::time::now().secs());
-    durability.rdb_saves.state.lock().saves.check_due(now, secs, conditions)
+    let (now, secs) = (process::time::monotonic_now(), process::time::now().secs());
+    durability.rdb_saves.state.lock().saves.due_save_reason(now, secs, conditions)
 }
 
 /// Loads the configured file, if it exists. Clients get LOADING until the caller resets that state, which the caller
@@ -481,7 +484,7 @@ pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Optio
     if appends && load_append_only(durability).await? {
         return Ok(reached());
     }
-    let found = if load_file(durability).await? { reached() } else { Some(ReplOffset(0)) };
+    let found = if load_rdb_file(durability).await? { reached() } else { Some(ReplOffset(0)) };
     if appends {
         // The append-only file starts with the data of the last RDB file, or empty. Its base must exist before any
         // client is served, because writes acknowledged under `always` must be in the append-only file.
@@ -494,7 +497,7 @@ pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Optio
 
 /// Loads the append-only file. Returns `false` if there is none.
 async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> {
-    let began = process::time::instant();
+    let began = process::time::monotonic_now();
     let loader = durability.clone();
     let loaded = tokio::task::spawn_blocking(move || append_only::load(&loader)).await?;
     let Some(loaded) =
@@ -502,19 +505,19 @@ async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> 
     else {
         return Ok(false);
     };
-    let took = process::time::instant().since(began);
+    let took = process::time::monotonic_now().since(began);
     tracing::info!("DB loaded from append only file: {:.3} seconds", took.as_secs_f64());
     durability.rdb_saves.state.lock().load_result = loaded;
     Ok(true)
 }
 
 /// Loads the RDB file. Returns `false` if there is none.
-async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
+async fn load_rdb_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let name = durability.config.get(keys::DBFILENAME);
     if !Path::new(&*name).exists() {
         return Ok(false);
     }
-    let began = process::time::instant();
+    let began = process::time::monotonic_now();
     let loader = durability.clone();
     let as_replica = will_be_replica(durability);
     let load = move || replace_data_from_file(&loader, Path::new(&*name), !as_replica);
@@ -526,7 +529,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let LoadResult { keys, expired_keys: expired, empty_keys: empty, .. } = &loaded;
     let skipped = if *empty > 0 { format!(", empty keys skipped: {empty}") } else { String::new() };
     tracing::info!("Done loading RDB, keys loaded: {keys}, keys expired: {expired}{skipped}.");
-    let took = process::time::instant().since(began);
+    let took = process::time::monotonic_now().since(began);
     tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
     if let Some(position) = replication_position(&loaded) {
         // Continue the history recorded in the file until the node's role is known.
@@ -568,7 +571,7 @@ pub struct ReloadOptions {
 pub fn reload(
     durability: &Durability,
     options: ReloadOptions,
-    drop_expired: bool,
+    drops_expired_keys: bool,
     on_loaded: impl FnOnce(&SkippedKeyDeletions),
 ) -> Result<(), SaveError> {
     if options.saves_first {
@@ -576,7 +579,7 @@ pub fn reload(
     }
     let name = durability.config.get(keys::DBFILENAME);
     let load = if options.merges { add_file } else { replace_data_from_file };
-    let loaded = load(durability, Path::new(&*name), drop_expired);
+    let loaded = load(durability, Path::new(&*name), drops_expired_keys);
     if let Ok(loaded) = &loaded {
         on_loaded(&loaded.skipped_keys);
     }
@@ -602,7 +605,7 @@ pub enum ShutdownSave {
 pub fn save_at_shutdown(
     durability: &Durability,
     shutdown_save: ShutdownSave,
-    unfinished_aof: append_only::UnfinishedAof,
+    unfinished_aof: append_only::UnfinishedAofPolicy,
 ) -> Result<(), SaveError> {
     let wanted = match shutdown_save {
         ShutdownSave::AsConfigured => !durability.config.get(keys::SAVE).is_empty(),
@@ -613,7 +616,7 @@ pub fn save_at_shutdown(
         // A save that finishes later would replace the final file by older data.
         durability.rdb_saves.cancel();
         let mut state = durability.rdb_saves.state.lock();
-        durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
+        durability.rdb_saves.save_ended.wait_while(&mut state, |state| state.saves.running_save().is_some());
         drop(state);
         if durability.config.get(keys::APPENDONLY) {
             tracing::info!("Calling fsync() on the AOF file.");
@@ -626,7 +629,7 @@ pub fn save_at_shutdown(
             return Ok(());
         }
         tracing::info!("Saving the final RDB snapshot before exiting.");
-        match save_as(durability, SaveKind::Shutdown) {
+        match run_save_of_kind(durability, SaveKind::Shutdown) {
             // Another save, started by a save point or a client, is running. Try again.
             Err(SaveError::Running) => {}
             outcome => return outcome,
@@ -641,14 +644,14 @@ pub fn write_persistence_info(durability: &Durability, text: &mut String) {
     let gate = durability.engine.settings.node_flags();
     let (loading, beside) = (gate.contains(NodeFlags::LOADING), gate.contains(NodeFlags::ASYNC_LOADING));
     let saves = &state.saves;
-    let running = saves.running().filter(|running| running.is_background);
+    let running = saves.running_save().filter(|running| running.is_background);
     let running = running.filter(|_| !state.is_cancelled(durability));
     let transfers = &durability.rdb_saves.transfers;
     let transfer = (*transfers.running_transfers.lock())
         .map(|(since, _)| (since, &transfers.written_keys, &transfers.total_keys));
-    let (written, wanted) = &durability.rdb_saves.progress;
+    let (written, wanted) = &durability.rdb_saves.written_and_total_keys;
     let running = running.map(|running| (running.started_at, written, wanted)).or(transfer);
-    let current = running.map(|(since, ..)| process::time::instant().since(since).as_secs() as i64);
+    let current = running.map(|(since, ..)| process::time::monotonic_now().since(since).as_secs() as i64);
     let (written, wanted) = running.map_or((written, wanted), |(_, written, wanted)| (written, wanted));
     let progress = |counter: &AtomicU64| if running.is_some() { counter.load(Ordering::Relaxed) } else { 0 };
     let (written, wanted) = (progress(written), progress(wanted));
@@ -671,8 +674,8 @@ pub fn write_persistence_info(durability: &Durability, text: &mut String) {
         ("current_save_keys_total", wanted.to_string()),
         ("rdb_changes_since_last_save", saves.count_unsaved(count_changes(durability)).to_string()),
         ("rdb_bgsave_in_progress", u8::from(running.is_some()).to_string()),
-        ("rdb_last_save_time", saves.last_save().to_string()),
-        ("rdb_last_bgsave_status", if saves.last_succeeded() { "ok" } else { "err" }.to_owned()),
+        ("rdb_last_save_time", saves.last_save_secs().to_string()),
+        ("rdb_last_bgsave_status", if saves.was_last_successful() { "ok" } else { "err" }.to_owned()),
         ("rdb_last_bgsave_time_sec", took.to_string()),
         ("rdb_current_bgsave_time_sec", current.unwrap_or(-1).to_string()),
         ("rdb_saves", saves.completed_count().to_string()),

@@ -89,7 +89,7 @@ pub fn write_rdb(
     let options = WriteOptions {
         compress: durability.config.get(keys::RDBCOMPRESSION),
         checksum: durability.config.get(keys::RDBCHECKSUM),
-        usage_format: usage_info(durability),
+        usage_format: usage_format(durability),
         dialect: rdb_options.dialect,
     };
     let replication = rdb_options
@@ -179,7 +179,7 @@ fn delay_duration(micros: i64, keys: u64) -> Duration {
 }
 
 /// Returns which usage information to store for each key. As in Redis, this depends on the eviction policy.
-fn usage_info(durability: &Durability) -> UsageFormat {
+fn usage_format(durability: &Durability) -> UsageFormat {
     let now = time::now();
     match durability.engine.settings.eviction.lfu() {
         Some(settings) => UsageFormat::Frequency(now, settings),

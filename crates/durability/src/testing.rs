@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use resp::{Batch, ParseLimits, Parser};
 use slot_routing::{NodeId, ReplOffset, Slot};
 
-use crate::append_only::UnfinishedAof;
+use crate::append_only::UnfinishedAofPolicy;
 use crate::stream::{EngineLogHandle, SharedLog, StreamHandles};
 use crate::{Durability, append_only, saving};
 
@@ -89,7 +89,7 @@ impl TestServer {
 
     /// Syncs and closes the append-only file.
     pub(crate) fn stop(&self) {
-        append_only::sync_all_data(&self.durability, UnfinishedAof::AbortShutdown).unwrap();
+        append_only::sync_all_data(&self.durability, UnfinishedAofPolicy::AbortShutdown).unwrap();
         self.durability.append_only.disable();
     }
 

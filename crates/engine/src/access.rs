@@ -257,7 +257,7 @@ impl Context<'_> {
     }
 
     /// Runs the subcommands of ACL that only need the users and the log. Returns the clients whose permissions changed;
-    /// the caller waits for them with [`Engine::await_revoked`].
+    /// the caller waits for them with [`Engine::await_revoked_clients`].
     ///
     /// # Errors
     /// The error for the client, such as a syntax error or an unknown user.

@@ -71,7 +71,7 @@ impl ThreadAllocations {
 
     /// Returns whether the thread has allocated and freed a large amount in total since `before`. Freeing one buffer
     /// and allocating another cancels out in the balance, but the allocator's total may have been read in between.
-    fn is_large_since(self, before: Self) -> bool {
+    fn has_grown_much_since(self, before: Self) -> bool {
         (self.allocated - before.allocated) + (self.freed - before.freed) >= LARGE_ALLOCATION_BYTES
     }
 }
@@ -110,16 +110,16 @@ impl Budget {
     /// Sets the limit in bytes; 0 means unlimited.
     pub(crate) fn set_limit(&self, bytes: usize) {
         self.limit.store(if bytes == 0 { usize::MAX } else { bytes }, Ordering::Relaxed);
-        self.update_checked_per_command();
+        self.update_is_checked_per_command();
     }
 
     /// Sets whether `maxmemory-clients` is in force.
     pub(crate) fn set_clients_limited(&self, limited: bool) {
         self.has_client_limit.store(limited, Ordering::Relaxed);
-        self.update_checked_per_command();
+        self.update_is_checked_per_command();
     }
 
-    fn update_checked_per_command(&self) {
+    fn update_is_checked_per_command(&self) {
         let watched = self.is_limited() || self.has_client_limit.load(Ordering::Relaxed);
         self.is_checked_per_command.store(watched, Ordering::Relaxed);
     }
@@ -149,7 +149,7 @@ impl Budget {
         self.read_total(read_total_bytes, &self.reading_lock.lock())
     }
 
-    fn read_total(&self, read_total_bytes: fn() -> usize, _measuring: &MutexGuard<'_, ()>) -> usize {
+    fn read_total(&self, read_total_bytes: fn() -> usize, _reading_guard: &MutexGuard<'_, ()>) -> usize {
         // Threads may report while the total is read. Such reports are part of the total, or small.
         let before = self.heap_bytes.load(Ordering::Relaxed);
         let heap = read_total_bytes();
@@ -163,8 +163,8 @@ impl Budget {
     pub(crate) fn report_allocations(&self, reported: &mut ReportedAllocations) {
         let (now, measured) =
             ((reported.allocator.thread_totals)(), self.reading_count.load(Ordering::Relaxed));
-        if now.is_large_since(reported.last_report) {
-            return self.report_large(reported);
+        if now.has_grown_much_since(reported.last_report) {
+            return self.report_large_change(reported);
         }
         if reported.last_reading == measured && reported.last_report != now {
             self.heap_bytes.fetch_add(now.growth_since(reported.last_report), Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl Budget {
     }
 
     #[cold]
-    fn report_large(&self, reported: &mut ReportedAllocations) {
+    fn report_large_change(&self, reported: &mut ReportedAllocations) {
         let measuring = self.reading_lock.lock();
         let now = (reported.allocator.thread_totals)();
         if reported.last_reading == self.reading_count.load(Ordering::Relaxed) {

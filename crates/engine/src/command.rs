@@ -272,7 +272,7 @@ pub struct Command {
     /// The command's flags.
     pub flags: Flags,
     /// ACL categories not implied by flags; see [`Command::categories`].
-    pub own_categories: Categories,
+    pub explicit_categories: Categories,
     /// Key specifications, as in COMMAND INFO.
     pub keys: &'static [KeySpec],
     /// Parser for keys whose positions depend on options, which key specs cannot express.
@@ -322,7 +322,7 @@ impl Command {
             group,
             arity,
             flags: Flags::empty(),
-            own_categories: Categories::empty(),
+            explicit_categories: Categories::empty(),
             keys: &[],
             parse_keys: None,
             element_offset: None,
@@ -349,7 +349,7 @@ impl Command {
     /// Adds ACL categories.
     #[must_use]
     pub const fn category(mut self, categories: Categories) -> Self {
-        self.own_categories = self.own_categories.union(categories);
+        self.explicit_categories = self.explicit_categories.union(categories);
         self
     }
 
@@ -617,7 +617,7 @@ impl Command {
     /// Returns all ACL categories: the command's own and those implied by flags.
     #[must_use]
     pub fn categories(&self) -> Categories {
-        let mut categories = self.own_categories;
+        let mut categories = self.explicit_categories;
         let implied = [
             (Flags::WRITE, Categories::WRITE),
             (Flags::READONLY, Categories::READ),

@@ -294,7 +294,7 @@ impl Engine {
         prepared: &'r [PrefetchedRequest<'r>],
         first: usize,
     ) -> Option<(usize, DispatchStatus)> {
-        let mut plain = pipeline.context.session.is_plain();
+        let mut plain = pipeline.context.session.needs_no_special_handling();
         for (index, request) in prepared.iter().enumerate() {
             let number = first + index;
             pipeline.context.worker.request_index = number;
@@ -303,7 +303,7 @@ impl Engine {
                 if !self.check_revocation(pipeline.context.session) {
                     return Some((number, DispatchStatus::Close));
                 }
-                plain = pipeline.context.session.is_plain();
+                plain = pipeline.context.session.needs_no_special_handling();
             }
             let mut flow = self.run_request(pipeline, request, plain);
             // Keep the slot locked if the next command also uses it.
@@ -313,10 +313,10 @@ impl Engine {
             }
             if !plain || request.key.is_none() {
                 pipeline.context.free_garbage();
-                if !pipeline.context.worker.revoked_clients.is_empty() && !pipeline.await_revoked() {
+                if !pipeline.context.worker.revoked_clients.is_empty() && !pipeline.await_revoked_clients() {
                     return Some((number + 1, DispatchStatus::Close));
                 }
-                plain = pipeline.context.session.is_plain();
+                plain = pipeline.context.session.needs_no_special_handling();
                 if !plain {
                     let Context { session, reply, .. } = &mut pipeline.context;
                     flow = session.finish_request(request.command, flow, reply.buffer());
@@ -448,12 +448,12 @@ impl Engine {
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
-        is_plain: bool,
+        needs_no_special_handling: bool,
     ) -> DispatchStatus {
         if self.memory.budget.is_checked_per_command() && !self.evict_keys_if_needed(pipeline) {
             return DispatchStatus::Close;
         }
-        if is_plain
+        if needs_no_special_handling
             && let Some(entry) = request.command
             && let Some(handler) = entry.unrestricted_handler(request.args)
             && self.settings.node_flags().is_empty()

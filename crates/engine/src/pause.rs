@@ -33,7 +33,7 @@ pub enum PausePurpose {
     ProcessSuspended,
 }
 
-const PURPOSES: [PausePurpose; 5] = [
+const ALL_PURPOSES: [PausePurpose; 5] = [
     PausePurpose::Client,
     PausePurpose::Failover,
     PausePurpose::Shutdown,
@@ -42,7 +42,7 @@ const PURPOSES: [PausePurpose; 5] = [
 ];
 
 /// The active pause for each purpose, indexed by [`PausePurpose`].
-type PausesByPurpose = [Option<Pause>; PURPOSES.len()];
+type PausesByPurpose = [Option<Pause>; ALL_PURPOSES.len()];
 
 /// Which commands wait during a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,7 +169,8 @@ impl Pauses {
     #[must_use]
     pub fn strictest_purpose(&self) -> Option<PausePurpose> {
         let held = self.active_pauses.lock();
-        let modes = PURPOSES.into_iter().filter_map(|purpose| Some((held[purpose as usize]?.mode, purpose)));
+        let modes =
+            ALL_PURPOSES.into_iter().filter_map(|purpose| Some((held[purpose as usize]?.mode, purpose)));
         modes.max_by_key(|(mode, _)| *mode).map(|(_, purpose)| purpose)
     }
 

@@ -127,7 +127,7 @@ pub(crate) enum ChargedSlot {
     /// The slot of the first key of the script's calls, since the script declares no keys.
     Used(Slot),
     /// No slot: the script has called a command and may access keys of several slots.
-    Several,
+    SeveralSlots,
 }
 
 impl ThreadScripting {

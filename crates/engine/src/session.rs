@@ -258,7 +258,7 @@ impl Session {
 
     /// Returns whether the session needs no special handling between commands. Commands with keys do not change this.
     #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
+    pub(crate) fn needs_no_special_handling(&self) -> bool {
         self.rights.is_unrestricted()
             && !self.background().is_on_slow_worker()
             && !(self.next_command.asking || self.is_closing)

@@ -74,7 +74,7 @@ bitflags! {
         /// This replica serves its old data while a new snapshot is being loaded.
         const ASYNC_LOADING = 1 << 17;
         /// A client is being closed or its permissions are being changed: before its next command, each client checks
-        /// whether this affects it ([`crate::Engine::await_revoked`]).
+        /// whether this affects it ([`crate::Engine::await_revoked_clients`]).
         const REVOKING = 1 << 18;
         /// Every command counts as slow (`long-command-threshold 0`).
         const BACKGROUND = 1 << 19;

@@ -153,26 +153,26 @@ pub(crate) fn wire_len(args: Args<'_>) -> u64 {
 mod tests {
     use super::*;
 
-    fn cost(number: u64) -> SlotCost {
+    fn uniform_cost(number: u64) -> SlotCost {
         SlotCost { nanos: number, bytes_in: number, bytes_out: number }
     }
 
     #[test]
-    fn reset_and_ended_workers_keep_other_costs() {
+    fn reset_or_worker_end_does_not_change_other_costs() {
         let (one, two, off) =
             (SlotCostCounters::default(), SlotCostCounters::default(), SlotCostBaseline::default());
         let slots: Vec<Slot> = Slot::all().take(2).collect();
-        one.add(slots[0], cost(1));
-        two.add(slots[0], cost(2));
-        two.add(slots[1], cost(4));
+        one.add(slots[0], uniform_cost(1));
+        two.add(slots[0], uniform_cost(2));
+        two.add(slots[1], uniform_cost(4));
         let both = [&one, &two];
-        assert_eq!(off.costs(&both.into_iter(), &slots), [cost(3), cost(4)]);
+        assert_eq!(off.costs(&both.into_iter(), &slots), [uniform_cost(3), uniform_cost(4)]);
         off.reset(&both.into_iter(), [slots[0]].into_iter());
-        assert_eq!(off.costs(&both.into_iter(), &slots), [cost(0), cost(4)]);
-        two.add(slots[0], cost(8));
+        assert_eq!(off.costs(&both.into_iter(), &slots), [uniform_cost(0), uniform_cost(4)]);
+        two.add(slots[0], uniform_cost(8));
         off.retain_ended_worker_costs(&two);
-        assert_eq!(off.costs(&[&one].into_iter(), &slots), [cost(8), cost(4)]);
+        assert_eq!(off.costs(&[&one].into_iter(), &slots), [uniform_cost(8), uniform_cost(4)]);
         off.reset(&[&one].into_iter(), slots.iter().copied());
-        assert_eq!(off.costs(&[&one].into_iter(), &slots), [cost(0), cost(0)]);
+        assert_eq!(off.costs(&[&one].into_iter(), &slots), [uniform_cost(0), uniform_cost(0)]);
     }
 }

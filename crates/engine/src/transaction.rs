@@ -27,7 +27,7 @@ pub(crate) struct Transaction {
 
 impl Transaction {
     /// Creates an empty transaction in this database.
-    pub(crate) fn new_in(db: u16) -> Self {
+    pub(crate) fn new_in_database(db: u16) -> Self {
         Self { queue: Vec::new(), has_failed: false, memory_bytes: 0, db }
     }
 
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn transactions_of_a_batch_stay_in_memory() {
         let batch = BatchTransactions::default();
-        let kept: Vec<&Transaction> = (0..3).map(|db| batch.keep(Transaction::new_in(db))).collect();
+        let kept: Vec<&Transaction> = (0..3).map(|db| batch.keep(Transaction::new_in_database(db))).collect();
         assert_eq!(kept.iter().map(|transaction| transaction.db).collect::<Vec<_>>(), [0, 1, 2]);
     }
 }

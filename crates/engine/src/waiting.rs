@@ -339,7 +339,7 @@ impl WaitQueues {
     }
 
     /// Returns the ids of all blocked clients. The value says whether a replica may still serve the client's command.
-    pub(crate) fn served_by_replicas(&self) -> BTreeMap<u64, bool> {
+    pub(crate) fn replica_reads_by_blocked_client(&self) -> BTreeMap<u64, bool> {
         let mut all = BTreeMap::new();
         for shard in &self.shards {
             let by_db = shard.by_db.lock();

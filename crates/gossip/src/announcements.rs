@@ -105,7 +105,7 @@ pub(crate) fn apply_own_announcement(state: &mut ClusterState) {
     me.human_name = announce.human_name;
     me.client_endpoint = announce.client_endpoint;
     me.zone = announce.zone;
-    me.no_failover = no_failover;
+    me.disables_failover = no_failover;
     me.extensions = SupportedExtensions::All;
 }
 
@@ -114,18 +114,18 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    fn hostname(name: &str) -> Extension {
+    fn hostname_extension(name: &str) -> Extension {
         Extension::Hostname(name.to_owned())
     }
 
     #[test]
-    fn missing_values_are_withdrawn() {
+    fn values_missing_in_an_announcement_are_cleared() {
         let mut cluster = TestCluster::new(3, &[]);
-        let all = [hostname("one"), Extension::Zone("a".to_owned()), Extension::Shard(id(1))];
+        let all = [hostname_extension("one"), Extension::Zone("a".to_owned()), Extension::Shard(id(1))];
         assert_eq!(apply_extensions(&mut cluster.state, id(1), &all), [Effect::ConfigChanged]);
         assert_eq!(apply_extensions(&mut cluster.state, id(1), &all), []);
         // Redis 7.0 sends only its hostname.
-        assert_eq!(apply_extensions(&mut cluster.state, id(1), &[hostname("one")]), []);
+        assert_eq!(apply_extensions(&mut cluster.state, id(1), &[hostname_extension("one")]), []);
         assert_eq!(cluster.node(1).zone, "a");
         let shard = [Extension::Shard(id(1))];
         assert_eq!(apply_extensions(&mut cluster.state, id(1), &shard), [Effect::ConfigChanged]);

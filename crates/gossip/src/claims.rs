@@ -60,20 +60,20 @@ pub(crate) fn apply_claim(
     state: &mut ClusterState,
     claimant: NodeId,
     epoch: Epoch,
-    claimed: &SlotSet,
+    claimed_slots: &SlotSet,
     stream: StreamState,
 ) -> Vec<Effect> {
     let me = state.id();
     if claimant == me {
         return Vec::new();
     }
-    state.slots.record_claim(claimant, claimed);
+    state.slots.record_claim(claimant, claimed_slots);
     let shard_head = state.myself().master().unwrap_or(me);
     let mut from_head = 0;
     let mut lost = SlotSet::new();
     let mut losers = BTreeSet::new();
     let mut effects = Vec::new();
-    for slot in claimed.iter() {
+    for slot in claimed_slots.iter() {
         let owner = state.slot_owner(slot);
         if owner == Some(claimant) || !can_be_claimed(state, slot, epoch) {
             continue;
@@ -205,14 +205,14 @@ mod tests {
 
     const OPEN_STREAM: StreamState = StreamState::Open;
 
-    fn slots(numbers: impl IntoIterator<Item = u16>) -> SlotSet {
+    fn slot_set(numbers: impl IntoIterator<Item = u16>) -> SlotSet {
         numbers.into_iter().map(|number| Slot::new(number).unwrap()).collect()
     }
 
     #[test]
     fn only_a_higher_epoch_takes_slots_from_their_owner() {
         let mut cluster = TestCluster::new(3, &[]);
-        let first = slots([0]);
+        let first = slot_set([0]);
         assert_eq!(apply_claim(&mut cluster.state, id(2), Epoch(1), &first, OPEN_STREAM), []);
         let effects = apply_claim(&mut cluster.state, id(2), Epoch(3), &first, OPEN_STREAM);
         assert_eq!(effects.last(), Some(&Effect::DriverAction(ClusterAction::DeleteSlotKeys(first.clone()))));
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn slot_that_its_owner_disclaims_goes_to_any_claimant() {
         let mut cluster = TestCluster::new(3, &[]);
-        let last = slots([16_383]);
+        let last = slot_set([16_383]);
         let mut rest = cluster.state.slots.slots_of(id(2));
         rest.remove(Slot::new(16_383).unwrap());
         apply_claim(&mut cluster.state, id(2), Epoch(3), &rest, OPEN_STREAM);
@@ -244,7 +244,7 @@ mod tests {
             let mut cluster = TestCluster::new(3, &[]);
             let slot = Slot::new(16_383).unwrap();
             cluster.state.marks.mark_importing(slot, id(2));
-            let effects = apply_claim(&mut cluster.state, id(1), Epoch(9), &slots([16_383]), stream);
+            let effects = apply_claim(&mut cluster.state, id(1), Epoch(9), &slot_set([16_383]), stream);
             assert!(cluster.state.marks.is_empty());
             let tell = Effect::ReplicateSlotChange { slot, change: SlotChange::Stable };
             assert_eq!(effects.contains(&tell), told);

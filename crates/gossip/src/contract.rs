@@ -2,7 +2,7 @@
 //!
 //! The driver feeds [`ClusterInput`]s with the time at which they happened and executes the returned [`ClusterAction`]s
 //! in order; it need not wait for one action to complete before it starts the next. A packet with `after_persist` must
-//! not be sent before the last preceding [`ClusterAction::Persist`] with `sync` is durable, because the packet carries
+//! not be sent before the last preceding [`ClusterAction::Persist`] with `must_sync` is durable, because the packet carries
 //! an epoch or a vote that must survive a crash. Every header carries this node's claim, so all packets have the flag
 //! until a new claim is durable, which the driver reports with [`ClusterInput::Persisted`].
 
@@ -57,7 +57,7 @@ pub enum ClusterInput {
         /// number.
         link: LinkId,
         /// Whether the host refused the connection (ECONNREFUSED).
-        refused: bool,
+        is_refused: bool,
     },
     /// A link broke, was closed by the peer, or carried a malformed packet.
     Closed {
@@ -75,7 +75,7 @@ pub enum ClusterInput {
     Deadline,
     /// The replication state changed. The driver reports this before any other input.
     ReplicationChanged(ReplicationStatus),
-    /// All writes requested with `sync` ([`ClusterAction::Persist`]) are durable.
+    /// All writes requested with `must_sync` ([`ClusterAction::Persist`]) are durable.
     Persisted,
     /// Client writes are paused as requested, so the replication stream does not grow.
     WritesPaused {
@@ -162,7 +162,7 @@ pub enum ReplicationSource {
     /// Connected to the master and in sync.
     Streaming {
         /// When the master last sent anything.
-        last_heard: Instant,
+        last_heard_at: Instant,
     },
     /// The replication link is down, so the data is becoming outdated.
     Lost {
@@ -203,7 +203,7 @@ pub enum ClusterAction {
         link: LinkId,
         /// The packet, which the driver encodes.
         packet: Box<Packet>,
-        /// Whether the packet must wait until the last [`ClusterAction::Persist`] with `sync` is durable.
+        /// Whether the packet must wait until the last [`ClusterAction::Persist`] with `must_sync` is durable.
         after_persist: bool,
     },
     /// Atomically replace the content of `nodes.conf`, so that a crash leaves the old or the new file.
@@ -211,7 +211,7 @@ pub enum ClusterAction {
         /// The complete new content of the file.
         nodes_conf: String,
         /// Whether the write must be durable before packets with `after_persist` are sent.
-        sync: bool,
+        must_sync: bool,
     },
     /// Publish this topology for the routing of commands.
     Publish(Box<Topology>),

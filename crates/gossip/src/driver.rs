@@ -1,7 +1,8 @@
 //! Orders the inputs of the state machine and the execution of its actions.
 //!
-//! The node's cluster driver and the simulator share this logic: they pass in all new events ([`StepInputs`]) and
-//! execute the returned actions one after the other. Three kinds of action come last in each step, in this order:
+//! The node and the simulator share this logic: they pass all new events ([`StepInputs`]) to the machine, report its
+//! output and the results of earlier actions ([`ClusterDriverEvent`]), and execute the resulting actions one after the
+//! other. Three kinds of action come last in each step, in this order:
 //! becoming a replica (a node that gives up slots must first redirect clients to the new owner), deleting keys of lost
 //! slots (no writes can reach them by then), and replies (a client may query the new state as soon as it has the
 //! reply).
@@ -17,6 +18,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use clock::{Instant, Millis};
+use driver::Driver;
 
 use self::awaiting_write::{QueueEntry, WriteBarrierQueue};
 use crate::wire::Packet;
@@ -47,59 +49,66 @@ pub struct StepInputs {
     pub config: Option<Box<ClusterConfig>>,
 }
 
-/// The actions of one step in the order in which the machine produced them, for tests that inspect them.
+/// The actions of one step of the machine, which the driver has not ordered yet.
 #[derive(Debug)]
 pub struct StepOutput {
-    now: Instant,
     /// Whether an operator waits for the result, in which case `nodes.conf` must be written without delay.
     is_operator_waiting: bool,
     /// The actions in the order in which the machine produced them.
     pub actions: Vec<ClusterAction>,
 }
 
-/// The part of the cluster driver that needs no sockets, threads and files.
+/// An event that the process reports to the driver.
+#[derive(Debug)]
+pub enum ClusterDriverEvent {
+    /// The machine made a step ([`ClusterDriver::run_machine`]).
+    MachineStepped(StepOutput),
+    /// All writes of `nodes.conf` up to this number are complete. Each [`ClusterAction::Persist`] is one write; writes
+    /// are numbered from 1.
+    Written(u64),
+    /// The dataset of the oldest pending [`ClusterAction::DeleteDataset`] has been deleted.
+    DatasetDeleted,
+    /// The time of [`Driver::next_deadline`] has come.
+    Deadline,
+    /// The process stops, so a delayed write must not wait any longer.
+    Stopping,
+}
+
+/// Orders the actions of the cluster's state machine, and withholds those that must wait for a write of `nodes.conf`.
+///
+/// Two deviations from other drivers: the process owns the machine, because other threads query it under a lock and
+/// tests inspect its output before it is ordered; and the driver itself withholds actions until a write is complete
+/// instead of marking them as [`driver::PersistedActions`], because later packets must not overtake a withheld packet on
+/// the same link.
 #[derive(Debug)]
 pub struct ClusterDriver {
     write_queue: WriteBarrierQueue<LinkId, Box<Packet>, PendingReply>,
     /// Replies that wait for the deletion of the dataset, one per pending deletion. `None` marks a deletion without a
     /// reply.
-    awaiting_deletion: VecDeque<Option<PendingReply>>,
+    replies_awaiting_deletion: VecDeque<Option<PendingReply>>,
     /// Content for `nodes.conf` whose write was delayed, and the time at which it must be written.
     delayed_save: Option<(String, Instant)>,
     /// The replication state that was last passed to the machine.
     last_replication: ReplicationStatus,
+    /// Whether all `sync` writes have become complete since [`ClusterDriver::take_persisted`] was called.
+    is_persisted: bool,
 }
 
 impl Default for ClusterDriver {
     fn default() -> Self {
         Self {
             write_queue: WriteBarrierQueue::new(),
-            awaiting_deletion: VecDeque::new(),
+            replies_awaiting_deletion: VecDeque::new(),
             delayed_save: None,
             last_replication: ReplicationStatus::default(),
+            is_persisted: false,
         }
     }
 }
 
 impl ClusterDriver {
-    /// Passes all new events and then `input` to the state machine. Returns the actions to execute now, in order.
-    ///
-    /// Each [`ClusterAction::Persist`] is one write of `nodes.conf`; writes are numbered from 1. Each returned
-    /// [`ClusterAction::Send`] can be sent at once. The driver must acknowledge each [`ClusterAction::DeleteDataset`]
-    /// with [`ClusterDriver::on_dataset_deleted`].
-    pub fn feed(
-        &mut self,
-        machine: &mut Gossip,
-        now: Instant,
-        wall: Millis,
-        step_inputs: StepInputs,
-        input: ClusterInput,
-    ) -> Vec<ClusterAction> {
-        let decided = self.run_machine(machine, now, wall, step_inputs, input);
-        self.order_actions(decided)
-    }
-
-    /// Runs the machine without ordering its actions; [`ClusterDriver::order_actions`] completes the step.
+    /// Passes all new events and then `input` to the machine. The process reports the output as
+    /// [`ClusterDriverEvent::MachineStepped`] before it runs the machine again.
     pub fn run_machine(
         &mut self,
         machine: &mut Gossip,
@@ -122,12 +131,18 @@ impl ClusterDriver {
         inputs.push(input);
         let mut actions = Vec::new();
         inputs.into_iter().for_each(|input| machine.handle(now, wall, input, &mut actions));
-        StepOutput { now, is_operator_waiting: operator_waits, actions }
+        StepOutput { is_operator_waiting: operator_waits, actions }
     }
 
-    /// Orders the actions of [`ClusterDriver::run_machine`] and queues those that must wait for a write.
-    pub fn order_actions(&mut self, step: StepOutput) -> Vec<ClusterAction> {
-        let StepOutput { now, is_operator_waiting: operator_waits, mut actions } = step;
+    /// Returns whether all `sync` writes have become complete since the last call. The process must then run the
+    /// machine with [`ClusterInput::Persisted`].
+    pub fn take_persisted(&mut self) -> bool {
+        std::mem::take(&mut self.is_persisted)
+    }
+
+    /// Orders the actions of a step and queues those that must wait for a write.
+    fn order_actions(&mut self, now: Instant, step: StepOutput, out: &mut Vec<ClusterAction>) {
+        let StepOutput { is_operator_waiting: operator_waits, mut actions } = step;
         let stage = |action: &ClusterAction| match action {
             ClusterAction::BecomeReplica { .. } => 1,
             ClusterAction::DeleteSlotKeys(_) => 2,
@@ -136,7 +151,7 @@ impl ClusterDriver {
             _ => 0,
         };
         actions.sort_by_key(stage);
-        let (mut out, mut empties) = (Vec::with_capacity(actions.len()), false);
+        let mut empties = false;
         for action in actions {
             match action {
                 ClusterAction::Send { link, packet, after_persist } => {
@@ -147,7 +162,7 @@ impl ClusterDriver {
                     self.write_queue.drop_link(link);
                     out.push(action);
                 }
-                ClusterAction::Persist { nodes_conf: text, sync } if sync || operator_waits => {
+                ClusterAction::Persist { nodes_conf: text, must_sync: sync } if sync || operator_waits => {
                     self.delayed_save = None;
                     out.push(self.persist(text, sync));
                 }
@@ -164,7 +179,7 @@ impl ClusterDriver {
                 }
                 ClusterAction::DeleteDataset => empties = true,
                 ClusterAction::Reply { token, result } if empties => {
-                    self.awaiting_deletion.push_back(Some((token, result)));
+                    self.replies_awaiting_deletion.push_back(Some((token, result)));
                     out.push(ClusterAction::DeleteDataset);
                     empties = false;
                 }
@@ -175,50 +190,49 @@ impl ClusterDriver {
             }
         }
         if empties {
-            self.awaiting_deletion.push_back(None);
+            self.replies_awaiting_deletion.push_back(None);
             out.push(ClusterAction::DeleteDataset);
         }
-        out
     }
 
-    fn persist(&mut self, text: String, sync: bool) -> ClusterAction {
-        self.write_queue.count_write(sync);
-        ClusterAction::Persist { nodes_conf: text, sync }
+    fn persist(&mut self, text: String, must_sync: bool) -> ClusterAction {
+        self.write_queue.count_write(must_sync);
+        ClusterAction::Persist { nodes_conf: text, must_sync }
     }
 
-    /// Records that all writes up to `number` are complete. Returns the actions that waited for them, and whether all
-    /// `sync` writes are now complete, in which case the caller must feed [`ClusterInput::Persisted`].
-    pub fn on_written(&mut self, number: u64) -> (Vec<ClusterAction>, bool) {
-        let is_all = self.write_queue.on_written(number);
-        let released = std::iter::from_fn(|| self.write_queue.pop_ready()).map(|entry| match entry {
+    fn on_written(&mut self, number: u64, out: &mut Vec<ClusterAction>) {
+        self.is_persisted |= self.write_queue.on_written(number);
+        out.extend(std::iter::from_fn(|| self.write_queue.pop_ready()).map(|entry| match entry {
             QueueEntry::Packet(link, packet) => ClusterAction::Send { link, packet, after_persist: false },
             QueueEntry::Reply(answer) => reply_action(answer),
-        });
-        (released.collect(), is_all)
+        }));
     }
 
-    /// Records that the dataset has been deleted. Returns the reply that waited for the deletion.
-    pub fn on_dataset_deleted(&mut self) -> Option<ClusterAction> {
-        let answer = self.awaiting_deletion.pop_front().flatten()?;
-        self.write_queue.admit_reply(answer).map(reply_action)
+    /// Sends the reply that waited for the deletion of the dataset.
+    fn on_dataset_deleted(&mut self, out: &mut Vec<ClusterAction>) {
+        let answer = self.replies_awaiting_deletion.pop_front().flatten();
+        out.extend(answer.and_then(|answer| self.write_queue.admit_reply(answer)).map(reply_action));
+    }
+}
+
+impl Driver for ClusterDriver {
+    type Event = ClusterDriverEvent;
+    type Actions = Vec<ClusterAction>;
+
+    fn handle(&mut self, now: Instant, event: ClusterDriverEvent, out: &mut Vec<ClusterAction>) {
+        let delayed = match event {
+            ClusterDriverEvent::MachineStepped(step) => return self.order_actions(now, step, out),
+            ClusterDriverEvent::Written(number) => return self.on_written(number, out),
+            ClusterDriverEvent::DatasetDeleted => return self.on_dataset_deleted(out),
+            ClusterDriverEvent::Deadline => self.delayed_save.take_if(|(_, at)| now >= *at),
+            ClusterDriverEvent::Stopping => self.delayed_save.take(),
+        };
+        out.extend(delayed.map(|(text, _)| self.persist(text, false)));
     }
 
-    /// When to call [`ClusterDriver::take_due_save`] next; `None` if no write is delayed.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
+    /// Returns when the delayed write is due. The machine has a deadline of its own ([`Gossip::next_deadline`]).
+    fn next_deadline(&self) -> Option<Instant> {
         self.delayed_save.as_ref().map(|(_, at)| *at)
-    }
-
-    /// Returns the delayed write if it is due.
-    pub fn take_due_save(&mut self, now: Instant) -> Option<ClusterAction> {
-        let (text, _) = self.delayed_save.take_if(|(_, at)| now >= *at)?;
-        Some(self.persist(text, false))
-    }
-
-    /// Returns the delayed write even if it is not due yet. Called at shutdown.
-    pub fn take_final_save(&mut self) -> Option<ClusterAction> {
-        let (text, _) = self.delayed_save.take()?;
-        Some(self.persist(text, false))
     }
 }
 

@@ -282,7 +282,7 @@ impl Election {
             Some(Effect::log(ElectionEvent::RankChanged { rank, added_delay: added }))
         } else if candidacy.request_at > state.now() && is_certainly_best(state, master) {
             (candidacy.request_at, candidacy.rank) = (state.now(), rank);
-            Some(Effect::log(ElectionEvent::BecameBest))
+            Some(Effect::log(ElectionEvent::BecameBestReplica))
         } else {
             None
         }
@@ -427,7 +427,7 @@ fn failover_target(state: &ClusterState, is_manual: bool) -> Option<NodeId> {
     let master = state.node(me.master()?)?;
     // A master that declared itself FAIL wants a successor with data.
     let fit = !master.has_declared_fail || has_data(state.offset());
-    let wanted = is_manual || (master.has_failed() && !me.no_failover && fit);
+    let wanted = is_manual || (master.has_failed() && !me.disables_failover && fit);
     (wanted && state.slots.slot_count(master.id) > 0).then_some(master.id)
 }
 
@@ -441,7 +441,7 @@ fn check_data_age(state: &ClusterState) -> Result<(), CannotFailoverReason> {
         return Ok(());
     }
     let age = match state.replication().source {
-        ReplicationSource::Streaming { last_heard } => Some(state.now().since(last_heard)),
+        ReplicationSource::Streaming { last_heard_at: last_heard } => Some(state.now().since(last_heard)),
         ReplicationSource::Lost { since } => Some(state.now().since(since)),
         ReplicationSource::NeverSynchronized => None,
     };
@@ -469,7 +469,7 @@ fn is_certainly_best(state: &ClusterState, master: NodeId) -> bool {
 fn rivals(state: &ClusterState) -> impl Iterator<Item = &Node> {
     let master = state.myself().master();
     state.others().filter(move |node| {
-        node.master() == master && node.is_healthy() && !node.no_failover && node.handshake.is_none()
+        node.master() == master && node.is_healthy() && !node.disables_failover && node.handshake.is_none()
     })
 }
 
@@ -522,7 +522,7 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    fn random() -> Randomness {
+    fn seeded_randomness() -> Randomness {
         Randomness::new(ChaCha8Rng::seed_from_u64(1))
     }
 
@@ -532,7 +532,7 @@ mod tests {
         let mut cluster = TestCluster::new(5, &[(5, 1)]);
         cluster.become_replica_of(1);
         let now = cluster.state.now();
-        cluster.state.set_source(ReplicationSource::Streaming { last_heard: now });
+        cluster.state.set_source(ReplicationSource::Streaming { last_heard_at: now });
         cluster.state.set_offset(ReplOffset(100));
         cluster.mark_failed(1);
         cluster
@@ -540,8 +540,8 @@ mod tests {
 
     /// Runs a step, applies a new epoch to the cluster, and returns the effects.
     fn step(election: &mut Election, cluster: &mut TestCluster, is_manual: bool) -> Vec<Effect> {
-        let mut effects = election.prepare(&cluster.state, is_manual, &mut random());
-        effects.extend(election.advance(&cluster.state, &mut random()));
+        let mut effects = election.prepare(&cluster.state, is_manual, &mut seeded_randomness());
+        effects.extend(election.advance(&cluster.state, &mut seeded_randomness()));
         for effect in &effects {
             if let Effect::VoteForMyself { epoch } = effect {
                 cluster.state.raise_epoch(*epoch);
@@ -587,7 +587,7 @@ mod tests {
         // The better replica fails, so this node is the best remaining one.
         cluster.mark_failed(5);
         let effects = step(&mut part, &mut cluster, false);
-        assert_eq!(effects[0], Effect::log(ElectionEvent::BecameBest));
+        assert_eq!(effects[0], Effect::log(ElectionEvent::BecameBestReplica));
         assert_eq!(count_vote_requests(&effects), 5);
     }
 

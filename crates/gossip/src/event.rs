@@ -47,9 +47,9 @@ pub enum ClusterEvent {
     /// A different node answered at a known node's address.
     MismatchedSender {
         /// The node that was known at this address.
-        expected: NodeId,
+        expected_id: NodeId,
         /// The node that answered, which has another id.
-        actual: NodeId,
+        actual_id: NodeId,
     },
     /// A node was suspected, failed or recovered.
     Failure(FailureEvent),
@@ -176,7 +176,7 @@ impl fmt::Display for ClusterEvent {
             }
             Self::MyAddressChanged(ip) => write!(f, "IP address for this node updated to {ip}"),
             Self::HandshakeDone(id) => write!(f, "Successfully completed handshake with {id}"),
-            Self::MismatchedSender { expected, actual: found } => {
+            Self::MismatchedSender { expected_id: expected, actual_id: found } => {
                 write!(
                     f,
                     "PONG contains mismatching sender ID. About node {expected}: {found} answers instead"

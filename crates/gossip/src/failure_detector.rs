@@ -311,7 +311,7 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    fn random() -> Randomness {
+    fn seeded_randomness() -> Randomness {
         Randomness::new(ChaCha8Rng::seed_from_u64(1))
     }
 
@@ -332,9 +332,9 @@ mod tests {
         let (mut cluster, mut part) = (cluster(), FailureDetector::default());
         let timeout = cluster.state.config().node_timeout;
         cluster.advance_time(timeout - Duration::from_millis(1));
-        assert_eq!(part.step(&mut cluster.state, &mut random()), []);
+        assert_eq!(part.step(&mut cluster.state, &mut seeded_randomness()), []);
         cluster.advance_time(Duration::from_millis(1));
-        let effects = part.step(&mut cluster.state, &mut random());
+        let effects = part.step(&mut cluster.state, &mut seeded_randomness());
         let cause = SuspicionCause::Silence;
         assert!(effects.contains(&Effect::log(FailureEvent::Suspected { id: id(1), cause })), "{effects:?}");
         assert_eq!(effects.last(), Some(&Effect::BroadcastPong), "suspicions are gossiped at once");
@@ -346,11 +346,11 @@ mod tests {
     #[test]
     fn majority_of_the_masters_turns_a_suspicion_into_fail() {
         let (mut cluster, mut part) = (cluster(), FailureDetector::default());
-        part.on_report(&mut cluster.state, id(1), id(2), &mut random());
+        part.on_report(&mut cluster.state, id(1), id(2), &mut seeded_randomness());
         cluster.advance_time(cluster.state.config().node_timeout);
-        part.step(&mut cluster.state, &mut random());
+        part.step(&mut cluster.state, &mut seeded_randomness());
         assert!(matches!(health_of(&cluster, 1), NodeHealth::Suspected { .. }), "two of five");
-        let effects = part.on_report(&mut cluster.state, id(1), id(3), &mut random());
+        let effects = part.on_report(&mut cluster.state, id(1), id(3), &mut seeded_randomness());
         assert!(effects.contains(&Effect::log(FailureEvent::FailAgreed(id(1)))));
         assert!(matches!(health_of(&cluster, 1), NodeHealth::Failed { .. }));
         let fail = Effect::Send { to: id(5), body: MessageBody::Fail(id(1)) };
@@ -358,12 +358,12 @@ mod tests {
     }
 
     #[test]
-    fn old_withdrawn_and_removed_reports_do_not_count() {
+    fn expired_and_withdrawn_reports_and_reports_of_removed_nodes_do_not_count() {
         let (mut cluster, mut part) = (cluster(), FailureDetector::default());
-        part.on_report(&mut cluster.state, id(1), id(2), &mut random());
+        part.on_report(&mut cluster.state, id(1), id(2), &mut seeded_randomness());
         cluster.advance_time(cluster.state.config().failure_report_validity() + Duration::from_millis(1));
-        part.on_report(&mut cluster.state, id(1), id(3), &mut random());
-        part.on_report(&mut cluster.state, id(1), id(4), &mut random());
+        part.on_report(&mut cluster.state, id(1), id(3), &mut seeded_randomness());
+        part.on_report(&mut cluster.state, id(1), id(4), &mut seeded_randomness());
         assert_eq!(part.count_reports(&cluster.state, id(1)), 2);
         assert_eq!(part.withdraw_report(&cluster.state, id(1), id(3)).len(), 1);
         assert_eq!(part.withdraw_report(&cluster.state, id(1), id(3)), []);

@@ -30,7 +30,7 @@ impl GivenAwaySlots {
         &mut self,
         state: &mut ClusterState,
         source: NodeId,
-        claimed: &SlotSet,
+        claimed_slots: &SlotSet,
         stream: StreamState,
         is_pending: impl Fn(Slot) -> bool,
     ) -> Vec<Effect> {
@@ -38,7 +38,7 @@ impl GivenAwaySlots {
         // The slot has no owner if the source was replaced by a replica that knew that the source had given the slot
         // away.
         let is_given_away = |slot: Slot| {
-            state.slot_owner(slot).is_none_or(|owner| owner == source) && !claimed.contains(slot)
+            state.slot_owner(slot).is_none_or(|owner| owner == source) && !claimed_slots.contains(slot)
         };
         self.0.retain(|slot, (from, _)| *from != source || is_given_away(*slot));
         let imported = state.marks.importing().iter().filter(|(_, from)| **from == source);

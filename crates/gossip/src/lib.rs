@@ -67,6 +67,7 @@ mod view;
 mod votes;
 pub mod wire;
 
+pub use crate::driver::{ClusterDriver, ClusterDriverEvent, StepInputs, StepOutput};
 pub use commands::{
     FailoverMode, OperatorCommand, OperatorError, OperatorReply, SET_SLOT_TIMEOUT, SlotChange,
 };
@@ -75,7 +76,6 @@ pub use contract::{
     ClusterAction, ClusterInput, LinkId, ReplicaAdmission, ReplicaConfirmation, ReplicationSource,
     ReplicationStatus,
 };
-pub use driver::{ClusterDriver, StepInputs, StepOutput};
 pub use event::{
     CannotFailoverReason, ClusterEvent, ElectionEvent, ElectionResetReason, FailClearReason, FailureEvent,
     LogLevel, ManualFailoverEvent, SuspicionCause, VoteDenial,
@@ -88,6 +88,6 @@ pub use slot_states::{format_slot_states, parse_slot_states};
 pub use state::ClusterState;
 pub use stats::{LinkTraffic, MessageStats};
 pub use timeline::{
-    ElectionAttempt, FailoverRecord, FailoverTimeline, Ineligibility, RankedReplica, Suspicion,
+    ElectionAttempt, FailoverRecord, FailoverTimeline, IneligibilityReason, RankedReplica, Suspicion,
 };
 pub use view::ClusterView;

@@ -28,7 +28,7 @@ pub(crate) struct Links {
     outbound: BTreeMap<LinkId, NodeId>,
     inbound: BTreeMap<LinkId, InboundLink>,
     /// When to check for silent links of unknown peers; `None` while there are no such links.
-    next_check: Option<Instant>,
+    next_check_at: Option<Instant>,
 }
 
 /// A link that a peer opened.
@@ -83,7 +83,7 @@ impl Links {
             is_bad_epoch_logged: false,
         };
         self.inbound.insert(link, inbound);
-        self.next_check.get_or_insert(state.now() + state.config().unknown_peer_timeout());
+        self.next_check_at.get_or_insert(state.now() + state.config().unknown_peer_timeout());
         evicted
     }
 
@@ -101,19 +101,19 @@ impl Links {
     /// Closes inbound links of unknown peers that have been silent for too long.
     pub(crate) fn close_silent_unknown_peers(&mut self, state: &ClusterState) -> Vec<Effect> {
         let now = state.now();
-        if self.next_check.is_none_or(|at| now < at) {
+        if self.next_check_at.is_none_or(|at| now < at) {
             return Vec::new();
         }
         let timeout = state.config().unknown_peer_timeout();
         let (silent, others): (Vec<_>, Vec<_>) =
             self.unknown_peers().partition(|(_, last_message)| *last_message + timeout <= now);
-        self.next_check = (!others.is_empty()).then(|| now + timeout);
+        self.next_check_at = (!others.is_empty()).then(|| now + timeout);
         silent.into_iter().map(|(link, _)| self.close_inbound(link)).collect()
     }
 
     /// When to check for silent links of unknown peers; `None` while there are no such links.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.next_check
+        self.next_check_at
     }
 
     /// Handles the establishment of an outbound link. Returns its peer.
@@ -125,18 +125,18 @@ impl Links {
         Some(id)
     }
 
-    pub(crate) fn on_connect_failed(&mut self, state: &mut ClusterState, link: LinkId, refused: bool) {
+    pub(crate) fn on_connect_failed(&mut self, state: &mut ClusterState, link: LinkId, is_refused: bool) {
         let Some(id) = self.outbound.remove(&link) else { return };
         let (now, connect_refused_timeout) = (state.now(), state.config().connect_refused_timeout);
         let node = state.known_node_mut(id);
         // Start the silence measurement unless it is already running.
         node.contact_times.ping_sent_at.get_or_insert(now);
-        let confirming = refused
+        let confirming = is_refused
             && node.contact_times.was_ever_connected
             && node.is_healthy()
             && !connect_refused_timeout.is_zero();
         node.contact_times.refused_since =
-            if refused { node.contact_times.refused_since.or(Some(now)) } else { None };
+            if is_refused { node.contact_times.refused_since.or(Some(now)) } else { None };
         let pause = if confirming {
             (connect_refused_timeout / CONFIRMING_ATTEMPTS).min(RETRY_DELAY)
         } else {
@@ -203,7 +203,7 @@ impl Links {
     }
 
     /// Records that the known node `sender` uses the inbound `link`.
-    pub(crate) fn identify(&mut self, link: LinkId, sender: NodeId) {
+    pub(crate) fn record_sender(&mut self, link: LinkId, sender: NodeId) {
         if let Some(inbound) = self.inbound.get_mut(&link) {
             inbound.sender = Some(sender);
         }
@@ -249,11 +249,11 @@ impl Links {
     }
 
     /// All links whose peer is known.
-    pub(crate) fn reports(&self, state: &ClusterState) -> Vec<LinkReport> {
+    pub(crate) fn link_reports(&self, state: &ClusterState) -> Vec<LinkReport> {
         let mut reports = Vec::new();
         for node in state.nodes() {
             if let LinkState::Up { id, since } = node.link {
-                reports.push(LinkReport { link: id, node: node.id, created_at: state.wall_at(since) });
+                reports.push(LinkReport { link: id, node: node.id, created_at: state.wall_time_at(since) });
             }
             let theirs = self.inbound.iter().filter(|(_, inbound)| inbound.sender == Some(node.id));
             reports.extend(theirs.map(|(&link, inbound)| LinkReport {
@@ -333,7 +333,7 @@ mod tests {
         for number in [1, 2] {
             assert_eq!(links.on_accepted(&cluster.state, LinkId::Inbound(number), PEER_IP, PEER_IP), None);
         }
-        links.identify(LinkId::Inbound(2), id(2));
+        links.record_sender(LinkId::Inbound(2), id(2));
         cluster.advance_time(cluster.state.config().unknown_peer_timeout());
         assert_eq!(links.next_deadline(), Some(cluster.state.now()));
         assert_eq!(links.close_silent_unknown_peers(&cluster.state), [close_action(LinkId::Inbound(1))]);
@@ -359,7 +359,7 @@ mod tests {
     fn node_that_closes_its_link_is_pinged() {
         let (mut cluster, mut links) = cluster();
         links.on_accepted(&cluster.state, LinkId::Inbound(1), PEER_IP, PEER_IP);
-        links.identify(LinkId::Inbound(1), id(2));
+        links.record_sender(LinkId::Inbound(1), id(2));
         let ping = Effect::SendGossip { to: id(2), kind: GossipKind::Ping };
         assert_eq!(links.on_closed(&mut cluster.state, LinkId::Inbound(1)), Some(ping));
     }

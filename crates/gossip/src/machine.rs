@@ -44,7 +44,7 @@ use crate::state::ClusterState;
 use crate::stats::MessageStats;
 use crate::timeline::FailoverTimeline;
 use crate::view::ClusterView;
-use crate::votes::Votes;
+use crate::votes::GivenVotes;
 use crate::wire::MessageBody;
 use crate::{membership, slot_moves};
 
@@ -57,7 +57,7 @@ pub struct Gossip {
     links: Links,
     failure_detector: FailureDetector,
     service_state: ServiceState,
-    votes: Votes,
+    votes: GivenVotes,
     election: Election,
     manual_failover: ManualFailover,
     self_fail: SelfFailCheck,
@@ -107,9 +107,9 @@ impl Gossip {
         Ok(Self::from_saved(config, Randomness::new(rng), nodes_conf::parse(nodes_conf)?))
     }
 
-    fn from_saved(config: ClusterConfig, random: Randomness, saved: SavedConfig) -> Self {
-        let votes = Votes::after_restart(saved.last_vote_epoch);
-        let mut state = saved.into_state(config);
+    fn from_saved(config: ClusterConfig, random: Randomness, saved_config: SavedConfig) -> Self {
+        let votes = GivenVotes::after_restart(saved_config.last_vote_epoch);
+        let mut state = saved_config.into_state(config);
         apply_own_announcement(&mut state);
         let mut out = Outbox::default();
         out.save(SaveUrgency::Later);
@@ -154,7 +154,7 @@ impl Gossip {
         }
         self.dispatch(input);
         self.perform_due_work();
-        self.settle();
+        self.finish_step();
         self.outbox.finish_step(&self.state, self.votes.newest_voted_epoch(), out);
         self.update_indexes();
     }
@@ -168,7 +168,7 @@ impl Gossip {
                 self.links.on_accepted(state, link, peer, local).into_iter().collect()
             }
             ClusterInput::Connected { link } => return self.on_connected(link),
-            ClusterInput::ConnectFailed { link, refused } => {
+            ClusterInput::ConnectFailed { link, is_refused: refused } => {
                 return self.links.on_connect_failed(state, link, refused);
             }
             ClusterInput::Closed { link } => self.links.on_closed(state, link).into_iter().collect(),
@@ -263,7 +263,7 @@ impl Gossip {
         let quarter = self.state.config().node_timeout / 4;
         let heartbeat = self.serving_lease().map(|_| now + quarter.max(Duration::from_millis(1)));
         let deadlines = [
-            self.state.nodes.next_due(),
+            self.state.nodes.next_deadline(),
             self.links.next_deadline(),
             self.manual_failover.next_deadline(),
             self.election.next_deadline(self.state.config().vote_timeout()),
@@ -275,7 +275,7 @@ impl Gossip {
         deadlines.into_iter().flatten().min()
     }
 
-    fn settle(&mut self) {
+    fn finish_step(&mut self) {
         self.follow_masters_master();
         let effects = self.set_slot_queue.write_to_stream(&self.state, self.manual_failover.stream_state());
         self.apply(effects);
@@ -358,7 +358,7 @@ impl Gossip {
     /// All links whose peer is known.
     #[must_use]
     pub fn link_reports(&self) -> Vec<LinkReport> {
-        self.links.reports(&self.state)
+        self.links.link_reports(&self.state)
     }
 
     /// Returns the entry of the node at the other end of `link`; `None` for an unknown peer.

@@ -106,7 +106,7 @@ impl ManualFailover {
         if mode == FailoverMode::Graceful && !reachable {
             return Err(OperatorError::MasterDown);
         }
-        if !self.is_stronger(mode) {
+        if !self.replaces_current_failover(mode) {
             return Err(OperatorError::FailoverInProgress);
         }
         let mut effects: Vec<Effect> = self.end().into_iter().collect();
@@ -136,7 +136,7 @@ impl ManualFailover {
     }
 
     /// Whether a request with `mode` replaces the failover in progress: it must be a stronger option.
-    fn is_stronger(&self, mode: FailoverMode) -> bool {
+    fn replaces_current_failover(&self, mode: FailoverMode) -> bool {
         match self.phase {
             ManualFailoverPhase::Idle
             | ManualFailoverPhase::Pausing { .. }
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    const WATCH_NOTHING: Effect = Effect::DriverAction(ClusterAction::WatchOffset(None));
+    const STOP_WATCHING_OFFSET: Effect = Effect::DriverAction(ClusterAction::WatchOffset(None));
 
     /// A cluster in which this node (0) is a replica of master 1.
     fn replica_cluster() -> TestCluster {
@@ -329,10 +329,10 @@ mod tests {
         assert_eq!(part.step(&cluster.state), []);
         assert!(!part.is_ready());
         cluster.state.set_offset(ReplOffset(50));
-        cluster.state.set_source(ReplicationSource::Streaming { last_heard: cluster.state.now() });
+        cluster.state.set_source(ReplicationSource::Streaming { last_heard_at: cluster.state.now() });
         assert_eq!(part.step(&cluster.state), [Effect::log(ManualFailoverEvent::Ready)]);
         assert!(part.is_ready());
-        assert_eq!(part.end(), Some(WATCH_NOTHING));
+        assert_eq!(part.end(), Some(STOP_WATCHING_OFFSET));
         assert_eq!(part.end(), None);
     }
 
@@ -350,13 +350,13 @@ mod tests {
             assert_eq!(part.step(&cluster.state), []);
             assert!(!part.is_ready(), "{source:?}");
         }
-        cluster.state.set_source(ReplicationSource::Streaming { last_heard: now });
+        cluster.state.set_source(ReplicationSource::Streaming { last_heard_at: now });
         assert_eq!(part.step(&cluster.state), [Effect::log(ManualFailoverEvent::Ready)]);
         assert!(part.is_ready());
     }
 
     #[test]
-    fn request_replaces_only_a_weaker_one() {
+    fn failover_request_replaces_only_a_weaker_one() {
         let cluster = replica_cluster();
         use FailoverMode::{Force, Graceful, Takeover};
         // Columns: failover in progress, request, whether the request is refused
@@ -394,11 +394,11 @@ mod tests {
         part.on_master_paused(&cluster.state, &paused_header(&cluster, 50));
         part.on_master_shutdown(&cluster.state);
         assert!(part.is_ready());
-        assert_eq!(part.end(), Some(WATCH_NOTHING));
+        assert_eq!(part.end(), Some(STOP_WATCHING_OFFSET));
     }
 
     #[test]
-    fn master_pauses_and_repeats_its_offset_until_the_timeout() {
+    fn master_pauses_writes_and_repeats_its_offset_until_the_timeout() {
         let mut cluster = TestCluster::new(3, &[(3, 0)]);
         let mut part = ManualFailover::default();
         let stranger = cluster.header_of(1);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn second_replica_inherits_the_pause() {
+    fn second_replica_inherits_the_write_pause() {
         let cluster = TestCluster::new(3, &[(3, 0), (4, 0)]);
         let mut part = ManualFailover::default();
         part.on_start_request(&cluster.state, &cluster.header_of(3));

@@ -89,10 +89,10 @@ pub(crate) fn update_my_address(state: &mut ClusterState, local_ip: IpAddr, is_m
 }
 
 /// Removes the address of `id`, because the node `actual` answers at that address.
-pub(crate) fn forget_address(state: &mut ClusterState, id: NodeId, actual: NodeId) -> Vec<Effect> {
+pub(crate) fn forget_address(state: &mut ClusterState, id: NodeId, actual_id: NodeId) -> Vec<Effect> {
     state.known_node_mut(id).address = Address::default();
     vec![
-        Effect::Log(ClusterEvent::MismatchedSender { expected: id, actual }),
+        Effect::Log(ClusterEvent::MismatchedSender { expected_id: id, actual_id }),
         Effect::CloseLink(id),
         Effect::ConfigChanged,
     ]
@@ -128,13 +128,13 @@ pub(crate) fn update_sender(state: &mut ClusterState, header: &Header) -> Option
     if header.own_epoch() > node.config_epoch {
         effects.push(Effect::ConfigChanged);
     }
-    if node.no_failover != header.flags.contains(NodeFlags::NO_FAILOVER) {
+    if node.disables_failover != header.flags.contains(NodeFlags::NO_FAILOVER) {
         effects.push(Effect::Save);
     }
     if has_data(node.offset) != has_data(header.offset) {
         effects.push(Effect::Publish);
     }
-    node.update_from(header);
+    node.update_from_header(header);
     if header.current_epoch > state.current_epoch() {
         state.raise_epoch(header.current_epoch);
         effects.push(Effect::Save);
@@ -147,12 +147,12 @@ pub(crate) fn update_sender(state: &mut ClusterState, header: &Header) -> Option
 pub(crate) fn add_gossiped_node(
     state: &mut ClusterState,
     entry: &GossipEntry,
-    forgotten: &ForgetList,
+    forget_list: &ForgetList,
 ) -> Option<Effect> {
     let (now, address) = (state.now(), gossiped_address(entry));
     let unusable = entry.flags.contains(NodeFlags::NO_ADDRESS) || entry.flags.contains(NodeFlags::HANDSHAKE);
     let full = state.nodes.len() >= MAX_NODES;
-    if unusable || full || address.ip.is_none() || forgotten.contains(entry.id, now) {
+    if unusable || full || address.ip.is_none() || forget_list.contains(entry.id, now) {
         return None;
     }
     let mut node = Node::new(entry.id, address, now);
@@ -210,13 +210,13 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    fn address(last_octet: u8) -> Address {
+    fn test_address(last_octet: u8) -> Address {
         let ip = Some(Ipv4Addr::new(10, 0, 0, last_octet).into());
         Address { ip, port: 7000, secondary_port: 0, bus_port: 17_000 }
     }
 
-    fn entry(index: u8, flags: NodeFlags) -> GossipEntry {
-        let Address { ip, port, secondary_port: other_port, bus_port } = address(index);
+    fn gossip_entry(index: u8, flags: NodeFlags) -> GossipEntry {
+        let Address { ip, port, secondary_port: other_port, bus_port } = test_address(index);
         let (ping_sent, pong_received) = (0, 0);
         GossipEntry {
             id: id(index),
@@ -235,7 +235,7 @@ mod tests {
         let mut cluster = TestCluster::new(2, &[]);
         let mut random = Randomness::new(ChaCha8Rng::seed_from_u64(1));
         for _ in 0..2 {
-            start_handshake(&mut cluster.state, address(9), true, &mut random);
+            start_handshake(&mut cluster.state, test_address(9), true, &mut random);
         }
         let temporary: Vec<NodeId> =
             cluster.state.nodes().filter(|node| node.handshake.is_some()).map(|node| node.id).collect();
@@ -244,7 +244,7 @@ mod tests {
         let effects = finish_handshake(&mut cluster.state, temporary[0], &header);
         assert_eq!(effects[0], Effect::Log(ClusterEvent::HandshakeDone(id(9))));
         assert!(cluster.state.is_known_node(id(9)));
-        start_handshake(&mut cluster.state, address(8), true, &mut random);
+        start_handshake(&mut cluster.state, test_address(8), true, &mut random);
         assert_eq!(drop_stale_handshakes(&mut cluster.state), []);
         cluster.advance_time(cluster.state.config().handshake_timeout());
         assert_eq!(drop_stale_handshakes(&mut cluster.state).len(), 1);
@@ -253,16 +253,20 @@ mod tests {
     #[test]
     fn moved_node_is_reached_over_a_new_link() {
         let mut cluster = TestCluster::new(2, &[]);
-        let effects = update_address(&mut cluster.state, id(1), address(1));
+        let effects = update_address(&mut cluster.state, id(1), test_address(1));
         assert_eq!(effects[0], Effect::CloseLink(id(1)));
-        assert_eq!(update_address(&mut cluster.state, id(1), address(1)), []);
-        let other_port = Address { port: 7001, ..address(1) };
+        assert_eq!(update_address(&mut cluster.state, id(1), test_address(1)), []);
+        let other_port = Address { port: 7001, ..test_address(1) };
         assert_eq!(
             update_address(&mut cluster.state, id(1), other_port).len(),
             2,
             "the bus port is the same"
         );
-        assert_eq!(update_address(&mut cluster.state, id(0), address(1)), [], "a node knows its own address");
+        assert_eq!(
+            update_address(&mut cluster.state, id(0), test_address(1)),
+            [],
+            "a node knows its own address"
+        );
     }
 
     #[test]
@@ -309,7 +313,7 @@ mod tests {
             (7, NodeFlags::NO_ADDRESS, false),
             (8, NodeFlags::MASTER, false),
         ] {
-            let effect = add_gossiped_node(&mut cluster.state, &entry(index, flags), &forgotten);
+            let effect = add_gossiped_node(&mut cluster.state, &gossip_entry(index, flags), &forgotten);
             assert_eq!((effect.is_some(), cluster.state.is_known_node(id(index))), (added, added), "{index}");
         }
     }

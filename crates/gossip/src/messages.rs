@@ -9,7 +9,7 @@ use crate::forget_list::ForgetList;
 use crate::node::SupportedExtensions;
 use crate::random::Randomness;
 use crate::state::ClusterState;
-use crate::votes::Votes;
+use crate::votes::GivenVotes;
 use crate::wire::{Extension, GossipEntry, GossipSection, Header, MessageFlags, NodeFlags};
 
 /// Minimum number of random gossip entries per PING. As in Redis, the target is a tenth of the nodes but at least
@@ -20,13 +20,13 @@ const MIN_RANDOM_ENTRIES: usize = 3;
 /// suspicions in addition, and new suspicions are sent to all nodes at once.
 const MAX_RANDOM_ENTRIES: usize = 10;
 /// Maximum number of gossip entries; the header counts them in 16 bits.
-const MAX_ENTRIES: usize = 1000;
+const MAX_GOSSIP_ENTRIES: usize = 1000;
 /// Maximum number of forgotten nodes announced in one message.
 const MAX_FORGOTTEN_NODES: usize = 100;
 
 /// The receiver of a gossip section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Receiver {
+pub(crate) struct GossipReceiver {
     /// The id of the receiving node; `None` if it is not a known node.
     pub(crate) id: Option<NodeId>,
     /// Whether the receiver wants to know how this node sees it.
@@ -42,7 +42,7 @@ pub(crate) fn compose_header(state: &ClusterState, slots: SlotSet, are_writes_pa
         flags: role
             | NodeFlags::MYSELF
             | NodeFlags::EXTENSIONS
-            | NodeFlags::flag_if(me.no_failover, NodeFlags::NO_FAILOVER),
+            | NodeFlags::flag_if(me.disables_failover, NodeFlags::NO_FAILOVER),
         message_flags: if are_writes_paused { MessageFlags::WRITES_PAUSED } else { MessageFlags::default() },
         is_serving: state.is_serving(),
         ip: state.config().announced_address.ip,
@@ -62,9 +62,9 @@ pub(crate) fn compose_header(state: &ClusterState, slots: SlotSet, are_writes_pa
 /// and also if the receiver asks how this node sees it. The indexes of the nodes must be up to date.
 pub(crate) fn compose_gossip_section(
     state: &ClusterState,
-    votes: &Votes,
-    forgotten: &ForgetList,
-    destination: Receiver,
+    votes: &GivenVotes,
+    forget_list: &ForgetList,
+    destination: GossipReceiver,
     random: &mut Randomness,
 ) -> GossipSection {
     let nodes = &state.nodes;
@@ -76,10 +76,10 @@ pub(crate) fn compose_gossip_section(
     let by_chance = pick_gossip_candidates(state, receiver, random);
     let told = by_chance.iter().map(|place| nodes.gossip_candidates()[*place]);
     let suspects = nodes.suspects().filter(|id| Some(*id) != destination.id);
-    let ids = told.chain(named).chain(suspects).take(MAX_ENTRIES);
+    let ids = told.chain(named).chain(suspects).take(MAX_GOSSIP_ENTRIES);
     let entries = ids
         .map(|id| {
-            let entry = compose_entry(state, id);
+            let entry = compose_gossip_entry(state, id);
             let doubted = Some(id) == destination.id && is_doubted(id);
             GossipEntry { flags: entry.flags | NodeFlags::flag_if(doubted, NodeFlags::PFAIL), ..entry }
         })
@@ -88,7 +88,7 @@ pub(crate) fn compose_gossip_section(
         .id
         .and_then(|id| state.node(id))
         .map_or(SupportedExtensions::None, |node| node.extensions);
-    GossipSection { entries, extensions: compose_extensions(state, forgotten, reads) }
+    GossipSection { entries, extensions: compose_extensions(state, forget_list, reads) }
 }
 
 /// Picks random positions in the list of gossip candidates; all combinations are equally likely. Uses Floyd's
@@ -113,10 +113,11 @@ fn pick_gossip_candidates(
         .collect()
 }
 
-fn compose_entry(state: &ClusterState, id: NodeId) -> GossipEntry {
+fn compose_gossip_entry(state: &ClusterState, id: NodeId) -> GossipEntry {
     let node = &state.nodes[&id];
-    let secs =
-        |time: Option<Instant>| time.map_or(0, |time| u32::try_from(state.wall_at(time).secs()).unwrap_or(0));
+    let secs = |time: Option<Instant>| {
+        time.map_or(0, |time| u32::try_from(state.wall_time_at(time).secs()).unwrap_or(0))
+    };
     GossipEntry {
         id,
         ping_sent: secs(node.contact_times.ping_sent_at),
@@ -131,15 +132,15 @@ fn compose_entry(state: &ClusterState, id: NodeId) -> GossipEntry {
 
 fn compose_extensions(
     state: &ClusterState,
-    forgotten: &ForgetList,
-    supported: SupportedExtensions,
+    forget_list: &ForgetList,
+    supported_extensions: SupportedExtensions,
 ) -> Vec<Extension> {
     let me = state.myself();
     let mut extensions = Vec::new();
-    if supported >= SupportedExtensions::Hostname && !me.hostname.is_empty() {
+    if supported_extensions >= SupportedExtensions::Hostname && !me.hostname.is_empty() {
         extensions.push(Extension::Hostname(me.hostname.clone()));
     }
-    if supported < SupportedExtensions::All {
+    if supported_extensions < SupportedExtensions::All {
         return extensions;
     }
     if !me.human_name.is_empty() {
@@ -154,7 +155,7 @@ fn compose_extensions(
     extensions.push(Extension::Shard(me.shard));
     // Round down, because receivers forward the remaining time; rounding up would keep the node forgotten forever.
     let seconds = |left: Duration| Duration::from_secs(left.as_secs());
-    let entries = forgotten.entries(state.now()).map(|(id, left)| (id, seconds(left)));
+    let entries = forget_list.entries(state.now()).map(|(id, left)| (id, seconds(left)));
     for (id, ttl) in entries.filter(|(_, ttl)| !ttl.is_zero()).take(MAX_FORGOTTEN_NODES) {
         extensions.push(Extension::Forgotten { id, ttl });
     }
@@ -172,14 +173,14 @@ mod tests {
 
     fn compose_section(
         cluster: &mut TestCluster,
-        forgotten: &ForgetList,
+        forget_list: &ForgetList,
         to: u8,
         wants_own_health: bool,
     ) -> GossipSection {
         cluster.state.update_indexes();
         let mut random = Randomness::new(ChaCha8Rng::seed_from_u64(1));
-        let to = Receiver { id: Some(id(to)), wants_own_health };
-        compose_gossip_section(&cluster.state, &Votes::default(), forgotten, to, &mut random)
+        let to = GossipReceiver { id: Some(id(to)), wants_own_health };
+        compose_gossip_section(&cluster.state, &GivenVotes::default(), forget_list, to, &mut random)
     }
 
     #[test]

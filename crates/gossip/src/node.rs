@@ -41,7 +41,7 @@ pub struct Node {
     /// The availability zone, by which clients can prefer near nodes; may be empty.
     pub zone: String,
     /// Whether the node is configured to never start an election.
-    pub no_failover: bool,
+    pub disables_failover: bool,
     /// The PING extensions that the node understands.
     pub extensions: SupportedExtensions,
     /// The epoch of the node's last slot claim. Replicas do not claim slots.
@@ -197,7 +197,7 @@ impl Node {
             human_name: String::new(),
             client_endpoint: ClientEndpoint::default(),
             zone: String::new(),
-            no_failover: false,
+            disables_failover: false,
             extensions: SupportedExtensions::None,
             config_epoch: Epoch(0),
             offset: ReplOffset(0),
@@ -257,13 +257,13 @@ impl Node {
             | NodeFlags::flag_if(self.has_failed(), NodeFlags::FAIL)
             | NodeFlags::flag_if(self.handshake.is_some(), NodeFlags::HANDSHAKE)
             | NodeFlags::flag_if(self.address.ip.is_none(), NodeFlags::NO_ADDRESS)
-            | NodeFlags::flag_if(self.no_failover, NodeFlags::NO_FAILOVER)
+            | NodeFlags::flag_if(self.disables_failover, NodeFlags::NO_FAILOVER)
             | NodeFlags::flag_if(self.extensions != SupportedExtensions::None, NodeFlags::EXTENSIONS)
     }
 
     /// Updates all attributes except the role from the node's own header.
-    pub(crate) fn update_from(&mut self, header: &Header) {
-        self.no_failover = header.flags.contains(NodeFlags::NO_FAILOVER);
+    pub(crate) fn update_from_header(&mut self, header: &Header) {
+        self.disables_failover = header.flags.contains(NodeFlags::NO_FAILOVER);
         self.extensions = self.extensions.max(SupportedExtensions::supported_by(header));
         self.offset = header.offset;
         self.config_epoch = self.config_epoch.max(header.own_epoch());

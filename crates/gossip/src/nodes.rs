@@ -33,12 +33,12 @@ pub(crate) struct Nodes {
     /// FAIL masters with slots, sorted by id.
     failed_voters: BTreeSet<NodeId>,
     /// Number of replicas per master that could take over.
-    eligible_replicas: BTreeMap<NodeId, usize>,
+    eligible_replica_counts: BTreeMap<NodeId, usize>,
     /// Whether any index other than `timers` has changed since the last check.
     has_changed: bool,
     /// Number of other masters with slots that are reachable.
-    reachable_voters: usize,
-    confirming_voters: usize,
+    reachable_voter_count: usize,
+    confirming_voter_count: usize,
 }
 
 impl Deref for Nodes {
@@ -117,46 +117,48 @@ impl Nodes {
     }
 
     /// Replaces the node's previous values in the indexes by the current ones.
-    fn update_entry(&mut self, id: NodeId, current: IndexedState) {
+    fn update_entry(&mut self, id: NodeId, current_state: IndexedState) {
         let Some(node) = self.by_id.get_mut(&id) else { return };
         let IndexEntry { state: before, gossip_index: place } = node.index_entry;
-        node.index_entry.state = current;
-        if before == current {
+        node.index_entry.state = current_state;
+        if before == current_state {
             return;
         }
-        self.has_changed |= IndexedState { next_deadline: current.next_deadline, ..before } != current;
-        if before.next_deadline != current.next_deadline {
+        self.has_changed |=
+            IndexedState { next_deadline: current_state.next_deadline, ..before } != current_state;
+        if before.next_deadline != current_state.next_deadline {
             before.next_deadline.map(|at| self.timers.remove(&(at, id)));
-            self.timers.extend(current.next_deadline.map(|at| (at, id)));
+            self.timers.extend(current_state.next_deadline.map(|at| (at, id)));
         }
-        if current.is_gossip_candidate && !before.is_gossip_candidate {
+        if current_state.is_gossip_candidate && !before.is_gossip_candidate {
             node.index_entry.gossip_index = self.gossip_candidates.len();
             self.gossip_candidates.push(id);
-        } else if before.is_gossip_candidate && !current.is_gossip_candidate {
+        } else if before.is_gossip_candidate && !current_state.is_gossip_candidate {
             self.gossip_candidates.swap_remove(place);
             let moved = self.gossip_candidates.get(place).and_then(|moved| self.by_id.get_mut(moved));
             if let Some(moved) = moved {
                 moved.index_entry.gossip_index = place;
             }
         }
-        set_membership(&mut self.suspects, id, current.is_suspected);
-        set_membership(&mut self.failed_voters, id, current.failed_voter_since.is_some());
-        if before.eligible_replica_of != current.eligible_replica_of {
+        set_membership(&mut self.suspects, id, current_state.is_suspected);
+        set_membership(&mut self.failed_voters, id, current_state.failed_voter_since.is_some());
+        if before.eligible_replica_of != current_state.eligible_replica_of {
             if let Some(master) = before.eligible_replica_of
-                && let Some(eligible_replicas) = self.eligible_replicas.get_mut(&master)
+                && let Some(eligible_replicas) = self.eligible_replica_counts.get_mut(&master)
             {
                 *eligible_replicas -= 1;
                 if *eligible_replicas == 0 {
-                    self.eligible_replicas.remove(&master);
+                    self.eligible_replica_counts.remove(&master);
                 }
             }
-            if let Some(master) = current.eligible_replica_of {
-                *self.eligible_replicas.entry(master).or_default() += 1;
+            if let Some(master) = current_state.eligible_replica_of {
+                *self.eligible_replica_counts.entry(master).or_default() += 1;
             }
         }
-        self.reachable_voters =
-            self.reachable_voters + usize::from(current.is_reachable) - usize::from(before.is_reachable);
-        self.confirming_voters = self.confirming_voters + usize::from(current.confirms_serving)
+        self.reachable_voter_count = self.reachable_voter_count + usize::from(current_state.is_reachable)
+            - usize::from(before.is_reachable);
+        self.confirming_voter_count = self.confirming_voter_count
+            + usize::from(current_state.confirms_serving)
             - usize::from(before.confirms_serving);
     }
 
@@ -168,7 +170,7 @@ impl Nodes {
         due
     }
 
-    pub(crate) fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
 
@@ -193,17 +195,17 @@ impl Nodes {
 
     /// Whether any replica could take over from `master`.
     pub(crate) fn has_eligible_replica(&self, master: NodeId) -> bool {
-        self.eligible_replicas.contains_key(&master)
+        self.eligible_replica_counts.contains_key(&master)
     }
 
     /// Number of other masters with slots that are reachable in this node's view.
     pub(crate) fn reachable_voter_count(&self) -> usize {
-        self.reachable_voters
+        self.reachable_voter_count
     }
 
     /// Number of other masters with slots that confirm that this node may serve.
     pub(crate) fn confirming_voter_count(&self) -> usize {
-        self.confirming_voters
+        self.confirming_voter_count
     }
 }
 
@@ -225,10 +227,10 @@ impl Nodes {
             count(|state| state.failed_voter_since.is_some()),
         ];
         assert_eq!(sums, indexed);
-        assert_eq!(self.reachable_voters, count(|state| state.is_reachable));
-        assert_eq!(self.confirming_voters, count(|state| state.confirms_serving));
+        assert_eq!(self.reachable_voter_count, count(|state| state.is_reachable));
+        assert_eq!(self.confirming_voter_count, count(|state| state.confirms_serving));
         assert_eq!(
-            self.eligible_replicas.values().sum::<usize>(),
+            self.eligible_replica_counts.values().sum::<usize>(),
             count(|state| state.eligible_replica_of.is_some())
         );
         let index = |id: &NodeId| self.gossip_index(*id).map(|place| self.gossip_candidates[place]);

@@ -111,7 +111,7 @@ fn write_address(text: &mut String, node: &Node) {
 /// Parses the content of the file.
 pub(crate) fn parse(text: &str) -> Result<SavedConfig, NodesConfError> {
     let mut reader = NodesConfParser {
-        saved: SavedConfig::empty(NodeId::from_random([0; 20])),
+        saved_config: SavedConfig::empty(NodeId::from_random([0; 20])),
         my_id: None,
         replica_masters: Vec::new(),
     };
@@ -130,7 +130,7 @@ pub(crate) fn parse(text: &str) -> Result<SavedConfig, NodesConfError> {
     }
     let Some(me) = reader.my_id else { return Err(at_end("no line is marked as myself")) };
     reader.link_replicas().map_err(|reason| at_end(&reason))?;
-    let mut saved = reader.saved;
+    let mut saved = reader.saved_config;
     saved.my_id = me;
     // The node has seen every claimed epoch, even if the `vars` line is older.
     let claimed = saved.nodes.values().map(|node| node.config_epoch).max().unwrap_or_default();
@@ -139,7 +139,7 @@ pub(crate) fn parse(text: &str) -> Result<SavedConfig, NodesConfError> {
 }
 
 struct NodesConfParser {
-    saved: SavedConfig,
+    saved_config: SavedConfig,
     my_id: Option<NodeId>,
     /// Each replica with its master. Resolved at the end, because the line of the master may follow that of the
     /// replica.
@@ -156,7 +156,7 @@ impl NodesConfParser {
             return Err("a node line needs at least eight fields".to_owned());
         };
         let id = parse_id(id)?;
-        if self.saved.nodes.contains_key(&id) {
+        if self.saved_config.nodes.contains_key(&id) {
             return Err(format!("node {id} occurs twice"));
         }
         let mut node = Node::new(id, Address::default(), Instant::ORIGIN);
@@ -171,7 +171,7 @@ impl NodesConfParser {
         // A replica's line contains its master's epoch. If the replica kept this epoch as its own, a later promotion of
         // the replica under a lower epoch would be ignored.
         node.config_epoch = if node.is_master() { epoch } else { Epoch(0) };
-        self.saved.nodes.insert(id, node);
+        self.saved_config.nodes.insert(id, node);
         slots.iter().try_for_each(|word| self.parse_slot_word(id, word))
     }
 
@@ -179,8 +179,8 @@ impl NodesConfParser {
         for pair in words.chunks(2) {
             let [name, value] = pair else { return Err("a variable without a value".to_owned()) };
             match *name {
-                "currentEpoch" => self.saved.current_epoch = parse_epoch(value)?,
-                "lastVoteEpoch" => self.saved.last_vote_epoch = parse_epoch(value)?,
+                "currentEpoch" => self.saved_config.current_epoch = parse_epoch(value)?,
+                "lastVoteEpoch" => self.saved_config.last_vote_epoch = parse_epoch(value)?,
                 // As in Redis, ignore variables of newer versions.
                 _ => {}
             }
@@ -203,7 +203,7 @@ impl NodesConfParser {
             "handshake" => {
                 node.handshake = Some(Handshake { started_at: Instant::ORIGIN, sends_meet: false });
             }
-            "nofailover" => node.no_failover = true,
+            "nofailover" => node.disables_failover = true,
             other => return Err(format!("unknown flag '{other}'")),
         }
         Ok(())
@@ -219,32 +219,32 @@ impl NodesConfParser {
                 ("-<-", SlotMarks::mark_importing)
             };
             let (slot, other) = moving.split_once(arrow).ok_or_else(|| format!("'{word}' is not a slot"))?;
-            mark(&mut self.saved.marks, parse_slot(slot)?, parse_id(other)?);
+            mark(&mut self.saved_config.marks, parse_slot(slot)?, parse_id(other)?);
             return Ok(());
         }
         let (first, last) = word.split_once('-').unwrap_or((word, word));
         let (first, last) = (parse_slot(first)?, parse_slot(last)?);
         for number in first.number()..=last.number() {
-            self.saved.slots.assign(Slot::new(number).expect("below the last"), id);
+            self.saved_config.slots.assign(Slot::new(number).expect("below the last"), id);
         }
         Ok(())
     }
 
     fn link_replicas(&mut self) -> Result<(), String> {
         for (replica, master) in std::mem::take(&mut self.replica_masters) {
-            if !self.saved.nodes.contains_key(&master) {
+            if !self.saved_config.nodes.contains_key(&master) {
                 return Err(format!("node {replica} replicates {master}, which has no line"));
             }
-            if self.saved.slots.slot_count(replica) > 0 {
+            if self.saved_config.slots.slot_count(replica) > 0 {
                 return Err(format!("replica {replica} owns slots"));
             }
-            let shard = self.saved.nodes[&master].shard;
-            let node = self.saved.nodes.get_mut(&replica).expect("its line was read");
+            let shard = self.saved_config.nodes[&master].shard;
+            let node = self.saved_config.nodes.get_mut(&replica).expect("its line was read");
             node.role = Role::Replica(Some(master));
             node.shard = shard;
         }
-        let known = |id: &NodeId| self.saved.nodes.contains_key(id);
-        if !self.saved.marks.peer_nodes().all(|id| known(&id)) {
+        let known = |id: &NodeId| self.saved_config.nodes.contains_key(id);
+        if !self.saved_config.marks.peer_nodes().all(|id| known(&id)) {
             return Err("a slot moves to or from a node that has no line".to_owned());
         }
         self.drop_handshakes()
@@ -253,7 +253,7 @@ impl NodesConfParser {
     /// Drops the nodes in handshake, which will be met again. Their ids are temporary, so no other line may refer to
     /// them.
     fn drop_handshakes(&mut self) -> Result<(), String> {
-        let saved = &mut self.saved;
+        let saved = &mut self.saved_config;
         let masters = saved.nodes.values().filter_map(Node::master);
         let named: BTreeSet<NodeId> = saved.marks.peer_nodes().chain(masters).chain(self.my_id).collect();
         for node in saved.nodes.values().filter(|node| node.handshake.is_some()) {

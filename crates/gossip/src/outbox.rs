@@ -18,7 +18,7 @@ use crate::wire::Packet;
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     actions: Vec<ClusterAction>,
-    pending: PendingWork,
+    pending_work: PendingWork,
     claim_durability: ClaimDurability,
     published_topology: Option<Topology>,
     stats: MessageStats,
@@ -78,25 +78,25 @@ impl Outbox {
     }
 
     /// Adds an entry to the failover timeline.
-    pub(crate) fn record(&mut self, node: NodeId, entry: TimelineEntry, at: Millis) {
-        Arc::make_mut(&mut self.timeline).record(node, entry, at);
+    pub(crate) fn record_timeline_entry(&mut self, node: NodeId, entry: TimelineEntry, at: Millis) {
+        Arc::make_mut(&mut self.timeline).record_entry(node, entry, at);
     }
 
     pub(crate) fn save(&mut self, urgency: SaveUrgency) {
-        self.pending.save = self.pending.save.max(urgency);
+        self.pending_work.save = self.pending_work.save.max(urgency);
     }
 
     /// Publishes the topology if it has changed.
     pub(crate) fn publish(&mut self) {
-        self.pending.needs_publish = true;
+        self.pending_work.needs_publish = true;
     }
 
     pub(crate) fn resume_writes(&mut self, resume: bool) {
-        self.pending.resumes_writes = resume;
+        self.pending_work.resumes_writes = resume;
     }
 
     pub(crate) fn replicate_slot_change(&mut self, slot: Slot, change: SlotChange) {
-        self.pending.slot_changes.push((slot, change));
+        self.pending_work.slot_changes.push((slot, change));
     }
 
     /// Records that all claims are durable.
@@ -126,7 +126,7 @@ impl Outbox {
         out: &mut Vec<ClusterAction>,
     ) {
         let PendingWork { save, needs_publish: publish, resumes_writes: resume, slot_changes: tell_replicas } =
-            std::mem::take(&mut self.pending);
+            std::mem::take(&mut self.pending_work);
         if publish {
             let topology = state.topology();
             if self.published_topology.as_ref() != Some(&topology) {
@@ -152,7 +152,7 @@ impl Outbox {
         }
         if save > SaveUrgency::NotNeeded {
             let (text, sync) = (state.nodes_conf_text(last_vote_epoch), save >= SaveUrgency::BeforeSending);
-            out.push(ClusterAction::Persist { nodes_conf: text, sync });
+            out.push(ClusterAction::Persist { nodes_conf: text, must_sync: sync });
         }
         out.append(&mut self.actions);
     }
@@ -170,8 +170,8 @@ impl Outbox {
     }
 
     /// Records in the timeline the first write after this node's last takeover.
-    pub(crate) fn record_first_write(&mut self, me: NodeId, at: Millis) {
-        Arc::make_mut(&mut self.timeline).record_first_write(me, at);
+    pub(crate) fn record_first_write(&mut self, my_id: NodeId, at: Millis) {
+        Arc::make_mut(&mut self.timeline).record_first_write(my_id, at);
     }
 }
 
@@ -181,7 +181,7 @@ mod tests {
     use crate::test_state::TestCluster;
     use crate::wire::MessageBody;
 
-    fn packet(cluster: &TestCluster) -> Packet {
+    fn test_packet(cluster: &TestCluster) -> Packet {
         Packet { header: cluster.header_of(0), body: MessageBody::AuthAck }
     }
 
@@ -208,19 +208,19 @@ mod tests {
         ] {
             outbox.save(save);
             outbox.save(SaveUrgency::NotNeeded);
-            outbox.send(LinkId::Outbound(1), packet(&cluster));
+            outbox.send(LinkId::Outbound(1), test_packet(&cluster));
             let actions = finish(&mut outbox, &cluster);
-            let persists = matches!(actions[0], ClusterAction::Persist { sync, .. } if sync == now);
+            let persists = matches!(actions[0], ClusterAction::Persist { must_sync, .. } if must_sync == now);
             assert_eq!(
                 (persists, is_waiting_for_persist(&actions)),
                 (save != SaveUrgency::NotNeeded, now),
                 "{save:?}"
             );
-            outbox.send(LinkId::Outbound(1), packet(&cluster));
+            outbox.send(LinkId::Outbound(1), test_packet(&cluster));
             assert_eq!(is_waiting_for_persist(&finish(&mut outbox, &cluster)), next, "{save:?}");
         }
         outbox.on_persisted();
-        outbox.send(LinkId::Outbound(1), packet(&cluster));
+        outbox.send(LinkId::Outbound(1), test_packet(&cluster));
         assert!(!is_waiting_for_persist(&finish(&mut outbox, &cluster)));
     }
 

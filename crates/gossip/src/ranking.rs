@@ -7,7 +7,7 @@ use slot_routing::{NodeId, ReplOffset};
 use crate::effect::Effect;
 use crate::node::{Node, has_data};
 use crate::state::ClusterState;
-use crate::timeline::{Ineligibility, RankedReplica, TimelineEntry};
+use crate::timeline::{IneligibilityReason, RankedReplica, TimelineEntry};
 
 /// Ranks the known replicas of `master`. Returns the effect that records the ranking in the timeline.
 pub(crate) fn rank_candidates(state: &ClusterState, master: NodeId) -> Option<Effect> {
@@ -27,13 +27,17 @@ pub(crate) fn rank_candidates(state: &ClusterState, master: NodeId) -> Option<Ef
     Some(Effect::RecordTimeline { node: master, entry: TimelineEntry::Ranking(candidates) })
 }
 
-fn find_ineligibility(node: &Node, offset: ReplOffset, declared_fail: bool) -> Option<Ineligibility> {
+fn find_ineligibility(
+    node: &Node,
+    offset: ReplOffset,
+    has_declared_fail: bool,
+) -> Option<IneligibilityReason> {
     if !node.is_healthy() {
-        Some(Ineligibility::Down)
-    } else if node.no_failover {
-        Some(Ineligibility::NoFailover)
-    } else if declared_fail && !has_data(offset) {
-        Some(Ineligibility::Empty)
+        Some(IneligibilityReason::Down)
+    } else if node.disables_failover {
+        Some(IneligibilityReason::NoFailover)
+    } else if has_declared_fail && !has_data(offset) {
+        Some(IneligibilityReason::Empty)
     } else {
         None
     }

@@ -24,17 +24,20 @@ const ORPHAN_CHECK_PERIOD: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ReplicaMigration {
     /// Masters that should have replicas (Redis: flag `MIGRATE_TO`).
-    should_have_replicas: BTreeSet<NodeId>,
+    masters_expected_to_have_replicas: BTreeSet<NodeId>,
     /// Masters that are expected to have replicas but have no working one, each with the time at which it lost the last
     /// one.
     orphans: BTreeMap<NodeId, Instant>,
-    next_check: Instant,
+    next_check_at: Instant,
 }
 
 impl ReplicaMigration {
     /// Creates the tracker for the state restored from `nodes.conf`.
     pub(crate) fn new(state: &ClusterState) -> Self {
-        Self { should_have_replicas: state.nodes().filter_map(Node::master).collect(), ..Self::default() }
+        Self {
+            masters_expected_to_have_replicas: state.nodes().filter_map(Node::master).collect(),
+            ..Self::default()
+        }
     }
 
     /// Updates the set of masters that should have replicas after the role of `id` has changed from `old_role`.
@@ -44,12 +47,12 @@ impl ReplicaMigration {
         match after {
             // A promoted replica replaces its master in the set, because it should have replicas as well.
             Role::Master if old_role != Role::Master => {
-                self.should_have_replicas.insert(id);
+                self.masters_expected_to_have_replicas.insert(id);
             }
             Role::Master => {}
             Role::Replica(master) => {
-                self.should_have_replicas.remove(&id);
-                self.should_have_replicas.extend(master);
+                self.masters_expected_to_have_replicas.remove(&id);
+                self.masters_expected_to_have_replicas.extend(master);
             }
         }
     }
@@ -59,13 +62,13 @@ impl ReplicaMigration {
     fn on_replica_left(&mut self, state: &ClusterState, role: Role) {
         let Role::Replica(Some(master)) = role else { return };
         if !state.nodes().any(|node| node.master() == Some(master)) {
-            self.should_have_replicas.remove(&master);
+            self.masters_expected_to_have_replicas.remove(&master);
         }
     }
 
     /// Handles the removal of the node `id`, which had `role`.
     pub(crate) fn on_node_removed(&mut self, state: &ClusterState, id: NodeId, role: Role) {
-        self.should_have_replicas.remove(&id);
+        self.masters_expected_to_have_replicas.remove(&id);
         self.orphans.remove(&id);
         self.on_replica_left(state, role);
     }
@@ -76,10 +79,10 @@ impl ReplicaMigration {
             self.orphans.clear();
             return None;
         };
-        if state.now() < self.next_check || !state.config().allow_replica_migration {
+        if state.now() < self.next_check_at || !state.config().allow_replica_migration {
             return None;
         }
-        self.next_check = state.now() + ORPHAN_CHECK_PERIOD;
+        self.next_check_at = state.now() + ORPHAN_CHECK_PERIOD;
         let working = working_replicas(state);
         self.find_orphans(state, &working);
         self.find_orphan_to_join(state, master, &working)
@@ -90,8 +93,8 @@ impl ReplicaMigration {
             let well = state.node(*id).is_some_and(|node| !node.has_failed());
             well && state.is_voter(*id) && !working_replicas.contains_key(id)
         };
-        self.orphans.retain(|id, _| is_orphan(id) && self.should_have_replicas.contains(id));
-        for id in self.should_have_replicas.iter().filter(|id| is_orphan(id)) {
+        self.orphans.retain(|id, _| is_orphan(id) && self.masters_expected_to_have_replicas.contains(id));
+        for id in self.masters_expected_to_have_replicas.iter().filter(|id| is_orphan(id)) {
             self.orphans.entry(*id).or_insert(state.now());
         }
     }
@@ -111,7 +114,7 @@ impl ReplicaMigration {
         let staying = siblings.iter().filter(|id| state.node(**id).is_some_and(Node::is_healthy)).count();
         let ready = state.now() >= since + MIGRATION_DELAY && state.is_serving();
         let spare = most >= 2 && staying > state.config().migration_barrier;
-        (ready && spare && *first == state.id() && !state.myself().no_failover).then_some(orphan)
+        (ready && spare && *first == state.id() && !state.myself().disables_failover).then_some(orphan)
     }
 
     /// Returns when the next orphan has waited long enough. Skips orphans whose time has passed, because other replicas
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn recovered_replica_ends_the_wait() {
+    fn orphan_whose_replica_recovers_gets_no_other_replica() {
         let (mut cluster, mut part) = cluster();
         cluster.mark_failed(5);
         assert_eq!(part.step(&cluster.state), None);

@@ -70,7 +70,7 @@ mod tests {
     use crate::test_state::{TestCluster, id};
 
     #[test]
-    fn driver_is_informed_once_about_each_change() {
+    fn driver_is_informed_once_about_each_target_change() {
         let (mut cluster, mut part) = (TestCluster::new(3, &[]), ReplicationTarget::default());
         assert_eq!(part.update(&cluster.state), None);
         cluster.become_replica_of(1);

@@ -63,7 +63,7 @@ impl ClusterState {
 
     /// Writes `id ip:port@bus[,hostname] flags master ping pong epoch link slots...`.
     fn write_node(&self, text: &mut String, node: &Node, transport: ClientTransport, ranges: &OwnerRanges) {
-        let endpoint = self.endpoint(node);
+        let endpoint = self.node_endpoint(node);
         let (ip, port) = (endpoint.client_ip(transport), endpoint.client_port(transport));
         let _ = write!(text, "{} {ip}:{port}@{}", node.id, endpoint.bus_port);
         if !node.hostname.is_empty() {
@@ -73,7 +73,7 @@ impl ClusterState {
     }
 
     pub(crate) fn write_node_state(&self, text: &mut String, node: &Node, ranges: &OwnerRanges) {
-        let millis = |time: Option<Instant>| time.map_or(0, |time| self.wall_at(time).0);
+        let millis = |time: Option<Instant>| time.map_or(0, |time| self.wall_time_at(time).0);
         let master = node.master().and_then(|id| self.nodes.get(&id));
         let epoch = self.claimed_epoch(node);
         let connected = node.link.is_up() || node.id == self.id();
@@ -111,7 +111,7 @@ impl ClusterState {
             (node.has_failed(), "fail"),
             (node.handshake.is_some(), "handshake"),
             (node.address.ip.is_none() && node.id != self.id(), "noaddr"),
-            (node.no_failover, "nofailover"),
+            (node.disables_failover, "nofailover"),
         ];
         let set: Vec<&str> = words.iter().filter(|(set, _)| *set).map(|(_, word)| *word).collect();
         if set.is_empty() { "noflags".to_owned() } else { set.join(",") }
@@ -167,7 +167,7 @@ impl ClusterState {
     /// Returns the topology by which clients are redirected.
     #[must_use]
     pub fn topology(&self) -> Topology {
-        let members = self.nodes.values().filter_map(|node| self.member(node)).collect();
+        let members = self.nodes.values().filter_map(|node| self.topology_member(node)).collect();
         let mut topology = Topology::new(self.id(), self.current_epoch(), self.is_serving(), members);
         for (first, last, owner) in self.slots.owner_ranges() {
             topology.assign_range(first, last, owner);
@@ -183,7 +183,7 @@ impl ClusterState {
 
     /// Converts a node to a member of the topology. Returns `None` for nodes in handshake and replicas of unknown
     /// masters, other than this node itself.
-    fn member(&self, node: &Node) -> Option<Member> {
+    fn topology_member(&self, node: &Node) -> Option<Member> {
         let role = match node.role {
             crate::node::Role::Replica(Some(master)) => slot_routing::Role::Replica(master),
             crate::node::Role::Replica(None) if node.id != self.id() => return None,
@@ -196,7 +196,7 @@ impl ClusterState {
         Some(Member {
             id: node.id,
             shard: node.shard,
-            endpoint: self.endpoint(node),
+            endpoint: self.node_endpoint(node),
             role,
             config_epoch: self.claimed_epoch(node),
             offset: if me { self.replication().offset } else { node.offset },
@@ -205,7 +205,7 @@ impl ClusterState {
         })
     }
 
-    fn endpoint(&self, node: &Node) -> Endpoint {
+    fn node_endpoint(&self, node: &Node) -> Endpoint {
         let (port, tls_port) = self.client_ports(&node.address);
         Endpoint {
             ip: node.address.ip.map_or_else(String::new, |ip| ip.to_string()),

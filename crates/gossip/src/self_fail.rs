@@ -50,10 +50,10 @@ enum SelfFailPhase {
     #[default]
     Inactive,
     /// The offsets of the replicas are being compared.
-    Comparing(Comparison),
+    Comparing(OffsetComparison),
     /// A replica is ahead, and this node has declared itself FAIL.
     Declared {
-        comparison: Comparison,
+        comparison: OffsetComparison,
         /// The nodes to which FAIL was sent, each with the time at which to send it again.
         fail_receivers: BTreeMap<NodeId, Instant>,
     },
@@ -62,7 +62,7 @@ enum SelfFailPhase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Comparison {
+struct OffsetComparison {
     /// Replication offset of the data that was loaded from disk.
     loaded_offset: ReplOffset,
     deadline: Instant,
@@ -85,9 +85,9 @@ impl SelfFailCheck {
         if !state.is_voter(state.id()) || replicas(state).next().is_none() {
             return self.restrict_replicas_if_empty(state, loaded_offset);
         }
-        self.phase = SelfFailPhase::Comparing(Comparison {
+        self.phase = SelfFailPhase::Comparing(OffsetComparison {
             loaded_offset,
-            deadline: state.now() + timeout(state, loaded_offset),
+            deadline: state.now() + comparison_timeout(state, loaded_offset),
             ignore_ineligible_from: state.now() + REPLICA_WAIT_TIMEOUT,
         });
         vec![
@@ -123,19 +123,19 @@ impl SelfFailCheck {
     fn compare(
         &mut self,
         state: &ClusterState,
-        comparison: Comparison,
+        comparison: OffsetComparison,
         has_declared_fail: bool,
     ) -> Vec<Effect> {
-        let Comparison { loaded_offset: found, deadline: until, ignore_ineligible_from } = comparison;
+        let OffsetComparison { loaded_offset: found, deadline: until, ignore_ineligible_from } = comparison;
         if !state.is_voter(state.id()) {
             return vec![self.end()];
         }
         let heard = |node: &Node| node.contact_times.last_message_at.is_some();
-        let is_ahead = |node: &&Node| heard(node) && !node.no_failover && node.offset > found;
+        let is_ahead = |node: &&Node| heard(node) && !node.disables_failover && node.offset > found;
         let best = replicas(state).filter(is_ahead).max_by_key(|node| node.offset);
         let ignore_ineligible = state.now() >= ignore_ineligible_from;
         let compared = best.is_none()
-            && replicas(state).all(|node| heard(node) || node.no_failover && ignore_ineligible);
+            && replicas(state).all(|node| heard(node) || node.disables_failover && ignore_ineligible);
         let is_late = state.now() >= until;
         let mut effects = Vec::new();
         if compared || is_late {
@@ -149,7 +149,7 @@ impl SelfFailCheck {
         if let (Some(best), false) = (best, has_declared_fail) {
             effects.push(Effect::log(FailureEvent::SteppedDown { replica: best.id, offset: best.offset.0 }));
             let until = state.now() + state.config().empty_master_timeout;
-            let comparison = Comparison { deadline: until, ..comparison };
+            let comparison = OffsetComparison { deadline: until, ..comparison };
             self.phase = SelfFailPhase::Declared { comparison, fail_receivers: BTreeMap::new() };
         }
         effects.extend(self.announce_fail(state));
@@ -180,7 +180,7 @@ impl SelfFailCheck {
         match &mut self.phase {
             SelfFailPhase::Inactive | SelfFailPhase::NoReplicas => {}
             SelfFailPhase::Comparing(comparison) => {
-                comparison.deadline = state.now() + timeout(state, comparison.loaded_offset);
+                comparison.deadline = state.now() + comparison_timeout(state, comparison.loaded_offset);
             }
             SelfFailPhase::Declared { comparison, .. } => {
                 comparison.deadline = state.now() + state.config().empty_master_timeout;
@@ -189,13 +189,13 @@ impl SelfFailCheck {
     }
 
     /// Whether the candidate is a replica of `me` that should replace this master.
-    pub(crate) fn should_yield_to(&self, candidate: &Header, me: NodeId) -> bool {
+    pub(crate) fn should_yield_to(&self, candidate: &Header, my_id: NodeId) -> bool {
         let SelfFailPhase::Declared { comparison, .. } = &self.phase else { return false };
-        candidate.replica_of == Some(me) && candidate.offset > comparison.loaded_offset
+        candidate.replica_of == Some(my_id) && candidate.offset > comparison.loaded_offset
     }
 
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let Comparison { deadline: until, ignore_ineligible_from, .. } = self.comparison()?;
+        let OffsetComparison { deadline: until, ignore_ineligible_from, .. } = self.comparison()?;
         let ignore = Some(*ignore_ineligible_from).filter(|at| *at > now);
         let again = match &self.phase {
             SelfFailPhase::Declared { fail_receivers: told, .. } => told.values().copied().min(),
@@ -204,7 +204,7 @@ impl SelfFailCheck {
         [Some(*until), ignore, again].into_iter().flatten().min()
     }
 
-    fn comparison(&self) -> Option<&Comparison> {
+    fn comparison(&self) -> Option<&OffsetComparison> {
         match &self.phase {
             SelfFailPhase::Inactive | SelfFailPhase::NoReplicas => None,
             SelfFailPhase::Comparing(comparison) | SelfFailPhase::Declared { comparison, .. } => {
@@ -214,7 +214,7 @@ impl SelfFailCheck {
     }
 }
 
-fn timeout(state: &ClusterState, loaded_offset: ReplOffset) -> Duration {
+fn comparison_timeout(state: &ClusterState, loaded_offset: ReplOffset) -> Duration {
     let longest = state.config().empty_master_timeout;
     if has_data(loaded_offset) { longest.min(REPLICA_WAIT_TIMEOUT) } else { longest }
 }
@@ -235,7 +235,8 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    const ALLOW_ALL: Effect = Effect::DriverAction(ClusterAction::RestrictReplicas(ReplicaAdmission::All));
+    const ALLOW_ALL_REPLICAS: Effect =
+        Effect::DriverAction(ClusterAction::RestrictReplicas(ReplicaAdmission::All));
 
     /// A cluster of three masters. This node is master 0 and has replica 3.
     fn cluster() -> TestCluster {
@@ -271,7 +272,7 @@ mod tests {
         cluster.node(3).offset = ReplOffset(7);
         let mut part = SelfFailCheck::default();
         part.start(&cluster.state, ReplOffset(7));
-        assert_eq!(part.step(&cluster.state), [ALLOW_ALL]);
+        assert_eq!(part.step(&cluster.state), [ALLOW_ALL_REPLICAS]);
         assert!(!part.blocks_serving());
         assert_eq!(part.next_deadline(cluster.state.now()), None);
     }
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(part.step(&cluster.state), []);
         assert_eq!(part.next_deadline(cluster.state.now()), Some(cluster.state.now() + REPLICA_WAIT_TIMEOUT));
         cluster.advance_time(REPLICA_WAIT_TIMEOUT);
-        assert_eq!(part.step(&cluster.state), [ALLOW_ALL]);
+        assert_eq!(part.step(&cluster.state), [ALLOW_ALL_REPLICAS]);
     }
 
     #[test]
@@ -311,6 +312,6 @@ mod tests {
         assert_eq!(part.start(&cluster.state, ReplOffset(0)), [only_empty]);
         assert_eq!(part.step(&cluster.state), []);
         cluster.state.set_offset(ReplOffset(1));
-        assert_eq!(part.step(&cluster.state), [ALLOW_ALL]);
+        assert_eq!(part.step(&cluster.state), [ALLOW_ALL_REPLICAS]);
     }
 }

@@ -42,13 +42,13 @@ pub(crate) struct ServiceState {
     serve_not_before: Instant,
     /// Whether `serve_not_before` is the only obstacle.
     is_waiting: bool,
-    coverage: Coverage,
+    coverage: SlotCoverage,
     replacement_check: Option<ReplacementCheck>,
 }
 
 /// Whether the slots of FAIL masters count as covered.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Coverage {
+struct SlotCoverage {
     /// Whether a master with slots is FAIL and no replica can take over.
     has_uncovered_slots: bool,
     /// When the coverage of each FAIL master with an eligible replica expires, in ascending order.
@@ -61,7 +61,7 @@ struct ReplacementCheck {
     /// The highest epoch known when the check started.
     known_epoch: Epoch,
     /// When this node votes even if the check is not complete.
-    votes_unconditionally_at: Instant,
+    vote_without_confirmation_at: Instant,
     /// Whether this node was paused, in which case it serves as soon as a majority confirms it.
     serve_when_confirmed: bool,
 }
@@ -111,14 +111,14 @@ impl ServiceState {
         let until = state.now() + state.config().fail_clear_delay().max(min_duration);
         self.replacement_check = Some(ReplacementCheck {
             known_epoch: state.current_epoch(),
-            votes_unconditionally_at: until,
+            vote_without_confirmation_at: until,
             serve_when_confirmed,
         });
     }
 
     /// Whether another node may have replaced this master. Its vote may then belong to its successor.
     pub(crate) fn may_have_been_replaced(&self, state: &ClusterState) -> bool {
-        self.replacement_check.is_some_and(|check| state.now() < check.votes_unconditionally_at)
+        self.replacement_check.is_some_and(|check| state.now() < check.vote_without_confirmation_at)
             && state.voter_count() > 1
     }
 
@@ -147,7 +147,7 @@ impl ServiceState {
             self.serve_not_before = self.serve_not_before.max(now + state.config().rejoin_delay());
         }
         self.finish_replacement_check(state, majority);
-        let may = majority && self.is_covered(state);
+        let may = majority && self.are_slots_covered(state);
         let early = state.myself().is_master() && now < self.serve_not_before;
         self.is_waiting = may && early && !state.is_serving();
         let serving = may && !self.is_waiting && !is_self_failed;
@@ -158,27 +158,27 @@ impl ServiceState {
         vec![Effect::Publish, Effect::Log(ClusterEvent::StateChanged { is_serving: serving })]
     }
 
-    fn finish_replacement_check(&mut self, state: &ClusterState, majority: bool) {
+    fn finish_replacement_check(&mut self, state: &ClusterState, has_majority: bool) {
         let Some(mut check) = self.replacement_check else { return };
         let confirmed = state.nodes.confirming_voter_count() + own_vote_count(state) >= state.quorum();
         let trusts = |id: NodeId| {
             id == state.id() || state.node(id).is_some_and(|node| node.contact_times.confirms_voting)
         };
         let trusted = state.slots.owners().filter(|(id, _)| trusts(*id)).count() >= state.quorum();
-        if majority && trusted {
-            check.votes_unconditionally_at = check.votes_unconditionally_at.min(state.now());
+        if has_majority && trusted {
+            check.vote_without_confirmation_at = check.vote_without_confirmation_at.min(state.now());
         }
-        if majority && confirmed && check.serve_when_confirmed {
+        if has_majority && confirmed && check.serve_when_confirmed {
             self.serve_not_before = state.now();
         }
-        if majority && state.now() >= self.serve_not_before {
+        if has_majority && state.now() >= self.serve_not_before {
             check.serve_when_confirmed = false;
         }
-        let over = state.now() >= check.votes_unconditionally_at && !check.serve_when_confirmed;
+        let over = state.now() >= check.vote_without_confirmation_at && !check.serve_when_confirmed;
         self.replacement_check = (!over).then_some(check);
     }
 
-    fn is_covered(&self, state: &ClusterState) -> bool {
+    fn are_slots_covered(&self, state: &ClusterState) -> bool {
         if !state.config().require_full_coverage {
             return true;
         }
@@ -234,34 +234,38 @@ mod tests {
         (cluster, part)
     }
 
-    fn update(part: &mut ServiceState, cluster: &mut TestCluster) -> Vec<Effect> {
+    fn update_service_state(service_state: &mut ServiceState, cluster: &mut TestCluster) -> Vec<Effect> {
         cluster.state.update_indexes();
-        part.update_coverage(&cluster.state);
-        part.update(&mut cluster.state, false)
+        service_state.update_coverage(&cluster.state);
+        service_state.update(&mut cluster.state, false)
     }
 
     #[test]
     fn master_serves_two_seconds_after_its_start() {
         let (mut cluster, mut part) = cluster();
-        assert_eq!(update(&mut part, &mut cluster), []);
+        assert_eq!(update_service_state(&mut part, &mut cluster), []);
         assert_eq!(part.next_deadline(cluster.state.now()), Some(cluster.state.now() + START_DELAY));
         cluster.advance_time(START_DELAY);
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
+        assert_eq!(update_service_state(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
     }
 
     #[test]
     fn failed_master_is_covered_for_the_node_timeout_if_a_replica_can_take_over() {
         let (mut cluster, mut part) = cluster();
         cluster.advance_time(START_DELAY);
-        update(&mut part, &mut cluster);
+        update_service_state(&mut part, &mut cluster);
         cluster.mark_failed(1);
-        assert_eq!(update(&mut part, &mut cluster), []);
+        assert_eq!(update_service_state(&mut part, &mut cluster), []);
         cluster.advance_time(cluster.state.config().node_timeout);
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STOPPED_SERVING));
+        assert_eq!(update_service_state(&mut part, &mut cluster).last(), Some(&LOG_STOPPED_SERVING));
         cluster.state.config_mut().require_full_coverage = false;
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
+        assert_eq!(update_service_state(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
         cluster.mark_failed(2);
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STOPPED_SERVING), "a minority");
+        assert_eq!(
+            update_service_state(&mut part, &mut cluster).last(),
+            Some(&LOG_STOPPED_SERVING),
+            "a minority"
+        );
         assert!(is_in_minority(&cluster.state));
     }
 
@@ -271,18 +275,18 @@ mod tests {
         cluster.state.config_mut().require_full_coverage = false;
         [1, 2].into_iter().for_each(|index| cluster.mark_failed(index));
         cluster.advance_time(START_DELAY);
-        assert_eq!(update(&mut part, &mut cluster), []);
+        assert_eq!(update_service_state(&mut part, &mut cluster), []);
         cluster.node(1).health = crate::NodeHealth::Healthy;
-        assert_eq!(update(&mut part, &mut cluster), []);
+        assert_eq!(update_service_state(&mut part, &mut cluster), []);
         cluster.advance_time(cluster.state.config().rejoin_delay());
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
+        assert_eq!(update_service_state(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
     }
 
     #[test]
     fn paused_master_serves_and_votes_once_a_majority_confirms_it() {
         let (mut cluster, mut part) = cluster();
         cluster.advance_time(START_DELAY);
-        update(&mut part, &mut cluster);
+        update_service_state(&mut part, &mut cluster);
         let effects = part.on_process_paused(&mut cluster.state);
         assert_eq!(effects, [Effect::Publish, Effect::Reconnect(id(1)), Effect::Reconnect(id(2))]);
         assert!(!cluster.state.is_serving() && part.may_have_been_replaced(&cluster.state));
@@ -291,10 +295,10 @@ mod tests {
         let section = GossipSection { entries: Vec::new(), extensions: Vec::new() };
         let newer = Header { current_epoch: Epoch(9), ..cluster.header_of(1) };
         part.on_answer(&mut cluster.state, &newer, &section);
-        assert_eq!(update(&mut part, &mut cluster), [], "there may be a successor");
+        assert_eq!(update_service_state(&mut part, &mut cluster), [], "there may be a successor");
         let header = cluster.header_of(1);
         part.on_answer(&mut cluster.state, &header, &section);
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
+        assert_eq!(update_service_state(&mut part, &mut cluster).last(), Some(&LOG_STARTED_SERVING));
         assert!(!part.may_have_been_replaced(&cluster.state));
     }
 

@@ -144,14 +144,14 @@ impl SetSlotQueue {
     pub(crate) fn finish(
         &mut self,
         state: &ClusterState,
-        confirmed: &ConfirmedRequest,
+        confirmed_request: &ConfirmedRequest,
         result: Result<(), OperatorError>,
         stream: StreamState,
     ) -> Vec<Effect> {
-        let slot = confirmed.request.slot;
+        let slot = confirmed_request.request.slot;
         let mut effects = Vec::new();
         if state.myself().is_master()
-            && (confirmed.is_resent || result.is_err())
+            && (confirmed_request.is_resent || result.is_err())
             && stream == StreamState::Open
         {
             effects = slot_state_effects(state, slot);
@@ -165,7 +165,8 @@ impl SetSlotQueue {
                 }
             }
         }
-        let (token, result) = (confirmed.request.confirmation.token, result.map(|()| OperatorReply::Ok));
+        let (token, result) =
+            (confirmed_request.request.confirmation.token, result.map(|()| OperatorReply::Ok));
         effects.push(Effect::Reply { token, result });
         effects
     }
@@ -233,7 +234,7 @@ mod tests {
         Slot::new(number).unwrap()
     }
 
-    fn request(token: u64, change: SlotChange) -> SetSlotRequest {
+    fn set_slot_request(token: u64, change: SlotChange) -> SetSlotRequest {
         let confirm = ReplicaConfirmation { token, timeout: Duration::from_secs(2) };
         SetSlotRequest { confirmation: confirm, slot: slot(0), change, keys_in_slot: 0 }
     }
@@ -249,7 +250,8 @@ mod tests {
     #[test]
     fn master_without_replicas_executes_at_once_and_still_writes_to_the_stream() {
         let (mut cluster, mut part) = (TestCluster::new(2, &[]), SetSlotQueue::default());
-        let effects = part.start(&mut cluster.state, request(7, migrating_change()), StreamState::Open);
+        let effects =
+            part.start(&mut cluster.state, set_slot_request(7, migrating_change()), StreamState::Open);
         let tell = Effect::ReplicateSlotChange { slot: slot(0), change: migrating_change() };
         assert_eq!(effects, [Effect::ConfigChanged, tell, reply_effect(7, Ok(OperatorReply::Ok))]);
         assert_eq!(cluster.state.marks.migrating()[&slot(0)], id(1));
@@ -258,7 +260,10 @@ mod tests {
     #[test]
     fn request_waits_for_the_replicas_and_for_the_end_of_a_failover() {
         let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
-        assert_eq!(part.start(&mut cluster.state, request(7, migrating_change()), StreamState::Frozen), []);
+        assert_eq!(
+            part.start(&mut cluster.state, set_slot_request(7, migrating_change()), StreamState::Frozen),
+            []
+        );
         assert_eq!(part.write_to_stream(&cluster.state, StreamState::Frozen), []);
         assert_eq!(part.write_to_stream(&cluster.state, StreamState::Open).len(), 1);
         assert_eq!(part.write_to_stream(&cluster.state, StreamState::Open), []);
@@ -275,8 +280,8 @@ mod tests {
     #[test]
     fn requests_are_executed_in_stream_order() {
         let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
-        part.start(&mut cluster.state, request(7, migrating_change()), StreamState::Open);
-        part.start(&mut cluster.state, request(8, SlotChange::Stable), StreamState::Open);
+        part.start(&mut cluster.state, set_slot_request(7, migrating_change()), StreamState::Open);
+        part.start(&mut cluster.state, set_slot_request(8, SlotChange::Stable), StreamState::Open);
         part.write_to_stream(&cluster.state, StreamState::Open);
         part.record_acknowledgement(8, true, 0);
         assert!(part.pop_confirmed().is_none());
@@ -287,8 +292,8 @@ mod tests {
     #[test]
     fn failed_request_resends_the_slot_state_even_after_later_requests() {
         let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
-        part.start(&mut cluster.state, request(7, migrating_change()), StreamState::Open);
-        part.start(&mut cluster.state, request(8, SlotChange::Stable), StreamState::Open);
+        part.start(&mut cluster.state, set_slot_request(7, migrating_change()), StreamState::Open);
+        part.start(&mut cluster.state, set_slot_request(8, SlotChange::Stable), StreamState::Open);
         part.write_to_stream(&cluster.state, StreamState::Open);
         part.record_acknowledgement(7, false, 0);
         part.record_acknowledgement(8, true, 0);
@@ -305,7 +310,7 @@ mod tests {
     #[test]
     fn demoted_master_refuses_its_pending_requests() {
         let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
-        part.start(&mut cluster.state, request(7, migrating_change()), StreamState::Open);
+        part.start(&mut cluster.state, set_slot_request(7, migrating_change()), StreamState::Open);
         assert_eq!(part.refuse_all(), [reply_effect(7, Err(OperatorError::SetSlotOnReplica))]);
     }
 }

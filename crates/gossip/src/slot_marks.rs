@@ -69,18 +69,18 @@ impl SlotMarks {
 
     /// Removes marks that contradict the slot owners, after a promotion: a migrating slot must belong to `me`, and an
     /// imported one to another node.
-    pub(crate) fn remove_invalid(&mut self, slots: &SlotTable, me: NodeId) {
-        self.migrating.retain(|slot, _| slots.owner(*slot) == Some(me));
-        self.importing.retain(|slot, _| slots.owner(*slot) != Some(me));
+    pub(crate) fn remove_invalid(&mut self, slots: &SlotTable, my_id: NodeId) {
+        self.migrating.retain(|slot, _| slots.owner(*slot) == Some(my_id));
+        self.importing.retain(|slot, _| slots.owner(*slot) != Some(my_id));
     }
 
     /// Replaces `old` by `new` in all marks, because the node `new` took over from `old`. Returns whether any mark
     /// named `old`.
-    pub(crate) fn replace_node(&mut self, old: NodeId, new: NodeId) -> bool {
+    pub(crate) fn replace_node(&mut self, old_id: NodeId, new_id: NodeId) -> bool {
         let ends = self.migrating.values_mut().chain(self.importing.values_mut());
         let mut found = false;
-        for end in ends.filter(|end| **end == old) {
-            *end = new;
+        for end in ends.filter(|end| **end == old_id) {
+            *end = new_id;
             found = true;
         }
         found
@@ -105,7 +105,7 @@ mod tests {
         Slot::new(number).unwrap()
     }
 
-    fn marks() -> SlotMarks {
+    fn test_marks() -> SlotMarks {
         let mut marks = SlotMarks::default();
         marks.mark_migrating(slot(1), id(1));
         marks.mark_importing(slot(2), id(1));
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn marks_name_the_successor_of_a_replaced_node() {
-        let mut marks = marks();
+        let mut marks = test_marks();
         assert!(marks.replace_node(id(1), id(3)));
         assert!(!marks.replace_node(id(1), id(3)));
         assert_eq!(marks.migrating()[&slot(1)], id(3));
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn marks_of_a_removed_node_are_dropped() {
-        let mut marks = marks();
+        let mut marks = test_marks();
         marks.on_node_removed(id(1));
         assert!(marks.migrating().is_empty() && marks.importing().len() == 1);
         assert!(marks.end_importing(slot(3)) && !marks.end_importing(slot(3)));
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn only_own_slots_migrate_and_only_foreign_slots_are_imported() {
-        let (mut marks, mut slots) = (marks(), SlotTable::new());
+        let (mut marks, mut slots) = (test_marks(), SlotTable::new());
         slots.assign(slot(2), id(0));
         marks.remove_invalid(&slots, id(0));
         assert!(marks.migrating().is_empty(), "slot 1 has no owner");

@@ -68,13 +68,13 @@ pub(crate) fn set_slot(
         SlotChange::Stable => state.marks.unmark(slot),
         SlotChange::AssignTo(to) => {
             let to = state.find_master(to, OperatorError::UnknownNode)?;
-            return Ok(give_slot(state, slot, to, keys_in_slot));
+            return Ok(give_away_slot(state, slot, to, keys_in_slot));
         }
     }
     Ok(vec![Effect::ConfigChanged])
 }
 
-fn give_slot(state: &mut ClusterState, slot: Slot, new_owner: NodeId, keys_in_slot: u64) -> Vec<Effect> {
+fn give_away_slot(state: &mut ClusterState, slot: Slot, new_owner: NodeId, keys_in_slot: u64) -> Vec<Effect> {
     let (me, owner) = (state.id(), state.slot_owner(slot));
     if keys_in_slot == 0 || new_owner != me {
         state.marks.end_migrating(slot);

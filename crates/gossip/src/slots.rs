@@ -55,9 +55,9 @@ impl SlotTable {
     }
 
     /// Records which of its slots `owner` still claims. `claimed` is the slot set of its header.
-    pub(crate) fn record_claim(&mut self, owner: NodeId, claimed: &SlotSet) {
+    pub(crate) fn record_claim(&mut self, owner: NodeId, claimed_slots: &SlotSet) {
         for slot in self.slots_of(owner).iter() {
-            if claimed.contains(slot) {
+            if claimed_slots.contains(slot) {
                 self.disclaimed.remove(slot);
             } else {
                 self.disclaimed.insert(slot);
@@ -139,7 +139,7 @@ impl SlotTable {
     /// Makes `id` the owner of `slot`, whoever owned it before.
     pub(crate) fn assign(&mut self, slot: Slot, id: NodeId) {
         self.release(slot);
-        let handle = self.handle_for(id);
+        let handle = self.handle_or_insert(id);
         self.owners[slot.index()] = handle;
         self.slot_counts[usize::from(handle)] += 1;
         self.assigned_count += 1;
@@ -172,7 +172,7 @@ impl SlotTable {
         slots
     }
 
-    fn handle_for(&mut self, id: NodeId) -> u16 {
+    fn handle_or_insert(&mut self, id: NodeId) -> u16 {
         if let Some(&handle) = self.handles.get(&id) {
             return handle;
         }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_and_sets_follow_the_owners() {
+    fn slot_counts_and_sets_match_the_owners() {
         let (one, two) = (NodeId::from_random([1; 20]), NodeId::from_random([2; 20]));
         let slot = |number| Slot::new(number).unwrap();
         let mut table = SlotTable::new();

@@ -223,9 +223,9 @@ impl ClusterState {
         up.map(|node| node.id).collect()
     }
 
-    pub(crate) fn are_in_same_shard(&self, one: NodeId, other: NodeId) -> bool {
+    pub(crate) fn are_in_same_shard(&self, node: NodeId, other_node: NodeId) -> bool {
         let shard = |id| self.nodes.get(&id).map(|node| node.shard);
-        shard(one).is_some() && shard(one) == shard(other)
+        shard(node).is_some() && shard(node) == shard(other_node)
     }
 
     /// The other nodes of this node's shard.
@@ -247,7 +247,7 @@ impl ClusterState {
     }
 
     /// Converts `instant`, which must not be in the future, to wall-clock time.
-    pub(crate) fn wall_at(&self, instant: Instant) -> Millis {
+    pub(crate) fn wall_time_at(&self, instant: Instant) -> Millis {
         let ago = i64::try_from(self.now.since(instant).as_millis()).unwrap_or(i64::MAX);
         Millis(self.wall_time.0.saturating_sub(ago))
     }
@@ -353,9 +353,9 @@ impl ClusterState {
 }
 
 /// Returns the values of `node` that the indexes of [`Nodes`] depend on.
-fn indexed_state(node: &Node, me: NodeId, slots: &SlotTable, config: &ClusterConfig) -> IndexedState {
-    let eligible_replica_of = node.master().filter(|_| !node.has_failed() && !node.no_failover);
-    if node.id == me {
+fn indexed_state(node: &Node, my_id: NodeId, slots: &SlotTable, config: &ClusterConfig) -> IndexedState {
+    let eligible_replica_of = node.master().filter(|_| !node.has_failed() && !node.disables_failover);
+    if node.id == my_id {
         return IndexedState { eligible_replica_of, ..IndexedState::default() };
     }
     let owner = slots.slot_count(node.id) > 0;

@@ -65,12 +65,12 @@ pub struct RankedReplica {
     /// Number of eligible replicas that rank before this one; `None` if this replica is not eligible.
     pub rank: Option<u32>,
     /// Why the replica cannot take over.
-    pub ineligibility: Option<Ineligibility>,
+    pub ineligibility: Option<IneligibilityReason>,
 }
 
 /// Why a replica cannot take over, as seen by this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ineligibility {
+pub enum IneligibilityReason {
     /// The replica is PFAIL or FAIL.
     Down,
     /// The replica is configured with `cluster-replica-no-failover`.
@@ -138,7 +138,7 @@ pub(crate) enum TimelineEntry {
 
 impl FailoverTimeline {
     /// Adds an entry at the time `at` to the record of `node`.
-    pub(crate) fn record(&mut self, node: NodeId, entry: TimelineEntry, at: Millis) {
+    pub(crate) fn record_entry(&mut self, node: NodeId, entry: TimelineEntry, at: Millis) {
         match entry {
             TimelineEntry::Suspicion { reporter: by, cause } => {
                 self.record_suspicion(node, Suspicion { reporter: by, reported_at: at, cause });
@@ -246,8 +246,8 @@ impl FailoverTimeline {
     }
 
     /// Records when this node accepted its first write after its last takeover.
-    pub(crate) fn record_first_write(&mut self, me: NodeId, at: Millis) {
-        let ours = |record: &&mut FailoverRecord| record.replacement.is_some_and(|(by, ..)| by == me);
+    pub(crate) fn record_first_write(&mut self, my_id: NodeId, at: Millis) {
+        let ours = |record: &&mut FailoverRecord| record.replacement.is_some_and(|(by, ..)| by == my_id);
         if let Some(record) = self.records.iter_mut().rev().find(ours) {
             record.first_write_at.get_or_insert(at);
         }

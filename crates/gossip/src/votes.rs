@@ -30,7 +30,7 @@ const MAX_REMEMBERED_VOTES: usize = 4096;
 
 /// The votes that this node has given, and the rules for further votes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Votes {
+pub(crate) struct GivenVotes {
     /// This node must not vote in this epoch or in any older one.
     closed_epoch: Epoch,
     given_votes: BTreeMap<Epoch, NodeId>,
@@ -49,11 +49,11 @@ pub(crate) struct VoterStatus {
     pub(crate) may_be_replaced: bool,
 }
 
-impl Votes {
+impl GivenVotes {
     /// Restores the votes after a restart. Closes the epoch `newest` and all older ones, because it is unknown for
     /// which candidates this node voted in them.
-    pub(crate) fn after_restart(newest: Epoch) -> Self {
-        Self { closed_epoch: newest, ..Self::default() }
+    pub(crate) fn after_restart(newest_epoch: Epoch) -> Self {
+        Self { closed_epoch: newest_epoch, ..Self::default() }
     }
 
     pub(crate) fn on_start(&mut self, now: Instant) {
@@ -71,7 +71,7 @@ impl Votes {
         self.given_votes.get(&epoch).map_or(epoch > self.closed_epoch, |given| *given == candidate)
     }
 
-    pub(crate) fn record(&mut self, epoch: Epoch, candidate: NodeId) {
+    pub(crate) fn record_vote(&mut self, epoch: Epoch, candidate: NodeId) {
         self.given_votes.insert(epoch, candidate);
         if self.given_votes.len() > MAX_REMEMBERED_VOTES
             && let Some((oldest, _)) = self.given_votes.pop_first()
@@ -82,7 +82,7 @@ impl Votes {
 
     /// Forgets the vote for a successor of `master`, which is no longer a master. If the new master fails at once, its
     /// replicas can then be elected without a pause.
-    pub(crate) fn on_replaced(&mut self, master: NodeId) {
+    pub(crate) fn on_master_replaced(&mut self, master: NodeId) {
         self.voted_successors.remove(&master);
     }
 
@@ -115,7 +115,7 @@ impl Votes {
     fn vote(&mut self, state: &ClusterState, master: NodeId, candidate: NodeId, epoch: Epoch) -> Vec<Effect> {
         let mut effects = Vec::new();
         if !self.given_votes.contains_key(&epoch) {
-            self.record(epoch, candidate);
+            self.record_vote(epoch, candidate);
             self.voted_successors.insert(master, (candidate, state.now()));
             effects.extend(rank_candidates(state, master));
             effects.push(Effect::RecordTimeline {
@@ -242,29 +242,29 @@ mod tests {
 
     #[test]
     fn each_epoch_has_one_vote_and_epochs_before_a_restart_have_none() {
-        let mut votes = Votes::after_restart(Epoch(5));
+        let mut votes = GivenVotes::after_restart(Epoch(5));
         assert!(!votes.can_vote(Epoch(5), id(1)) && !votes.can_vote(Epoch(4), id(1)));
-        votes.record(Epoch(9), id(1));
-        votes.record(Epoch(7), id(2));
+        votes.record_vote(Epoch(9), id(1));
+        votes.record_vote(Epoch(7), id(2));
         assert_eq!(votes.newest_voted_epoch(), Epoch(9));
         assert!(votes.can_vote(Epoch(9), id(1)) && !votes.can_vote(Epoch(9), id(2)));
         assert!(votes.can_vote(Epoch(7), id(2)) && !votes.can_vote(Epoch(7), id(1)));
         assert!(votes.can_vote(Epoch(8), id(1)) && votes.can_vote(Epoch(6), id(2)));
-        let votes = Votes::after_restart(votes.newest_voted_epoch());
+        let votes = GivenVotes::after_restart(votes.newest_voted_epoch());
         assert!((6..=9).all(|epoch| !votes.can_vote(Epoch(epoch), id(1))));
     }
 
     #[test]
-    fn forgotten_votes_are_not_given_again() {
-        let mut votes = Votes::default();
-        (1..=MAX_REMEMBERED_VOTES as u64 + 2).for_each(|epoch| votes.record(Epoch(epoch), id(1)));
+    fn epochs_with_forgotten_votes_get_no_second_vote() {
+        let mut votes = GivenVotes::default();
+        (1..=MAX_REMEMBERED_VOTES as u64 + 2).for_each(|epoch| votes.record_vote(Epoch(epoch), id(1)));
         assert!(!votes.can_vote(Epoch(1), id(2)) && !votes.can_vote(Epoch(2), id(2)));
         assert!(!votes.can_vote(Epoch(3), id(2)) && votes.can_vote(Epoch(3), id(1)));
     }
 
     #[test]
     fn vote_is_saved_before_it_is_sent_and_repeated_on_request() {
-        let (cluster, mut votes) = (cluster(), Votes::default());
+        let (cluster, mut votes) = (cluster(), GivenVotes::default());
         let vote = [Effect::SaveBeforeSending, Effect::Vote { to: id(3), epoch: Epoch(9) }];
         let effects = votes.on_vote_request(&cluster.state, &vote_request(&cluster, 3, 9), READY_STATUS);
         assert!(effects.ends_with(&vote), "{effects:?}");
@@ -273,8 +273,8 @@ mod tests {
 
     #[test]
     fn vote_is_refused_with_the_reason() {
-        let (mut cluster, mut votes) = (cluster(), Votes::default());
-        let answer = |votes: &mut Votes, cluster: &TestCluster, header: &Header, status| {
+        let (mut cluster, mut votes) = (cluster(), GivenVotes::default());
+        let answer = |votes: &mut GivenVotes, cluster: &TestCluster, header: &Header, status| {
             find_denial(&votes.on_vote_request(&cluster.state, header, status))
         };
         let old = vote_request(&cluster, 3, 3);
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn healthy_master_is_replaced_only_by_force_or_consent() {
-        let (cluster, mut votes) = (TestCluster::new(3, &[(3, 1)]), Votes::default());
+        let (cluster, mut votes) = (TestCluster::new(3, &[(3, 1)]), GivenVotes::default());
         let header = vote_request(&cluster, 3, 9);
         assert_eq!(
             find_denial(&votes.on_vote_request(&cluster.state, &header, READY_STATUS)),
@@ -320,15 +320,15 @@ mod tests {
 
     #[test]
     fn master_with_a_voted_successor_is_considered_replaceable() {
-        let (mut cluster, mut votes) = (cluster(), Votes::default());
+        let (mut cluster, mut votes) = (cluster(), GivenVotes::default());
         cluster.advance_time(Duration::from_secs(1));
         votes.on_vote_request(&cluster.state, &vote_request(&cluster, 3, 9), READY_STATUS);
         cluster.node(1).health = crate::NodeHealth::Healthy;
-        let doubted = |votes: &Votes, cluster: &TestCluster| {
+        let doubted = |votes: &GivenVotes, cluster: &TestCluster| {
             votes.considers_replaceable(&cluster.state, cluster.state.node(id(1)).unwrap())
         };
         assert!(doubted(&votes, &cluster));
-        votes.on_replaced(id(1));
+        votes.on_master_replaced(id(1));
         assert!(!doubted(&votes, &cluster));
     }
 }

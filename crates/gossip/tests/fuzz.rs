@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{Epoch, NodeId, ReplOffset, Slot, SlotSet};
 
-const WALL: i64 = 1_790_000_000_000;
+const WALL_TIME_MILLIS: i64 = 1_790_000_000_000;
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const KNOWN_NODE_COUNT: u8 = 6;
 
@@ -76,7 +76,7 @@ impl Fuzzer {
             0 => self.feed(ClusterInput::Deadline),
             1 => {
                 let offset = ReplOffset(self.rng.random_range(0..100));
-                let source = ReplicationSource::Streaming { last_heard: self.now };
+                let source = ReplicationSource::Streaming { last_heard_at: self.now };
                 self.feed(ClusterInput::ReplicationChanged(ReplicationStatus { offset, source }));
             }
             2 => self.feed(ClusterInput::WritesPaused { offset: ReplOffset(7) }),
@@ -107,7 +107,7 @@ impl Fuzzer {
 
     fn feed(&mut self, input: ClusterInput) {
         let mut out = Vec::new();
-        let wall = Millis(WALL + self.now.as_millis() as i64);
+        let wall = Millis(WALL_TIME_MILLIS + self.now.as_millis() as i64);
         self.gossip.handle(self.now, wall, input, &mut out);
         for action in out {
             match action {
@@ -117,7 +117,7 @@ impl Fuzzer {
                         self.feed(ClusterInput::Connected { link });
                     } else {
                         let refused = self.rng.random_bool(0.5);
-                        self.feed(ClusterInput::ConnectFailed { link, refused });
+                        self.feed(ClusterInput::ConnectFailed { link, is_refused: refused });
                     }
                 }
                 ClusterAction::Close { link } => self.links.retain(|other| *other != link),

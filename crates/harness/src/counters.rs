@@ -13,27 +13,28 @@ const PIPELINE_LENGTH: usize = 50;
 #[derive(Debug)]
 pub struct CounterClients {
     clients: Vec<JoinHandle<i64>>,
-    stop: Arc<AtomicBool>,
+    should_stop: Arc<AtomicBool>,
     acknowledged_count: Arc<AtomicU64>,
 }
 
 impl CounterClients {
     /// Starts `clients` clients, and waits for the first 10,000 acknowledgements.
     #[must_use]
-    pub fn start(node: &Node, clients: usize) -> Self {
+    pub fn start(node: &Node, client_count: usize) -> Self {
         let (stop, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let clients = (0..clients).map(|number| {
+        let clients = (0..client_count).map(|number| {
             let (connection, stop, acknowledged) = (node.connect(), stop.clone(), acknowledged.clone());
             std::thread::spawn(move || run_counter(connection, &counter_key(number), &stop, &acknowledged))
         });
-        let counters = Self { clients: clients.collect(), stop, acknowledged_count: acknowledged };
+        let counters =
+            Self { clients: clients.collect(), should_stop: stop, acknowledged_count: acknowledged };
         counters.wait_for_acknowledgements(10_000);
         counters
     }
 
     /// Waits for `additional` more acknowledgements, or until all clients have ended.
-    pub fn wait_for_acknowledgements(&self, additional: u64) {
-        let enough = self.acknowledged_count.load(Ordering::Relaxed) + additional;
+    pub fn wait_for_acknowledgements(&self, additional_count: u64) {
+        let enough = self.acknowledged_count.load(Ordering::Relaxed) + additional_count;
         eventually("the clients count", || {
             (self.acknowledged_count.load(Ordering::Relaxed) >= enough
                 || self.clients.iter().all(JoinHandle::is_finished))
@@ -47,7 +48,7 @@ impl CounterClients {
     /// A client panicked.
     #[must_use]
     pub fn stop(self) -> Vec<i64> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.should_stop.store(true, Ordering::Relaxed);
         self.clients.into_iter().map(|client| client.join().expect("a client that counts")).collect()
     }
 }
@@ -58,17 +59,22 @@ pub fn counter_key(number: usize) -> String {
     format!("counter:{number}")
 }
 
-fn run_counter(mut connection: Connection, key: &str, stop: &AtomicBool, acknowledged: &AtomicU64) -> i64 {
+fn run_counter(
+    mut connection: Connection,
+    key: &str,
+    should_stop: &AtomicBool,
+    acknowledged_count: &AtomicU64,
+) -> i64 {
     let batch = format!("INCR {key}\r\n").into_bytes().repeat(PIPELINE_LENGTH);
     let mut reached = 0;
-    while !stop.load(Ordering::Relaxed) && connection.send_raw(&batch).is_ok() {
+    while !should_stop.load(Ordering::Relaxed) && connection.send_raw(&batch).is_ok() {
         for _ in 0..PIPELINE_LENGTH {
             match connection.read() {
                 Ok(Reply::Int(number)) => reached = number,
                 _ => return reached,
             }
         }
-        acknowledged.fetch_add(PIPELINE_LENGTH as u64, Ordering::Relaxed);
+        acknowledged_count.fetch_add(PIPELINE_LENGTH as u64, Ordering::Relaxed);
     }
     reached
 }

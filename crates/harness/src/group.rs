@@ -160,7 +160,7 @@ impl SentinelGroup {
     ///
     /// # Panics
     /// No server takes over in time.
-    pub fn wait_for_successor(&self, old: usize) -> (usize, Duration) {
+    pub fn wait_for_successor(&self, old_master: usize) -> (usize, Duration) {
         let began = Instant::now();
         let running = self.running_sentinels();
         let successor = eventually_within(GROUP_TIMEOUT, "another server takes writes", || {
@@ -168,7 +168,7 @@ impl SentinelGroup {
                 let port = self.master_port(sentinel);
                 let server = self.servers.iter().position(|node| Self::port_of(node) == port)?;
                 let node = &self.servers[server];
-                if server == old || !node.is_running() {
+                if server == old_master || !node.is_running() {
                     return None;
                 }
                 let reply = node.try_connect().ok()?.try_call(&["SET", "key", "value"]).ok()?;
@@ -243,9 +243,9 @@ pub fn field_map(reply: &Reply) -> BTreeMap<String, String> {
 ///
 /// # Panics
 /// The event does not arrive in time.
-pub fn wait_for_event(events: &mut Connection, event: &str) -> String {
+pub fn wait_for_event(subscriber: &mut Connection, event: &str) -> String {
     eventually(&format!("{event} is published"), || {
-        let message = events.read().ok()?;
+        let message = subscriber.read().ok()?;
         let items = message.items();
         (items.len() == 4 && items[2].text() == event).then(|| items[3].text())
     })

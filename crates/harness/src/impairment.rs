@@ -122,7 +122,7 @@ impl FrameForwarder {
     }
 
     /// Queues a received frame, applying random faults.
-    fn enqueue(&mut self, bytes: &[u8], to: usize) {
+    fn enqueue(&mut self, bytes: &[u8], target_tap: usize) {
         let LinkImpairment { delay, jitter, loss_percent: loss, duplication_percent: duplication } =
             self.impairment;
         if self.rng.random_range(0..100) < loss {
@@ -139,7 +139,7 @@ impl FrameForwarder {
             self.queue.push(Reverse(QueuedFrame {
                 due_at: due,
                 sequence: number,
-                target_tap: to,
+                target_tap,
                 bytes: bytes.to_vec(),
             }));
         }

@@ -118,7 +118,7 @@ impl Node {
         program: &Program,
     ) -> Self {
         let mut node = Self::prepare(program, "");
-        let relay = relays.relay(number);
+        let relay = relays.create_relay(number);
         node.add_options(&relay.announce_options(node.port, kind));
         node.relay = Some(relay);
         node

@@ -51,7 +51,7 @@ impl Program {
     /// See [`report_skipped`].
     #[must_use]
     pub fn valkey() -> Option<Self> {
-        value_or_skip("comparisons with Valkey 9.1", find_peer("valkey-server", 9, 1))
+        value_or_skip("comparisons with Valkey 9.1", find_reference_server("valkey-server", 9, 1))
     }
 
     /// Returns Redis 8.6 or later, the reference for features that only Redis has. `None`, reported as skipped, if it
@@ -60,8 +60,8 @@ impl Program {
     /// # Panics
     /// See [`report_skipped`].
     #[must_use]
-    pub fn redis8() -> Option<Self> {
-        value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", 8, 6))
+    pub fn redis_8() -> Option<Self> {
+        value_or_skip("comparisons with Redis 8.6", find_reference_server("redis86-server", 8, 6))
     }
 
     /// Returns Redis 8.6 or later. `None`, reported as skipped, if it is not installed.
@@ -69,8 +69,8 @@ impl Program {
     /// # Panics
     /// See [`report_skipped`].
     #[must_use]
-    pub fn redis86() -> Option<Self> {
-        value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", 8, 6))
+    pub fn redis_8_6() -> Option<Self> {
+        value_or_skip("comparisons with Redis 8.6", find_reference_server("redis86-server", 8, 6))
     }
 
     /// Returns the program with this binary. If its name begins with `redoubt`, the subcommand `server` is used.
@@ -114,9 +114,10 @@ impl Program {
 }
 
 /// Returns a program of at least this version, installed by `scripts/install-peers` or found in PATH.
-fn find_peer(name: &str, min_major: u32, min_minor: u32) -> Result<Program, String> {
+fn find_reference_server(name: &str, min_major: u32, min_minor: u32) -> Result<Program, String> {
     let missing = || format!("there is no {name} (scripts/install-peers)");
-    let candidates = peers_folder().map(|folder| folder.join(name)).into_iter().chain([name.into()]);
+    let candidates =
+        reference_servers_folder().map(|folder| folder.join(name)).into_iter().chain([name.into()]);
     let (binary, told) = candidates
         .filter_map(|binary| Some((binary.clone(), Command::new(&binary).arg("--version").output().ok()?)))
         .next()
@@ -131,7 +132,7 @@ fn find_peer(name: &str, min_major: u32, min_minor: u32) -> Result<Program, Stri
 }
 
 /// Returns the folder named by `PEERS`, or else the default folder in the user's cache.
-fn peers_folder() -> Option<PathBuf> {
+fn reference_servers_folder() -> Option<PathBuf> {
     let named = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     named("PEERS").or_else(|| {
         let cache = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))?;

@@ -91,7 +91,7 @@ impl RelayNetwork {
     }
 
     /// Creates a relay for server `server`. It does not listen yet.
-    pub(crate) fn relay(&self, server: usize) -> ServerRelay {
+    pub(crate) fn create_relay(&self, server: usize) -> ServerRelay {
         ServerRelay {
             server,
             blocked_links: self.blocked_links.clone(),
@@ -107,13 +107,13 @@ impl BlockedLinks {
     }
 
     /// Waits until bytes from `from` to `to` are not blocked. Returns `false` if the relay was closed while waiting.
-    fn wait_until_open(&self, from: usize, to: usize, closed: &AtomicBool) -> bool {
+    fn wait_until_link_is_open(&self, from: usize, to: usize, is_closed: &AtomicBool) -> bool {
         let mut lost = self.lock_blocked_pairs();
-        while lost.contains(&(from, to)) && !closed.load(Ordering::Relaxed) {
+        while lost.contains(&(from, to)) && !is_closed.load(Ordering::Relaxed) {
             let waited = self.all_healed.wait_timeout(lost, Duration::from_millis(100));
             lost = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        !closed.load(Ordering::Relaxed)
+        !is_closed.load(Ordering::Relaxed)
     }
 }
 
@@ -217,20 +217,22 @@ impl Drop for RelayListener {
 
 impl RelayContext {
     /// Forwards bytes in both directions until one side closes.
-    fn forward(self: Arc<Self>, caller: TcpStream) {
-        let from = caller.peer_addr().ok().and_then(|address| server_of_address(address.ip()));
-        if from.is_some_and(|from| !self.blocked_links.wait_until_open(from, self.server, &self.is_closed)) {
+    fn forward(self: Arc<Self>, caller_stream: TcpStream) {
+        let from = caller_stream.peer_addr().ok().and_then(|address| server_of_address(address.ip()));
+        if from.is_some_and(|from| {
+            !self.blocked_links.wait_until_link_is_open(from, self.server, &self.is_closed)
+        }) {
             return;
         }
         let Ok(called) = TcpStream::connect(("127.0.0.1", self.port)) else { return };
-        let (Ok(back_from), Ok(back_to)) = (called.try_clone(), caller.try_clone()) else { return };
-        if let (false, Some(from), Ok(link)) = (self.is_bus, from, caller.try_clone()) {
+        let (Ok(back_from), Ok(back_to)) = (called.try_clone(), caller_stream.try_clone()) else { return };
+        if let (false, Some(from), Ok(link)) = (self.is_bus, from, caller_stream.try_clone()) {
             let mut links = self.blocked_links.links.lock().unwrap_or_else(PoisonError::into_inner);
             links.push((from, self.server, link));
         }
         let other = self.clone();
         let back = thread::spawn(move || other.copy_bytes(Some(other.server), from, back_from, back_to));
-        self.copy_bytes(from, Some(self.server), caller, called);
+        self.copy_bytes(from, Some(self.server), caller_stream, called);
         let _ = back.join();
     }
 
@@ -253,7 +255,9 @@ impl RelayContext {
                 Err(_) => break,
             };
             let reaches = match (from, to) {
-                (Some(from), Some(to)) => self.blocked_links.wait_until_open(from, to, &self.is_closed),
+                (Some(from), Some(to)) => {
+                    self.blocked_links.wait_until_link_is_open(from, to, &self.is_closed)
+                }
                 _ => true,
             };
             if !reaches || target.write_all(&piece[..count]).is_err() {
@@ -293,7 +297,7 @@ mod tests {
     fn relay_forwards_both_ways_and_refuses_once_closed() {
         let relays = RelayNetwork::create().expect("Linux has the whole loopback network");
         let known = claim_port();
-        let mut relay = relays.relay(0);
+        let mut relay = relays.create_relay(0);
         let server = TcpListener::bind(("127.0.0.1", relay.private_port.port)).expect("the port was claimed");
         let echo = thread::spawn(move || {
             let (mut stream, _) = server.accept().expect("the relay connects");

@@ -19,7 +19,7 @@ enum TestData {
 
 /// Columns: name, the data of a key, number of keys in a full run, and fields per key, by which the bytes per key are
 /// divided to get bytes per field.
-const ROWS: &[(&str, TestData, u64, usize)] = &[
+const TEST_CASES: &[(&str, TestData, u64, usize)] = &[
     ("string 16+32", TestData::String(16, 32, false), 2_000_000, 1),
     ("string 16+32 with a TTL", TestData::String(16, 32, true), 2_000_000, 1),
     ("string 10+8", TestData::String(10, 8, false), 2_000_000, 1),
@@ -67,8 +67,8 @@ fn fill_keyspace(table: &mut Table, key: &Key<'_>, data: TestData, number: u64) 
     }
 }
 
-fn measure_row(row: usize, keys: u64) {
-    let (name, data, _, divide) = ROWS[row];
+fn measure_case(case_index: usize, keys: u64) {
+    let (name, data, _, divide) = TEST_CASES[case_index];
     let key_len = if let TestData::String(len, ..) = data { len } else { 16 };
     let before_all = resident_bytes();
     let keyspace = Keyspace::new(1, 16);
@@ -90,10 +90,10 @@ fn measure_row(row: usize, keys: u64) {
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     match args.as_slice() {
-        [_, row, keys] => measure_row(row.parse().expect("a row"), keys.parse().expect("a number")),
+        [_, row, keys] => measure_case(row.parse().expect("a row"), keys.parse().expect("a number")),
         _ => {
             let percent: u64 = args.get(1).map_or(100, |percent| percent.parse().expect("a number"));
-            for (row, (_, _, keys, _)) in ROWS.iter().enumerate() {
+            for (row, (_, _, keys, _)) in TEST_CASES.iter().enumerate() {
                 let keys = (keys * percent / 100).max(1).to_string();
                 let this = std::env::current_exe().expect("an executable");
                 Command::new(this).args([&row.to_string(), &keys]).status().expect("it runs again");

@@ -87,7 +87,7 @@ fn write_key(key: &mut [u8; 16], mut number: u64) {
     }
 }
 
-fn threads(keyspace: &Arc<Keyspace>, keys: u64, count: usize, write: bool, threads: usize) -> f64 {
+fn run_threads(keyspace: &Arc<Keyspace>, keys: u64, count: usize, write: bool, threads: usize) -> f64 {
     let handles: Vec<_> = (0..threads)
         .map(|thread| {
             let keyspace = keyspace.clone();
@@ -117,8 +117,8 @@ fn main() {
         );
     }
     for (name, write) in [("GET", false), ("SET", true)] {
-        let one = threads(&keyspace, keys, count, write, 1);
-        let two = threads(&keyspace, keys, count, write, 2);
+        let one = run_threads(&keyspace, keys, count, write, 1);
+        let two = run_threads(&keyspace, keys, count, write, 2);
         println!(
             "{name}: one thread {one:.1}, two threads {two:.1} million a second, {:.2} times",
             two / one

@@ -7,7 +7,7 @@ use clock::Millis;
 use keyspace::{Group, Keyspace, ListEnd, ListLimit, Stream, StreamId, Table};
 
 const LIMIT: ListLimit = ListLimit(-2);
-const ELEMENTS: usize = 200_000;
+const ELEMENT_COUNT: usize = 200_000;
 const ROUNDS: usize = 7;
 
 struct Rng(u64);
@@ -57,32 +57,32 @@ fn measure_lists(times: &mut Times) {
     let (mut random, element) = (Rng(7), [b'e'; 75]);
     let one = || std::iter::once(&element[..]);
     let mut place = table.list_create(&key, ListEnd::Tail, one(), LIMIT);
-    times.measure_step("list: push at the tail", ELEMENTS, || {
-        (1..ELEMENTS).for_each(|_| place = table.list_push(place, &key, ListEnd::Tail, one(), LIMIT));
+    times.measure_step("list: push at the tail", ELEMENT_COUNT, || {
+        (1..ELEMENT_COUNT).for_each(|_| place = table.list_push(place, &key, ListEnd::Tail, one(), LIMIT));
     });
     let get = |table: &Table, index| table.list(place).and_then(|list| list.get(index)).is_some();
-    times.measure_step("list: get", ELEMENTS, || {
-        assert!((0..ELEMENTS).all(|_| get(table, random.below(ELEMENTS))));
+    times.measure_step("list: get", ELEMENT_COUNT, || {
+        assert!((0..ELEMENT_COUNT).all(|_| get(table, random.below(ELEMENT_COUNT))));
     });
-    times.measure_step("list: visit 100", ELEMENTS / 10, || {
-        for _ in 0..ELEMENTS / 10 {
+    times.measure_step("list: visit 100", ELEMENT_COUNT / 10, || {
+        for _ in 0..ELEMENT_COUNT / 10 {
             let mut seen = 0;
             let Some(list) = table.list(place) else { continue };
-            list.visit_from(random.below(ELEMENTS - 100), &mut |_| {
+            list.visit_from(random.below(ELEMENT_COUNT - 100), &mut |_| {
                 seen += 1;
                 seen < 100
             });
             assert_eq!(seen, 100);
         }
     });
-    times.measure_step("list: set", ELEMENTS, || {
-        for _ in 0..ELEMENTS {
-            place = table.list_set(place, &key, random.below(ELEMENTS), &element, LIMIT);
+    times.measure_step("list: set", ELEMENT_COUNT, || {
+        for _ in 0..ELEMENT_COUNT {
+            place = table.list_set(place, &key, random.below(ELEMENT_COUNT), &element, LIMIT);
         }
     });
-    times.measure_step("list: insert", ELEMENTS, || {
-        for _ in 0..ELEMENTS {
-            place = table.list_insert(place, &key, random.below(ELEMENTS), &element, LIMIT);
+    times.measure_step("list: insert", ELEMENT_COUNT, || {
+        for _ in 0..ELEMENT_COUNT {
+            place = table.list_insert(place, &key, random.below(ELEMENT_COUNT), &element, LIMIT);
         }
     });
     for (name, end, count) in [
@@ -90,8 +90,8 @@ fn measure_lists(times: &mut Times) {
         ("list: pop at the tail", ListEnd::Tail, 1),
         ("list: pop ten", ListEnd::Head, 10),
     ] {
-        times.measure_step(name, ELEMENTS / 2 / count, || {
-            for _ in 0..ELEMENTS / 2 / count {
+        times.measure_step(name, ELEMENT_COUNT / 2 / count, || {
+            for _ in 0..ELEMENT_COUNT / 2 / count {
                 place = table.list_remove_ends(place, &key, end, count, LIMIT).0;
             }
         });
@@ -106,28 +106,28 @@ fn measure_pending(times: &mut Times) {
     let Some(name) = group.consumer_name(b"one") else { return };
     let id = |number: usize| StreamId { millis: 1 + number as u64, sequence: 0 };
     let mut random = Rng(9);
-    times.measure_step("pending: assign", ELEMENTS, || {
-        (0..ELEMENTS).for_each(|number| group.assign(id(number), &name, Millis(number as i64), 1));
+    times.measure_step("pending: assign", ELEMENT_COUNT, || {
+        (0..ELEMENT_COUNT).for_each(|number| group.assign(id(number), &name, Millis(number as i64), 1));
     });
-    times.measure_step("pending: find", ELEMENTS, || {
-        assert!((0..ELEMENTS).all(|_| group.pending(id(random.below(ELEMENTS))).is_some()));
+    times.measure_step("pending: find", ELEMENT_COUNT, || {
+        assert!((0..ELEMENT_COUNT).all(|_| group.pending(id(random.below(ELEMENT_COUNT))).is_some()));
     });
-    times.measure_step("pending: assign again", ELEMENTS, || {
-        for _ in 0..ELEMENTS {
-            group.assign(id(random.below(ELEMENTS)), &name, Millis(1), 2);
+    times.measure_step("pending: assign again", ELEMENT_COUNT, || {
+        for _ in 0..ELEMENT_COUNT {
+            group.assign(id(random.below(ELEMENT_COUNT)), &name, Millis(1), 2);
         }
     });
-    times.measure_step("pending: acknowledge", ELEMENTS, || {
-        assert!((0..ELEMENTS).all(|number| group.acknowledge(id(number))));
+    times.measure_step("pending: acknowledge", ELEMENT_COUNT, || {
+        assert!((0..ELEMENT_COUNT).all(|number| group.acknowledge(id(number))));
     });
 }
 
-fn bytes() {
+fn measure_bytes() {
     let keyspace = Keyspace::new(1, 16);
     let key = keyspace.key(b"list");
     let mut guard = keyspace.lock(key.slot());
     let table: &mut Table = guard.table(0);
-    let (element, before, many) = ([b'e'; 75], resident_bytes(), 10 * ELEMENTS);
+    let (element, before, many) = ([b'e'; 75], resident_bytes(), 10 * ELEMENT_COUNT);
     let mut place = table.list_create(&key, ListEnd::Tail, std::iter::once(&element[..]), LIMIT);
     for _ in 1..many {
         place = table.list_push(place, &key, ListEnd::Tail, std::iter::once(&element[..]), LIMIT);
@@ -139,7 +139,7 @@ fn bytes() {
 }
 
 fn main() {
-    bytes();
+    measure_bytes();
     let mut times = Times::default();
     for _ in 0..ROUNDS {
         measure_lists(&mut times);

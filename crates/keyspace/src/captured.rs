@@ -19,7 +19,7 @@ use crate::usage::Usage;
 use crate::value::{PartElements, SnapshotValue, Value, ValuePart};
 
 /// Buffers larger than this are freed after use instead of being reused.
-const MAX_KEPT_CAPACITY: usize = 256 << 10;
+const MAX_RETAINED_CAPACITY: usize = 256 << 10;
 
 /// Copied data, in the order in which the snapshot will visit it.
 #[derive(Debug, Default)]
@@ -306,7 +306,7 @@ impl CapturedEntries {
         self.pieces.clear();
         self.overflow.clear();
         self.bytes.clear();
-        self.bytes.shrink_to(MAX_KEPT_CAPACITY);
+        self.bytes.shrink_to(MAX_RETAINED_CAPACITY);
         self.records_to_drop.clear();
         self.in_long_value = false;
         (self.visited_pieces, self.in_multipart_value) = (0, false);

@@ -47,8 +47,8 @@ pub(crate) struct Entries<V: OverflowValue> {
     /// Number of the page that receives new entries, or `NO_PAGE`.
     open_page: u32,
     /// Time before which no entry expires.
-    next_due: Millis,
-    /// Number of bytes of entries that will be inserted soon, as hinted by [`Entries::expect_bytes`].
+    next_expiry: Millis,
+    /// Number of bytes of entries that will be inserted soon, as hinted by [`Entries::set_expected_bytes`].
     expected_bytes: u16,
     index: Index,
     /// A secondary sort order of the entries, such as by score; `()` if the kind has none.
@@ -95,7 +95,7 @@ impl<V: OverflowValue> Default for Entries<V> {
             live_half_bytes: 0,
             dead_half_bytes: 0,
             open_page: NO_PAGE,
-            next_due: page::NO_EXPIRY,
+            next_expiry: page::NO_EXPIRY,
             expected_bytes: 0,
             index: Index::default(),
             secondary_order: V::SecondaryOrder::default(),
@@ -187,7 +187,7 @@ impl<V: OverflowValue> Entries<V> {
     /// chunks follow.
     pub(crate) fn age_usage(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
         for number in part * PAGES_PER_LOCK..(part + 1) * PAGES_PER_LOCK {
-            let Some(page) = self.pages.page_mut_if(number) else { continue };
+            let Some(page) = self.pages.existing_page_mut(number) else { continue };
             let mut at = page::HEADER_LEN;
             loop {
                 let Some((here, header)) = page::entries(page, at).next() else { break };
@@ -299,7 +299,7 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Returns whether any entry can have an overflow value.
     #[inline]
-    pub(crate) fn may_have_records(&self) -> bool {
+    pub(crate) fn may_have_overflow_values(&self) -> bool {
         self.extras.is_some()
     }
 
@@ -367,7 +367,7 @@ impl<V: OverflowValue> Entries<V> {
         let record = Record {
             key: (!key_here).then(|| key.bytes.into()),
             value,
-            other_entries: 0,
+            other_entry_count: 0,
             snapshot_only_bytes: 0,
         };
         let number = self.extras_mut().records.put(record).to_le_bytes();
@@ -429,7 +429,7 @@ impl<V: OverflowValue> Entries<V> {
             store.mark_snapshot_only(number);
             return None;
         }
-        if store.record(number).other_entries > 0 {
+        if store.record(number).other_entry_count > 0 {
             store.mark_snapshot_only(number);
         }
         store.release(number)

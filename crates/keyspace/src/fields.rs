@@ -168,8 +168,8 @@ impl<T: FieldKind> LargeFields<T> {
         self.entries.count_expired(now)
     }
 
-    pub(crate) fn next_due(&self) -> Option<Millis> {
-        self.entries.next_due()
+    pub(crate) fn next_expiry(&self) -> Option<Millis> {
+        self.entries.next_expiry()
     }
 
     /// Sets a field and returns its previous state if it existed.
@@ -177,12 +177,12 @@ impl<T: FieldKind> LargeFields<T> {
         let key = lookup_key(name);
         let found = self.find(&key);
         let replaced = found.map(|place| ReplacedField { expiry: self.entries.expiry(place) });
-        self.set_found(&key, found, value, expiry);
+        self.set_in_found_entry(&key, found, value, expiry);
         replaced
     }
 
     /// Sets a field that the caller has looked up: `found` is the result of [`Self::find`].
-    pub(crate) fn set_found(
+    pub(crate) fn set_in_found_entry(
         &mut self,
         key: &Key<'_>,
         found: Option<EntryRef>,
@@ -270,11 +270,11 @@ impl<T: FieldKind> Collection for LargeFields<T> {
     fn add_packed(&mut self, elements: PackedValue<'_>) -> bool {
         let before = self.len();
         self.entries.reserve(before + elements.len());
-        self.entries.expect_bytes(elements.bytes().len());
+        self.entries.set_expected_bytes(elements.bytes().len());
         T::visit_packed(&elements, &mut |field| {
             self.set(field.name, field.value, field.expiry);
         });
-        self.entries.expect_bytes(0);
+        self.entries.set_expected_bytes(0);
         self.len() == before + elements.len()
     }
 
@@ -302,7 +302,7 @@ impl<T: FieldKind> Collection for LargeFields<T> {
         let copied = self.entries.walk_page(snapshot_bit, &mut dropped, |pin, page, beside| {
             let part = PartInfo {
                 total: pin.pinned_len as usize,
-                is_first: pin.is_unstarted(),
+                is_first: pin.has_not_started(),
                 has_expiring_fields: pin.pinned_volatile > 0,
                 elements: T::elements,
             };

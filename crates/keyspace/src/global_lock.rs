@@ -40,7 +40,7 @@ impl Keyspace {
 
     /// Waits at most `time` for the global lock. The calling thread may hold slots, because the wait is bounded.
     #[must_use]
-    pub fn acquire_global_lock_within(&self, time: Duration) -> Option<GlobalLock<'_>> {
-        self.global_lock.try_lock_for(time).map(|held| GlobalLock { keyspace: self, _guard: held })
+    pub fn acquire_global_lock_within(&self, timeout: Duration) -> Option<GlobalLock<'_>> {
+        self.global_lock.try_lock_for(timeout).map(|held| GlobalLock { keyspace: self, _guard: held })
     }
 }

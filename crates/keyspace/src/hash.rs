@@ -126,12 +126,12 @@ impl<'a> HashRef<'a> {
 
     /// Returns a lower bound of the time at which the next field expires.
     #[must_use]
-    pub fn next_due(&self) -> Option<Millis> {
+    pub fn next_expiry(&self) -> Option<Millis> {
         match self.shape {
             CollectionShape::Packed(packed) => {
                 records::records(packed).filter_map(|record| record.expiry).min()
             }
-            CollectionShape::Large(fields) => fields.next_due(),
+            CollectionShape::Large(fields) => fields.next_expiry(),
         }
     }
 }

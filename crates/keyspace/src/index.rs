@@ -394,17 +394,17 @@ impl Index {
 
     /// Moves the index lines in chunk `part` to lower addresses of the pool if there is room. Returns whether more
     /// chunks follow.
-    pub(crate) fn move_lower(&mut self, part: usize) -> bool {
+    pub(crate) fn move_to_lower_addresses(&mut self, part: usize) -> bool {
         match self {
             Self::Inline(_) => false,
             Self::SingleSegment(segment) => {
-                segment.move_lower();
+                segment.move_to_lower_addresses();
                 false
             }
             Self::Directory(directory) => {
                 let count = directory.segments.len();
                 let some = part * PAGES_PER_LOCK..count.min((part + 1) * PAGES_PER_LOCK);
-                some.for_each(|number| directory.segments[number as u32].move_lower());
+                some.for_each(|number| directory.segments[number as u32].move_to_lower_addresses());
                 count > (part + 1) * PAGES_PER_LOCK
             }
         }

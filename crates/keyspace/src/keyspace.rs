@@ -23,7 +23,7 @@ use crate::table::Table;
 /// How many slots ahead the locks are prefetched while all slots are locked in order.
 const PREFETCH_DISTANCE: usize = 16;
 /// Time for which a thread that locks all slots may at first keep some of them locked while it waits for another slot.
-const KEPT_SLOT_WAIT: Duration = Duration::from_millis(2);
+const MAX_WAIT_WITH_SOME_SLOTS_LOCKED: Duration = Duration::from_millis(2);
 
 /// Number of spin attempts before a waiting thread sleeps. They take about as long as a worker holds a slot for one
 /// batch of commands.
@@ -158,7 +158,7 @@ impl Keyspace {
     #[inline]
     pub fn prefetch_index(&self, db: u16, key: &Key<'_>) -> Option<PrefetchedSlot<'_>> {
         let data = self.slots[key.slot.index()].0.try_lock()?;
-        data.table_if(db)?.entries.prefetch_index(key.hash);
+        data.existing_table(db)?.entries.prefetch_index(key.hash);
         Some(PrefetchedSlot { data, probable_entry: None })
     }
 
@@ -231,14 +231,14 @@ impl Keyspace {
     /// slots are locked; if not, the wait policy gave up. The caller holds the global lock and may hold other slots.
     pub(crate) fn lock_all_slots<'k, G>(
         &'k self,
-        _turn: &GlobalLock<'_>,
+        _global_lock: &GlobalLock<'_>,
         slots: &[Slot],
         guards: &mut [Option<G>],
         wait_policy: WaitPolicy<'_>,
         to_guard: impl Fn(Slot, MutexGuard<'k, SlotData>) -> G,
     ) -> bool {
         let mut awaited: SmallVec<[usize; 8]> = SmallVec::new();
-        let mut patience = KEPT_SLOT_WAIT;
+        let mut patience = MAX_WAIT_WITH_SOME_SLOTS_LOCKED;
         loop {
             let busy = slots.iter().zip(&mut *guards).position(|(slot, held)| {
                 if held.is_none() {
@@ -383,7 +383,11 @@ impl Keyspace {
         if db == 0 {
             return self.slot_len(slot);
         }
-        if !self.has_other_databases(slot) { 0 } else { self.lock(slot).table_if(db).map_or(0, Table::len) }
+        if !self.has_other_databases(slot) {
+            0
+        } else {
+            self.lock(slot).existing_table(db).map_or(0, Table::len)
+        }
     }
 
     /// Returns whether databases other than 0 have keys in `slot`, as published when the slot was last unlocked.
@@ -428,7 +432,7 @@ impl Keyspace {
     /// Returns the slots that may contain an expired key. Locks no slot, and is fast while no key can have expired.
     #[must_use]
     pub fn slots_with_expiries_due(&self, now: Millis) -> Vec<Slot> {
-        if self.published_summaries.next_due() > now {
+        if self.published_summaries.next_expiry() > now {
             Vec::new()
         } else {
             self.published_summaries.slots_with_expiries_due(now)
@@ -438,11 +442,11 @@ impl Keyspace {
     /// Returns a lower bound of the time at which the next key expires; `None` if no key expires.
     /// [`Keyspace::slots_with_expiries_due`] makes the bound exact.
     #[must_use]
-    pub fn next_due(&self) -> Option<Millis> {
-        Some(self.published_summaries.next_due()).filter(|next| *next != page::NO_EXPIRY)
+    pub fn next_expiry(&self) -> Option<Millis> {
+        Some(self.published_summaries.next_expiry()).filter(|next| *next != page::NO_EXPIRY)
     }
 
-    /// Registers `notify`, which is called whenever a key gets an expiry earlier than [`Keyspace::next_due`], while the
+    /// Registers `notify`, which is called whenever a key gets an expiry earlier than [`Keyspace::next_expiry`], while the
     /// key's slot is locked.
     ///
     /// # Panics

@@ -62,7 +62,7 @@ pub use prefetched::PrefetchedSlot;
 pub use set::{Digits, SetBuilder, SetMember};
 pub use slot::{RemovedKeys, SlotData, SlotGuard};
 pub use snapshot::{PreparedSnapshot, Snapshot, SnapshotEntry};
-pub use sorted_set::{OrderBoundary, PinnedMembers, RankRange, ScoredMember, ScoredPart};
+pub use sorted_set::{OrderBoundary, PinnedMembers, RankRange, ScoredMember, SortedSetPart};
 pub use stream::{
     Consumer, Group, IdempotenceBounds, IdempotenceTotals, PendingEntry, Producers, Stream, StreamCursor,
     StreamEntry, StreamHead, StreamId, StreamPart, StreamPiece, StreamTrim, TrimPrecision, check_node,

@@ -212,7 +212,7 @@ impl<'k> LockedSlots<'k> {
         let places: SmallVec<[_; MAX_INLINE_SLOTS]> = keys.iter().map(place).collect();
         let at = || keys.iter().zip(&places).filter_map(|(key, place)| Some((key, (*place).ok()?)));
         for (key, place) in at() {
-            if let Some(table) = guards[place].data.table_if(db) {
+            if let Some(table) = guards[place].data.existing_table(db) {
                 table.entries.prefetch_index(key.hash);
             }
         }
@@ -490,7 +490,7 @@ mod tests {
             let mut borrowed = locked.lend_all();
             assert!(!borrowed.is_empty() && borrowed.is_locked(slot(9000)));
             borrowed.slot_mut(key.slot()).table(0).insert(&key, crate::PackedValue::string(b"v"), None);
-            assert_eq!(borrowed.slot(key.slot()).table_if(0).map(crate::Table::len), Some(1));
+            assert_eq!(borrowed.slot(key.slot()).existing_table(0).map(crate::Table::len), Some(1));
             assert_eq!(borrowed.iter_mut().count(), slot_routing::SLOT_COUNT);
         }
         locked.release();
@@ -535,7 +535,7 @@ mod tests {
         let turn = keyspace.acquire_global_lock();
         let mut locked = LockedSlots::lock_all(&turn);
         assert_eq!(locked.len(), 2);
-        assert_eq!(locked.slot_mut(for_key).table_if(0).map(crate::Table::len), Some(1));
+        assert_eq!(locked.slot_mut(for_key).existing_table(0).map(crate::Table::len), Some(1));
         locked.release();
         let (mut snapshot, ()) = keyspace.prepare_snapshot().take(&turn, || ()).unwrap();
         let mut keys = Vec::new();

@@ -11,4 +11,4 @@ mod runs;
 pub use block::with_wide_vectors;
 pub(crate) use block::{Block, CacheLinePair, ChunkArray, prefetch};
 pub use pool::{PoolUsage, pool_usage, pool_used_bytes, prepare_chunk, purge_pool};
-pub(crate) use pool::{begin_purge_round, is_moving_lower};
+pub(crate) use pool::{begin_purge_round, is_moving_to_lower_addresses};

@@ -162,9 +162,9 @@ impl SecondaryOrder<ScoreBytes> for Tree {
         references.map(|reference| self.position(reference, keys)).collect::<Vec<_>>().into_iter()
     }
 
-    fn replace_reference(&mut self, places: &mut Self::Positions, from: u32, to: u32) {
-        let position = places.next().expect("each entry that is moved had a place");
-        self.replace_reference(&position, from, to);
+    fn replace_reference(&mut self, positions: &mut Self::Positions, old: u32, new: u32) {
+        let position = positions.next().expect("each entry that is moved had a place");
+        self.replace_reference(&position, old, new);
     }
 
     fn heap_bytes(&self) -> usize {

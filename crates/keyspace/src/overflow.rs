@@ -17,7 +17,7 @@ static SNAPSHOT_ONLY_BYTES: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     /// Total bytes of tree nodes that edits on this thread copied or removed, and that now belong only to the snapshots
     /// that shared them.
-    static SHED_BYTES: Cell<usize> = const { Cell::new(0) };
+    static REPLACED_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Returns the number of bytes that only snapshots still need: page entries, long strings, packed collections, and
@@ -62,7 +62,7 @@ impl CountedBytes {
 
 impl Clone for CountedBytes {
     fn clone(&self) -> Self {
-        record_shed_bytes(self.0);
+        record_replaced_bytes(self.0);
         let mut copy = Self::default();
         copy.set(self.0);
         copy
@@ -76,13 +76,13 @@ impl Drop for CountedBytes {
 }
 
 /// Records that an edit copied or removed nodes of this many bytes, which now belong only to snapshots.
-pub(crate) fn record_shed_bytes(bytes: usize) {
-    SHED_BYTES.set(SHED_BYTES.get().wrapping_add(bytes));
+pub(crate) fn record_replaced_bytes(bytes: usize) {
+    REPLACED_BYTES.set(REPLACED_BYTES.get().wrapping_add(bytes));
 }
 
 /// Returns the total bytes of nodes that edits on this thread have copied or removed so far.
-pub(crate) fn total_shed_bytes() -> usize {
-    SHED_BYTES.get()
+pub(crate) fn total_replaced_bytes() -> usize {
+    REPLACED_BYTES.get()
 }
 
 /// The number of bytes that only one snapshot still needs, for a value whose nodes are shared. It never exceeds the
@@ -99,10 +99,10 @@ impl SnapshotOnlyBytes {
         Self { bytes: 0, max_bytes: max }
     }
 
-    /// Adds the bytes of nodes that edits copied or removed since [`total_shed_bytes`] returned `earlier_total`. The
+    /// Adds the bytes of nodes that edits copied or removed since [`total_replaced_bytes`] returned `earlier_total`. The
     /// snapshot must have shared these nodes.
-    pub(crate) fn add_shed_since(&mut self, earlier_total: usize) {
-        let more = total_shed_bytes().wrapping_sub(earlier_total).min(self.max_bytes - self.bytes);
+    pub(crate) fn add_bytes_replaced_since(&mut self, earlier_total: usize) {
+        let more = total_replaced_bytes().wrapping_sub(earlier_total).min(self.max_bytes - self.bytes);
         count_snapshot_only_bytes(more, 0);
         self.bytes += more;
     }
@@ -173,7 +173,7 @@ pub(crate) struct Record<V> {
     pub(crate) value: V,
     /// Number of other entries that use this record: old versions of the entry that snapshots need after an expiry
     /// change.
-    pub(crate) other_entries: u8,
+    pub(crate) other_entry_count: u8,
     /// Number of bytes that are counted as needed only by snapshots; 0 while the entry is live.
     pub(crate) snapshot_only_bytes: usize,
 }
@@ -181,7 +181,7 @@ pub(crate) struct Record<V> {
 impl<V: OverflowValue> Record<V> {
     /// Creates a record for a value that is not part of a store.
     pub(crate) fn without_store(value: V) -> Self {
-        Self { key: None, value, other_entries: 0, snapshot_only_bytes: 0 }
+        Self { key: None, value, other_entry_count: 0, snapshot_only_bytes: 0 }
     }
 
     /// Returns the bytes that are counted for the record, without a collection's pages.
@@ -202,7 +202,7 @@ impl<V: OverflowValue> Record<V> {
     }
 
     fn copy(&self) -> Self {
-        Self { key: self.key.clone(), value: self.value.copy(), other_entries: 0, snapshot_only_bytes: 0 }
+        Self { key: self.key.clone(), value: self.value.copy(), other_entry_count: 0, snapshot_only_bytes: 0 }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -218,7 +218,7 @@ impl<V: OverflowValue> Record<V> {
         Record {
             key: self.key,
             value: self.value.into(),
-            other_entries: self.other_entries,
+            other_entry_count: self.other_entry_count,
             snapshot_only_bytes: self.snapshot_only_bytes,
         }
     }
@@ -227,7 +227,7 @@ impl<V: OverflowValue> Record<V> {
 /// Creates a record for a value that has no entry.
 impl From<LargeValue> for Record<LargeValue> {
     fn from(value: LargeValue) -> Self {
-        Self { key: None, value, other_entries: 0, snapshot_only_bytes: 0 }
+        Self { key: None, value, other_entry_count: 0, snapshot_only_bytes: 0 }
     }
 }
 
@@ -333,8 +333,8 @@ impl<V: OverflowValue> RecordStore<V> {
     /// Ends an entry's use of the record. Returns the record if no other entry uses it.
     pub(crate) fn release(&mut self, number: u32) -> Option<Record<V>> {
         let record = self.record_mut(number);
-        if record.other_entries > 0 {
-            record.other_entries -= 1;
+        if record.other_entry_count > 0 {
+            record.other_entry_count -= 1;
             return None;
         }
         let record = self.record(number);

@@ -150,7 +150,7 @@ impl<'a> PackedValue<'a> {
 
     /// Returns whether any element has an expiry.
     #[must_use]
-    pub fn any_expires(&self) -> bool {
+    pub fn has_expiring_elements(&self) -> bool {
         self.summary.has_expiry
     }
 

@@ -28,7 +28,7 @@ const EXTRA_SEARCHES: usize = 3;
 /// Maximum number of pages per store; lowered by tests.
 static MAX_PAGES: AtomicUsize = AtomicUsize::new(ADDRESSABLE_PAGES);
 /// Whether any store of this process was ever crowded.
-static EVER_CROWDED: AtomicBool = AtomicBool::new(false);
+static WAS_EVER_CROWDED: AtomicBool = AtomicBool::new(false);
 /// Position where the next search for a free page number starts.
 static NEXT_SEARCH_START: AtomicUsize = AtomicUsize::new(0);
 
@@ -48,7 +48,7 @@ pub fn slot_capacity() -> u64 {
 #[must_use]
 #[inline]
 pub fn was_ever_crowded() -> bool {
-    EVER_CROWDED.load(Ordering::Relaxed)
+    WAS_EVER_CROWDED.load(Ordering::Relaxed)
 }
 
 /// How full a store is.
@@ -106,11 +106,11 @@ impl Pages {
         self.blocks[number].as_mut().expect("a page that is referred to is there").bytes_mut()
     }
 
-    pub(crate) fn page_if(&self, number: usize) -> Option<&[u8]> {
+    pub(crate) fn existing_page(&self, number: usize) -> Option<&[u8]> {
         Some(self.blocks.get(number)?.as_ref()?.bytes())
     }
 
-    pub(crate) fn page_mut_if(&mut self, number: usize) -> Option<&mut [u8]> {
+    pub(crate) fn existing_page_mut(&mut self, number: usize) -> Option<&mut [u8]> {
         Some(self.blocks.get_mut(number)?.as_mut()?.bytes_mut())
     }
 
@@ -181,7 +181,7 @@ impl Pages {
                 );
                 self.blocks.push(Some(block));
                 if self.fill_level() > FillLevel::Free {
-                    EVER_CROWDED.store(true, Ordering::Relaxed);
+                    WAS_EVER_CROWDED.store(true, Ordering::Relaxed);
                 }
                 self.blocks.len() - 1
             }
@@ -254,9 +254,9 @@ impl Pages {
 
     /// Moves the pages in chunk `part` to lower addresses of the pool if there is room. Returns whether more chunks
     /// follow.
-    pub(crate) fn move_lower(&mut self, part: usize) -> bool {
+    pub(crate) fn move_to_lower_addresses(&mut self, part: usize) -> bool {
         let some = self.blocks.iter_mut().skip(part * PAGES_PER_LOCK).take(PAGES_PER_LOCK);
-        some.flatten().for_each(Block::move_lower);
+        some.flatten().for_each(Block::move_to_lower_addresses);
         self.blocks.len() > (part + 1) * PAGES_PER_LOCK
     }
 }
@@ -343,7 +343,7 @@ mod tests {
         for _ in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let number = (random >> 33) % pages.count();
-            if pages.page_if(number).is_some() {
+            if pages.existing_page(number).is_some() {
                 pages.free_page(number);
                 pages.add_page(Block::MIN_BLOCK_BYTES, 0);
             }

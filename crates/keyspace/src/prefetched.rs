@@ -26,7 +26,7 @@ impl ProbableEntry {
     /// Prefetches the entry that most likely belongs to the key.
     #[inline]
     pub(crate) fn prefetch(data: &SlotData, db: u16, key: &Key<'_>) -> Option<Self> {
-        let reference = data.table_if(db)?.entries.prefetch_entry(key.hash)?;
+        let reference = data.existing_table(db)?.entries.prefetch_entry(key.hash)?;
         Some(Self { db, reference })
     }
 }
@@ -64,6 +64,6 @@ impl PrefetchedSlot<'_> {
     }
 
     fn large_collection(&self, db: u16, key: &Key<'_>) -> Option<&dyn Collection> {
-        self.data.table_if(db)?.probable_collection(key.hash)
+        self.data.existing_table(db)?.probable_collection(key.hash)
     }
 }

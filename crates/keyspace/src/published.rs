@@ -48,9 +48,9 @@ pub(crate) struct PublishedSummaries {
     /// Number of keys whose values have expiring elements, in all slots and databases.
     pub(crate) keys_with_element_expiry: AtomicUsize,
     /// Lower bound of the next expiry time in milliseconds, by slot.
-    next_expiry: Box<[AtomicI64]>,
+    next_expiry_by_slot: Box<[AtomicI64]>,
     /// Lower bound of the next expiry time over all slots, in milliseconds.
-    next_due: AtomicI64,
+    next_expiry_bound: AtomicI64,
     on_earlier_expiry_callback: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -63,8 +63,8 @@ impl Default for PublishedSummaries {
             non_empty_slots: AtomicSlotSet::default(),
             volatile: counts(),
             keys_with_element_expiry: AtomicUsize::new(0),
-            next_expiry: Slot::all().map(|_| AtomicI64::new(page::NO_EXPIRY.0)).collect(),
-            next_due: AtomicI64::new(page::NO_EXPIRY.0),
+            next_expiry_by_slot: Slot::all().map(|_| AtomicI64::new(page::NO_EXPIRY.0)).collect(),
+            next_expiry_bound: AtomicI64::new(page::NO_EXPIRY.0),
             on_earlier_expiry_callback: OnceLock::new(),
         }
     }
@@ -72,7 +72,7 @@ impl Default for PublishedSummaries {
 
 impl std::fmt::Debug for PublishedSummaries {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Published").field("next_due", &self.next_due).finish_non_exhaustive()
+        f.debug_struct("Published").field("next_due", &self.next_expiry_bound).finish_non_exhaustive()
     }
 }
 
@@ -83,7 +83,7 @@ impl PublishedSummaries {
     pub(crate) fn publish(&self, slot: Slot, new: SlotSummary, old: SlotSummary) {
         let index = slot.index();
         self.keys[index].store(new.keys, Ordering::Relaxed);
-        self.next_expiry[index].store(new.next_expiry.0, Ordering::Relaxed);
+        self.next_expiry_by_slot[index].store(new.next_expiry.0, Ordering::Relaxed);
         if (new.other_database_keys, new.volatile) != (old.other_database_keys, old.volatile) {
             self.other_database_keys[index].store(new.other_database_keys, Ordering::Relaxed);
             self.volatile[index].store(new.volatile, Ordering::Relaxed);
@@ -103,37 +103,37 @@ impl PublishedSummaries {
     }
 
     #[inline(never)]
-    fn notify_earlier_expiry(&self, due: Millis) {
+    fn notify_earlier_expiry(&self, expiry: Millis) {
         fence(Ordering::SeqCst);
-        if due.0 >= self.next_due.load(Ordering::Relaxed) {
+        if expiry.0 >= self.next_expiry_bound.load(Ordering::Relaxed) {
             return;
         }
-        let before = self.next_due.fetch_min(due.0, Ordering::Relaxed);
-        if due.0 < before
+        let before = self.next_expiry_bound.fetch_min(expiry.0, Ordering::Relaxed);
+        if expiry.0 < before
             && let Some(notify) = self.on_earlier_expiry_callback.get()
         {
             notify();
         }
     }
 
-    pub(crate) fn next_due(&self) -> Millis {
-        Millis(self.next_due.load(Ordering::Relaxed))
+    pub(crate) fn next_expiry(&self) -> Millis {
+        Millis(self.next_expiry_bound.load(Ordering::Relaxed))
     }
 
     /// Returns the slots with due expiries by checking every slot. The times of these slots are included in the new
     /// bound, because the caller may not process all of them.
     pub(crate) fn slots_with_expiries_due(&self, now: Millis) -> Vec<Slot> {
-        self.next_due.store(page::NO_EXPIRY.0, Ordering::Relaxed);
+        self.next_expiry_bound.store(page::NO_EXPIRY.0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let (mut due, mut next) = (Vec::new(), page::NO_EXPIRY.0);
         for slot in Slot::all() {
-            let at = self.next_expiry[slot.index()].load(Ordering::Relaxed);
+            let at = self.next_expiry_by_slot[slot.index()].load(Ordering::Relaxed);
             next = next.min(at);
             if at <= now.0 {
                 due.push(slot);
             }
         }
-        self.next_due.fetch_min(next, Ordering::Relaxed);
+        self.next_expiry_bound.fetch_min(next, Ordering::Relaxed);
         due
     }
 
@@ -169,20 +169,20 @@ mod tests {
             counter.fetch_add(1, Ordering::Relaxed);
         }));
         let slot = |number| Slot::new(number).unwrap();
-        assert_eq!(published.next_due(), page::NO_EXPIRY);
+        assert_eq!(published.next_expiry(), page::NO_EXPIRY);
         published.publish(slot(7), summary_due_at(50), EMPTY_SLOT);
         published.publish(slot(8), summary_due_at(60), EMPTY_SLOT);
-        assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(50), 1));
+        assert_eq!((published.next_expiry(), rung.load(Ordering::Relaxed)), (Millis(50), 1));
         published.publish(slot(9), summary_due_at(40), EMPTY_SLOT);
-        assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(40), 2));
+        assert_eq!((published.next_expiry(), rung.load(Ordering::Relaxed)), (Millis(40), 2));
         // When the expiry of a slot becomes later, the bound is not raised until the next scan.
         published.publish(slot(9), summary_due_at(70), summary_due_at(40));
-        assert_eq!(published.next_due(), Millis(40));
+        assert_eq!(published.next_expiry(), Millis(40));
         assert_eq!(published.slots_with_expiries_due(Millis(55)), [slot(7)]);
-        assert_eq!(published.next_due(), Millis(50));
+        assert_eq!(published.next_expiry(), Millis(50));
         published.publish(slot(7), EMPTY_SLOT, summary_due_at(50));
         assert_eq!(published.slots_with_expiries_due(Millis(55)), []);
-        assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(60), 2));
+        assert_eq!((published.next_expiry(), rung.load(Ordering::Relaxed)), (Millis(60), 2));
     }
 
     /// If a slot publishes an earlier expiry during a scan, the bound must not be later than this expiry after the
@@ -210,6 +210,6 @@ mod tests {
             published.keys[0].store(1, Ordering::Release);
             looks.join().unwrap();
         });
-        assert_eq!(published.next_due(), Millis(1));
+        assert_eq!(published.next_expiry(), Millis(1));
     }
 }

@@ -9,7 +9,7 @@
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::keyspace::Keyspace;
-use crate::memory::{begin_purge_round, is_moving_lower, pool_usage, purge_pool};
+use crate::memory::{begin_purge_round, is_moving_to_lower_addresses, pool_usage, purge_pool};
 use crate::overflow::overflow_bytes;
 use crate::slot::SlotData;
 use crate::usage::Usage;
@@ -58,12 +58,12 @@ impl Keyspace {
     /// Runs purge step `step`, modulo [`Self::PURGE_STEPS`]. Returns the number of bytes released to the kernel.
     pub fn purge_step(&self, step: usize) -> usize {
         let step = step % Self::PURGE_STEPS;
-        let sinking = if step == 0 { begin_purge_round() } else { is_moving_lower() };
+        let sinking = if step == 0 { begin_purge_round() } else { is_moving_to_lower_addresses() };
         for slot in slots_of_step(step, Self::PURGE_STEPS) {
             while self.try_lock(slot).is_some_and(|mut data| data.compact(PAGES_COMPACTED_PER_LOCK)) {}
             if sinking {
                 let mut part = 0;
-                while self.try_lock(slot).is_some_and(|mut data| data.move_lower(part)) {
+                while self.try_lock(slot).is_some_and(|mut data| data.move_to_lower_addresses(part)) {
                     part += 1;
                 }
             }
@@ -94,7 +94,7 @@ impl SlotData {
 
     /// Moves the slot's pages and index lines in chunk `part` to lower pool addresses. Returns whether more chunks
     /// follow.
-    fn move_lower(&mut self, part: usize) -> bool {
-        self.tables().fold(false, |more, (_, table)| table.entries.move_lower(part) | more)
+    fn move_to_lower_addresses(&mut self, part: usize) -> bool {
+        self.tables().fold(false, |more, (_, table)| table.entries.move_to_lower_addresses(part) | more)
     }
 }

@@ -54,7 +54,7 @@ impl ExtraTables {
         self.tables.binary_search_by_key(&db, |other| other.db)
     }
 
-    fn table_if(&self, db: u16) -> Option<&Table> {
+    fn existing_table(&self, db: u16) -> Option<&Table> {
         Some(&self.tables[self.position(db).ok()?].table)
     }
 
@@ -137,13 +137,13 @@ impl SlotData {
     #[must_use]
     pub fn table_ref(&self, db: u16) -> &Table {
         static NO_KEYS: LazyLock<Table> = LazyLock::new(Table::default);
-        self.table_if(db).unwrap_or_else(|| &NO_KEYS)
+        self.existing_table(db).unwrap_or_else(|| &NO_KEYS)
     }
 
     /// Returns the table of database `db`, if it exists.
     #[must_use]
-    pub fn table_if(&self, db: u16) -> Option<&Table> {
-        if db == 0 { Some(&self.table) } else { self.extra_tables.as_ref()?.table_if(db) }
+    pub fn existing_table(&self, db: u16) -> Option<&Table> {
+        if db == 0 { Some(&self.table) } else { self.extra_tables.as_ref()?.existing_table(db) }
     }
 
     /// Returns the slot's tables and their databases, in ascending order.
@@ -162,7 +162,7 @@ impl SlotData {
     /// Swaps two databases (SWAPDB).
     pub fn swap_databases(&mut self, a: u16, b: u16) {
         // SWAPDB visits every slot, and most slots are empty in both databases, so do not allocate tables for them.
-        let is_vacant = |db| self.table_if(db).is_none_or(|table| table.entries.is_memory_free());
+        let is_vacant = |db| self.existing_table(db).is_none_or(|table| table.entries.is_memory_free());
         if a != b && !(is_vacant(a) && is_vacant(b)) {
             let first = std::mem::take(self.table(a));
             let second = std::mem::replace(self.table(b), first);
@@ -209,7 +209,7 @@ impl SlotData {
     /// until the snapshot has visited them.
     pub fn take_database(&mut self, db: u16) -> RemovedKeys {
         // FLUSHALL visits every slot, and most slots are empty, so do not allocate or touch a table for them.
-        if self.table_if(db).is_none_or(|table| table.entries.is_memory_free()) {
+        if self.existing_table(db).is_none_or(|table| table.entries.is_memory_free()) {
             return RemovedKeys::default();
         }
         let table = std::mem::take(self.table(db));
@@ -305,7 +305,7 @@ impl SlotData {
             other_database_keys: 0,
             volatile,
             keys_with_element_expiry: 0,
-            next_expiry: entries.next_entry_due(),
+            next_expiry: entries.next_entry_expiry(),
         }
     }
 
@@ -321,11 +321,11 @@ impl SlotData {
                 next_expiry: page::NO_EXPIRY,
             };
         }
-        let mut due = self.table.next_due().unwrap_or(page::NO_EXPIRY);
+        let mut due = self.table.next_expiry().unwrap_or(page::NO_EXPIRY);
         let (mut others, mut volatile) = (0, self.table.volatile_len());
         let mut timed = self.table.keys_with_element_expiry();
         if let Some(extra_tables) = &self.extra_tables {
-            due = extra_tables.visible_tables().filter_map(Table::next_due).fold(due, Millis::min);
+            due = extra_tables.visible_tables().filter_map(Table::next_expiry).fold(due, Millis::min);
             others = extra_tables.visible_tables().map(Table::len).sum();
             volatile += extra_tables.visible_tables().map(Table::volatile_len).sum::<usize>();
             timed += extra_tables.visible_tables().map(Table::keys_with_element_expiry).sum::<usize>();

@@ -74,7 +74,7 @@ impl FieldKind for SortedSetFields {
     type Overflow = ScoreBytes;
 
     fn elements(part: FieldsPart<'_>) -> PartElements<'_> {
-        PartElements::SortedSet(ScoredPart(part))
+        PartElements::SortedSet(SortedSetPart(part))
     }
 
     fn into_large(fields: Box<LargeFields<Self>>) -> LargeValue {
@@ -304,9 +304,9 @@ impl<'a> SortedSetRef<'a> {
 
 /// Some members of a large sorted set, which a snapshot visits together and in arbitrary order.
 #[derive(Debug, Clone, Copy)]
-pub struct ScoredPart<'a>(FieldsPart<'a>);
+pub struct SortedSetPart<'a>(FieldsPart<'a>);
 
-impl ScoredPart<'_> {
+impl SortedSetPart<'_> {
     /// Visits the members of this part, which may be none.
     pub fn for_each(&self, visit: &mut dyn FnMut(ScoredMember<'_>)) {
         self.0.for_each(&mut |field| visit(field.into()));
@@ -315,8 +315,8 @@ impl ScoredPart<'_> {
 
 impl PackedBuilder {
     /// Appends a member to the sorted set being built. Unless members are added in order,
-    /// [`PackedBuilder::sort_scored`] must be called at the end.
-    pub fn push_scored(&mut self, name: &[u8], score: f64) {
+    /// [`PackedBuilder::sort_scored_members`] must be called at the end.
+    pub fn push_scored_member(&mut self, name: &[u8], score: f64) {
         debug_assert!(!score.is_nan());
         records::push_record(&mut self.bytes, name, score);
         let about = &mut self.summary;
@@ -326,7 +326,7 @@ impl PackedBuilder {
     }
 
     /// Sorts the members of a sorted set whose members were not added in order.
-    pub fn sort_scored(&mut self) {
+    pub fn sort_scored_members(&mut self) {
         let mut members: Vec<_> =
             records::records(&self.bytes).map(|record| (score::order_bits(record.score), record)).collect();
         let is_before = |one: &(u64, records::MemberRecord<'_>), other: &(u64, records::MemberRecord<'_>)| {

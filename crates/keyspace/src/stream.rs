@@ -30,7 +30,7 @@ pub use pieces::{StreamCursor, StreamPart, StreamPiece, check_node, node_entries
 pub use producers::{IdempotenceBounds, IdempotenceTotals, Producers};
 
 use crate::kind::StreamNodeBounds;
-use crate::overflow::{CountedBytes, record_shed_bytes};
+use crate::overflow::{CountedBytes, record_replaced_bytes};
 use crate::packed::CollectionShape;
 use crate::tree::Map;
 
@@ -246,7 +246,7 @@ impl Stream {
     fn remove_node(&mut self, id: StreamId) -> Option<Arc<Node>> {
         let node = self.nodes.remove(&id)?;
         self.bytes -= node.bytes.len();
-        record_shed_bytes(node.bytes.len());
+        record_replaced_bytes(node.bytes.len());
         Some(node)
     }
 

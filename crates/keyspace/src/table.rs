@@ -128,7 +128,7 @@ impl Table {
     /// Returns the value as a typed view; `None` if it has a different kind.
     #[must_use]
     #[inline]
-    pub fn typed_value<T: TypedView>(&self, entry_ref: EntryRef) -> Option<T::At<'_>> {
+    pub fn typed_value<T: TypedView>(&self, entry_ref: EntryRef) -> Option<T::View<'_>> {
         T::from_value(self.value(entry_ref))
     }
 
@@ -171,8 +171,8 @@ impl Table {
 
     /// Picks a random key with an expiry. If few keys have one, the pick is uniform over pages rather than keys.
     #[must_use]
-    pub fn random_volatile(&self, random: u64) -> Option<ScanItem<'_>> {
-        self.entries.random_volatile(random).map(|place| self.scan_item(place))
+    pub fn random_volatile_key(&self, random: u64) -> Option<ScanItem<'_>> {
+        self.entries.random_volatile_entry(random).map(|place| self.scan_item(place))
     }
 
     fn scan_item(&self, entry_ref: EntryRef) -> ScanItem<'_> {
@@ -201,7 +201,7 @@ impl Table {
             large.add_part(value);
             self.entries.insert_overflow(key, attributes, large)
         };
-        if value.any_expires() {
+        if value.has_expiring_elements() {
             self.record_element_expiry(place, key);
         }
         place
@@ -265,13 +265,13 @@ impl Table {
     /// Returns a lower bound of the time at which the next key, or element inside a value, expires.
     #[must_use]
     #[inline]
-    pub fn next_due(&self) -> Option<Millis> {
-        self.entries.next_due()
+    pub fn next_expiry(&self) -> Option<Millis> {
+        self.entries.next_expiry()
     }
 
     /// Records when the next element of the value at `entry_ref` expires.
     pub(crate) fn record_element_expiry(&mut self, entry_ref: EntryRef, key: &Key<'_>) {
-        if let Some(due) = self.value(entry_ref).next_due() {
+        if let Some(due) = self.value(entry_ref).next_expiry() {
             self.entries.record_element_expiry(key.bytes, due);
         }
     }
@@ -280,7 +280,7 @@ impl Table {
     /// expiring elements any more.
     #[inline]
     pub(crate) fn refresh_element_expiry(&mut self, entry_ref: EntryRef, key: &Key<'_>) {
-        if self.entries.has_element_expiry(key.bytes) && self.value(entry_ref).next_due().is_none() {
+        if self.entries.has_element_expiry(key.bytes) && self.value(entry_ref).next_expiry().is_none() {
             self.entries.clear_element_expiry(key.bytes);
         }
     }
@@ -331,8 +331,8 @@ impl Table {
     /// Returns whether any value may be stored as overflow.
     #[must_use]
     #[inline]
-    pub fn may_have_large(&self) -> bool {
-        self.entries.may_have_records()
+    pub fn may_have_large_values(&self) -> bool {
+        self.entries.may_have_overflow_values()
     }
 
     /// Estimates the bytes freed by dropping the table, in O(1).

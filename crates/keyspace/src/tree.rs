@@ -8,7 +8,7 @@
 //! has of each child ([`Item`]), and how a search uses the summaries ([`Seek`]). There are two users: the ordered map
 //! ([`map`]), whose summaries are keys, and lists, whose summaries are sizes.
 //!
-//! All edits of leaves go through [`Tree::edit_by`], which updates summaries and node sizes on the way back to the
+//! All edits of leaves go through [`Tree::edit_at`], which updates summaries and node sizes on the way back to the
 //! root. A full node at an end of the tree is not halved, so adding items at an end fills the nodes completely. A node
 //! that has become small is merged with a neighbour if both fit into one node; an inner node between large neighbours
 //! may stay small.
@@ -51,10 +51,10 @@ pub(crate) trait Item: Debug + Clone {
 /// relative to the chosen child.
 pub(crate) trait Seek<T: Item>: Clone {
     /// Selects the child to descend into.
-    fn child(&mut self, children: &[Child<T>]) -> usize;
+    fn child_index(&mut self, children: &[Child<T>]) -> usize;
 
     /// Returns the index of the item in a leaf (`Ok`), or the index at which it would be inserted (`Err`).
-    fn item(&mut self, items: &[T]) -> Result<usize, usize>;
+    fn item_index(&mut self, items: &[T]) -> Result<usize, usize>;
 }
 
 /// A search for the first or last item.
@@ -65,11 +65,11 @@ pub(crate) enum TreeEnd {
 }
 
 impl<T: Item> Seek<T> for TreeEnd {
-    fn child(&mut self, children: &[Child<T>]) -> usize {
+    fn child_index(&mut self, children: &[Child<T>]) -> usize {
         if *self == Self::First { 0 } else { children.len() - 1 }
     }
 
-    fn item(&mut self, items: &[T]) -> Result<usize, usize> {
+    fn item_index(&mut self, items: &[T]) -> Result<usize, usize> {
         let last = items.len().checked_sub(1).ok_or(0_usize)?;
         Ok(if *self == Self::First { 0 } else { last })
     }
@@ -89,7 +89,7 @@ impl<T: Item> Clone for Child<T> {
 }
 
 impl<T: Item> Child<T> {
-    fn of(items: Items<T>) -> Self {
+    fn from_items(items: Items<T>) -> Self {
         Self { summary: items.summary(), node: Arc::new(Node::new(items)) }
     }
 
@@ -209,8 +209,8 @@ impl<T: Item> Node<T> {
         let mut node = self;
         loop {
             match &node.items {
-                Items::Inner(children) => node = &children[seek.child(children)].node,
-                Items::Leaf(items) => return seek.item(items).ok().map(|index| &items[index]),
+                Items::Inner(children) => node = &children[seek.child_index(children)].node,
+                Items::Leaf(items) => return seek.item_index(items).ok().map(|index| &items[index]),
             }
         }
     }
@@ -231,10 +231,10 @@ impl<T: Item> Node<T> {
     fn find_mut(&mut self, mut seek: impl Seek<T>) -> Option<&mut T> {
         match &mut self.items {
             Items::Inner(children) => {
-                let index = seek.child(children);
+                let index = seek.child_index(children);
                 Self::make_unique(&mut children[index].node, &seek, true)?.find_mut(seek)
             }
-            Items::Leaf(items) => seek.item(items).ok().map(|index| &mut items[index]),
+            Items::Leaf(items) => seek.item_index(items).ok().map(|index| &mut items[index]),
         }
     }
 
@@ -247,7 +247,7 @@ impl<T: Item> Node<T> {
         let ends = path.edges;
         match &mut self.items {
             Items::Leaf(items) => {
-                let place = path.seek.item(items);
+                let place = path.seek.item_index(items);
                 if path.must_exist && place.is_err() {
                     return false;
                 }
@@ -258,7 +258,7 @@ impl<T: Item> Node<T> {
                 }
             }
             Items::Inner(children) => {
-                let index = path.seek.child(children);
+                let index = path.seek.child_index(children);
                 path.edges.is_first &= index == 0;
                 path.edges.is_last &= index + 1 == children.len();
                 let child = &mut children[index];
@@ -275,7 +275,7 @@ impl<T: Item> Node<T> {
                 }
                 if let Some(behind) = path.overflow.take() {
                     let mut row = NodeEdit::new(children, ends);
-                    row.insert(index + 1, Child::of(behind));
+                    row.insert(index + 1, Child::from_items(behind));
                     if !row.overflow.is_empty() {
                         path.overflow = Some(Items::Inner(row.overflow));
                     }
@@ -292,16 +292,16 @@ impl<T: Item> Node<T> {
     fn split_off(&mut self, mut seek: impl Seek<T>) -> Items<T> {
         let rest = match &mut self.items {
             Items::Leaf(items) => {
-                let (Ok(index) | Err(index)) = seek.item(items);
+                let (Ok(index) | Err(index)) = seek.item_index(items);
                 Items::Leaf(items.split_off(index))
             }
             Items::Inner(children) => {
-                let index = seek.child(children);
+                let index = seek.child_index(children);
                 let mut rest = children.split_off(index + 1);
                 let child = &mut children[index];
                 let behind = Arc::make_mut(&mut child.node).split_off(seek);
                 if behind.len() > 0 {
-                    rest.insert(0, Child::of(behind));
+                    rest.insert(0, Child::from_items(behind));
                 }
                 if child.node.items.len() > 0 {
                     child.update_summary();
@@ -380,7 +380,7 @@ impl<T: Item> Tree<T> {
         change: impl FnOnce(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) -> R,
     ) -> Option<R> {
         self.root.get_or_insert_with(|| Arc::new(Node::new(Items::Leaf(Vec::with_capacity(1)))));
-        self.edit_by(seek, false, change)
+        self.edit_at(seek, false, change)
     }
 
     /// Edits the leaf that contains the item. If the item does not exist, returns `None` and copies nothing.
@@ -389,10 +389,10 @@ impl<T: Item> Tree<T> {
         seek: S,
         change: impl FnOnce(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) -> R,
     ) -> Option<R> {
-        self.edit_by(seek, true, change)
+        self.edit_at(seek, true, change)
     }
 
-    fn edit_by<S: Seek<T>, R>(
+    fn edit_at<S: Seek<T>, R>(
         &mut self,
         seek: S,
         must_exist: bool,
@@ -412,7 +412,7 @@ impl<T: Item> Tree<T> {
         if let Some(behind) = way.overflow {
             let label = root.items.summary();
             let first = self.root.take().map(|node| Child { summary: label, node });
-            let children = first.into_iter().chain([Child::of(behind)]).collect();
+            let children = first.into_iter().chain([Child::from_items(behind)]).collect();
             self.root = Some(Arc::new(Node::new(Items::Inner(children))));
         }
         self.collapse_root();
@@ -447,27 +447,27 @@ impl<T: Item> Tree<T> {
 
     /// Iterates forward from the searched position.
     pub(crate) fn iter_from(&self, seek: &mut impl Seek<T>) -> Iter<'_, T> {
-        self.iter_by(seek, false)
+        self.iter_in_direction(seek, false)
     }
 
     /// Iterates backward from the searched position.
     pub(crate) fn backward_from(&self, seek: &mut impl Seek<T>) -> Iter<'_, T> {
-        self.iter_by(seek, true)
+        self.iter_in_direction(seek, true)
     }
 
-    fn iter_by(&self, seek: &mut impl Seek<T>, is_backward: bool) -> Iter<'_, T> {
+    fn iter_in_direction(&self, seek: &mut impl Seek<T>, is_backward: bool) -> Iter<'_, T> {
         let mut iter = Iter { inner: SmallVec::new(), leaf: [].iter(), is_backward };
         let mut node = self.root.as_ref();
         while let Some(here) = node {
             match &here.items {
                 Items::Inner(children) => {
-                    let index = seek.child(children);
+                    let index = seek.child_index(children);
                     let rest = if is_backward { &children[..index] } else { &children[index + 1..] };
                     iter.inner.push(rest.iter());
                     node = Some(&children[index].node);
                 }
                 Items::Leaf(items) => {
-                    iter.leaf = match (seek.item(items), is_backward) {
+                    iter.leaf = match (seek.item_index(items), is_backward) {
                         (Ok(index) | Err(index), false) => items[index..].iter(),
                         (Ok(index), true) => items[..=index].iter(),
                         (Err(index), true) => items[..index].iter(),

@@ -10,7 +10,7 @@ pub use crate::list::ListRef;
 use crate::list::{ItemDigits, ListPart};
 use crate::packed::{CollectionShape, PackedValue};
 pub use crate::set::SetRef;
-use crate::sorted_set::ScoredPart;
+use crate::sorted_set::SortedSetPart;
 pub use crate::sorted_set::SortedSetRef;
 use crate::stream::StreamPart;
 pub use crate::stream::StreamRef;
@@ -155,10 +155,10 @@ impl<'a> Value<'a> {
     }
 
     /// Returns a lower bound of the time at which the next element expires.
-    pub(crate) fn next_due(&self) -> Option<Millis> {
+    pub(crate) fn next_expiry(&self) -> Option<Millis> {
         match self {
             Self::String(_) | Self::List(_) | Self::Set(_) | Self::SortedSet(_) | Self::Stream(_) => None,
-            Self::Hash(hash) => hash.next_due(),
+            Self::Hash(hash) => hash.next_expiry(),
         }
     }
 
@@ -179,16 +179,16 @@ impl<'a> Value<'a> {
 /// A view of one kind of value. Commands use it to check the type of a key.
 pub trait TypedView {
     /// The type of the view, with the lifetime of the borrowed value.
-    type At<'a>;
+    type View<'a>;
     /// The kind of value that the view reads.
     const KIND: Kind;
 
     /// Returns the view, or `None` if the value has another kind.
-    fn from_value(value: Value<'_>) -> Option<Self::At<'_>>;
+    fn from_value(value: Value<'_>) -> Option<Self::View<'_>>;
 }
 
 impl TypedView for StringRef<'_> {
-    type At<'a> = StringRef<'a>;
+    type View<'a> = StringRef<'a>;
     const KIND: Kind = Kind::String;
 
     #[inline]
@@ -198,7 +198,7 @@ impl TypedView for StringRef<'_> {
 }
 
 impl TypedView for ListRef<'_> {
-    type At<'a> = ListRef<'a>;
+    type View<'a> = ListRef<'a>;
     const KIND: Kind = Kind::List;
 
     #[inline]
@@ -208,7 +208,7 @@ impl TypedView for ListRef<'_> {
 }
 
 impl TypedView for SetRef<'_> {
-    type At<'a> = SetRef<'a>;
+    type View<'a> = SetRef<'a>;
     const KIND: Kind = Kind::Set;
 
     #[inline]
@@ -218,7 +218,7 @@ impl TypedView for SetRef<'_> {
 }
 
 impl TypedView for SortedSetRef<'_> {
-    type At<'a> = SortedSetRef<'a>;
+    type View<'a> = SortedSetRef<'a>;
     const KIND: Kind = Kind::SortedSet;
 
     #[inline]
@@ -228,7 +228,7 @@ impl TypedView for SortedSetRef<'_> {
 }
 
 impl TypedView for HashRef<'_> {
-    type At<'a> = HashRef<'a>;
+    type View<'a> = HashRef<'a>;
     const KIND: Kind = Kind::Hash;
 
     #[inline]
@@ -238,7 +238,7 @@ impl TypedView for HashRef<'_> {
 }
 
 impl TypedView for StreamRef<'_> {
-    type At<'a> = StreamRef<'a>;
+    type View<'a> = StreamRef<'a>;
     const KIND: Kind = Kind::Stream;
 
     #[inline]
@@ -275,7 +275,7 @@ pub enum PartElements<'a> {
     /// Members of a set.
     Set(FieldsPart<'a>),
     /// Members of a sorted set.
-    SortedSet(ScoredPart<'a>),
+    SortedSet(SortedSetPart<'a>),
     /// Fields of a hash.
     Hash(FieldsPart<'a>),
     /// Pieces of a stream.

@@ -10,7 +10,7 @@ use keyspace::{
 };
 use slot_routing::Slot;
 
-const KEYS: usize = 200_000;
+const KEY_COUNT: usize = 200_000;
 
 fn insert_keys(keyspace: &Keyspace, name: &str, value: PackedValue<'_>) {
     let key = keyspace.key(name.as_bytes());
@@ -45,7 +45,7 @@ fn memory_is_counted_exactly_and_freed() {
     let name = |number: usize| format!("{{{}}}{number:012}", number % 1000);
     let keyspace = Keyspace::new(1, 16);
     for len in [8, 32, 200, 5000] {
-        let keys = if len > 1000 { KEYS / 20 } else { KEYS };
+        let keys = if len > 1000 { KEY_COUNT / 20 } else { KEY_COUNT };
         let value = vec![7; len];
         let before = keyspace.used_bytes();
         (0..keys).for_each(|number| insert_keys(&keyspace, &name(number), PackedValue::string(&value)));

@@ -37,14 +37,14 @@ impl Drop for PendingAcquisition {
 }
 
 /// Acquires the lock within `wait`. If `wait` is zero, makes one attempt.
-pub(crate) async fn acquire(claim: LockClaim, options: &Options, wait: Duration) -> Result<Guard, Error> {
+pub(crate) async fn acquire(claim: LockClaim, options: &Options, timeout: Duration) -> Result<Guard, Error> {
     let mut pending = PendingAcquisition { claim: Arc::new(claim), is_settled: false };
-    let result = acquire_until(&mut pending, options, wait).await;
+    let result = acquire_until(&mut pending, options, timeout).await;
     let claim = &pending.claim;
     let needs_cleanup = match &result {
         Ok(_) => false,
         // The last reply was that another owner holds the lock, so at most a queue entry is left on the server.
-        Err(Error::TimedOut(_)) => claim.kind.has_queue && !wait.is_zero(),
+        Err(Error::TimedOut(_)) => claim.kind.has_queue && !timeout.is_zero(),
         Err(_) => true,
     };
     let settled = !needs_cleanup
@@ -57,25 +57,25 @@ pub(crate) async fn acquire(claim: LockClaim, options: &Options, wait: Duration)
 }
 
 async fn acquire_until(
-    pending: &mut PendingAcquisition,
+    pending_acquisition: &mut PendingAcquisition,
     options: &Options,
-    wait: Duration,
+    timeout: Duration,
 ) -> Result<Guard, Error> {
     let began = Instant::now();
     // `None` means that there is no deadline.
-    let deadline = began.checked_add(wait);
-    let timeout = if wait.is_zero() { Duration::ZERO } else { options.queue_timeout };
+    let deadline = began.checked_add(timeout);
+    let timeout = if timeout.is_zero() { Duration::ZERO } else { options.queue_timeout };
     let mut subscription = None;
     let mut attempts = 0;
     let mut warned = false;
     loop {
-        if attempts > 0 && pending.claim.servers.len() > 1 {
-            pending.claim = Arc::new(pending.claim.with_new_owner(attempts));
+        if attempts > 0 && pending_acquisition.claim.servers.len() > 1 {
+            pending_acquisition.claim = Arc::new(pending_acquisition.claim.with_new_owner(attempts));
         }
         attempts += 1;
-        let claim = &pending.claim;
+        let claim = &pending_acquisition.claim;
         let sent = Instant::now();
-        let mut pause = Duration::from_millis(random_in(RETRY_DELAY_MS));
+        let mut pause = Duration::from_millis(random_in_range(RETRY_DELAY_MS));
         let error = match claim.acquire(timeout).await {
             AcquireAttempt::Acquired(token) if Instant::now() < lease_end(sent, claim.lease) => {
                 let life = HeldLease::new(sent, claim.lease, options.watchdog);
@@ -90,10 +90,10 @@ async fn acquire_until(
                 if claim.servers.len() == 1 {
                     pause = left.max(Duration::from_millis(1)).min(options.recheck_interval());
                 }
-                Error::TimedOut(wait)
+                Error::TimedOut(timeout)
             }
             AcquireAttempt::TooFewServers { available: had, required: wanted } => {
-                Error::NotEnoughNodes { had, wanted }
+                Error::NotEnoughNodes { available: had, required: wanted }
             }
             AcquireAttempt::Failed(error) if !is_transient(&error) => return Err(Error::Connection(error)),
             AcquireAttempt::Failed(error) => Error::Connection(error),
@@ -122,7 +122,7 @@ async fn acquire_until(
     }
 }
 
-fn random_in(range: std::ops::Range<u64>) -> u64 {
+fn random_in_range(range: std::ops::Range<u64>) -> u64 {
     // If the random source fails, the delay has no jitter, which is harmless.
     range.start + getrandom::u64().unwrap_or(0) % (range.end - range.start)
 }

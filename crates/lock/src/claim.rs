@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::lease::{RequestOutcome, lease_end};
 use crate::link::ServerLink;
 use crate::names::LockNames;
-use crate::script::{Call, RECORD_TOKEN, Script};
+use crate::script::{RECORD_TOKEN, Script, ScriptCall};
 use crate::wakeups::{WakeMode, Wakeups};
 
 /// One server, Sentinel group or cluster, with its connections.
@@ -28,7 +28,7 @@ pub(crate) struct LockServer {
     pub(crate) confirming_link: ServerLink,
     pub(crate) wakeups: Wakeups,
     pub(crate) is_cluster: bool,
-    pub(crate) background: BackgroundTasks,
+    pub(crate) background_tasks: BackgroundTasks,
 }
 
 /// Counts background tasks, which release locks after their guards have been dropped.
@@ -47,7 +47,7 @@ impl BackgroundTasks {
         Self { runtime: Handle::current(), running_count: Arc::new(watch::Sender::new(0)) }
     }
 
-    pub(crate) fn begin(&self) -> BackgroundTask {
+    pub(crate) fn begin_task(&self) -> BackgroundTask {
         self.running_count.send_modify(|count| *count += 1);
         BackgroundTask(self.running_count.clone())
     }
@@ -87,7 +87,7 @@ pub(crate) struct LockClaim {
     pub(crate) names: LockNames,
     pub(crate) owner: String,
     pub(crate) lease: Duration,
-    pub(crate) replicas: usize,
+    pub(crate) required_replicas: usize,
     /// The number of permits of a semaphore; `None` for other kinds.
     pub(crate) permit_limit: Option<u32>,
 }
@@ -125,14 +125,14 @@ impl LockClaim {
     async fn acquire_from(&self, server: &LockServer, timeout: Duration) -> AcquireAttempt {
         let third = self.permit_limit.map_or(timeout.as_millis(), u128::from).to_string();
         let arguments = vec![self.owner.clone(), self.lease_ms(), third];
-        let reply = self.call(server, self.kind.acquire, arguments, self.replicas).await;
+        let reply = self.call(server, self.kind.acquire, arguments, self.required_replicas).await;
         let ((taken, value), had): ((u8, i64), usize) = match reply {
             Ok(reply) => reply,
             Err(error) => return AcquireAttempt::Failed(error),
         };
         match u64::try_from(value) {
-            Ok(_) if taken == 1 && had < self.replicas => {
-                AcquireAttempt::TooFewServers { available: had, required: self.replicas }
+            Ok(_) if taken == 1 && had < self.required_replicas => {
+                AcquireAttempt::TooFewServers { available: had, required: self.required_replicas }
             }
             Ok(token) if taken == 1 => AcquireAttempt::Acquired(token),
             Ok(left) => AcquireAttempt::Busy(Duration::from_millis(left)),
@@ -164,7 +164,7 @@ impl LockClaim {
         let raised = join_all(
             self.servers
                 .iter()
-                .map(|node| self.call::<u8>(node, &RECORD_TOKEN, arguments.clone(), self.replicas)),
+                .map(|node| self.call::<u8>(node, &RECORD_TOKEN, arguments.clone(), self.required_replicas)),
         )
         .await;
         raised.iter().filter(|reply| matches!(reply, Ok((1, _)))).count() >= self.quorum
@@ -173,7 +173,7 @@ impl LockClaim {
     /// Renews the lease, and stores `guard_count` as the number of the owner's guards.
     pub(crate) async fn extend(&self, guard_count: u32) -> RequestOutcome {
         let arguments = vec![self.owner.clone(), self.lease_ms(), guard_count.to_string()];
-        self.request_all(self.kind.extend, &arguments, self.replicas).await
+        self.request_all(self.kind.extend, &arguments, self.required_replicas).await
     }
 
     /// Releases the lock on all servers.
@@ -212,15 +212,15 @@ impl LockClaim {
     ) -> RedisResult<(T, usize)> {
         let mut keys = vec![self.names.lock.clone(), self.names.derived_key("token")];
         keys.extend(self.kind.companion_keys.iter().map(|companion| self.names.derived_key(companion)));
-        let call = Call { script, keys, arguments };
+        let call = ScriptCall { script, keys, arguments };
         // All requests of one owner use the same connection, so that a release cannot overtake the acquisition that it
         // undoes.
-        let link = if self.replicas == 0 { &*server.link } else { &server.confirming_link };
+        let link = if self.required_replicas == 0 { &*server.link } else { &server.confirming_link };
         if replicas == 0 {
             return Ok((redis::from_redis_value(link.run_script(&call).await?)?, 0));
         }
         let confirmed = link.run_confirmed_script(&call, replicas).await?;
-        Ok((redis::from_redis_value(confirmed.reply)?, confirmed.replicas))
+        Ok((redis::from_redis_value(confirmed.reply)?, confirmed.replica_count))
     }
 
     fn lease_ms(&self) -> String {
@@ -229,8 +229,8 @@ impl LockClaim {
 
     /// Starts a task that releases a lock that has no guard. The task retries until the lease has ended.
     pub(crate) fn release_in_background(self: Arc<Self>) {
-        let background = &self.servers[0].background;
-        let running = background.begin();
+        let background = &self.servers[0].background_tasks;
+        let running = background.begin_task();
         background.runtime.clone().spawn(async move {
             let until = lease_end(Instant::now(), self.lease);
             while self.release().await == RequestOutcome::Unknown && Instant::now() < until {
@@ -279,34 +279,34 @@ fn combine_outcomes(outcomes: &[RequestOutcome], quorum: usize) -> RequestOutcom
 mod tests {
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
+    const ONE_SECOND: Duration = Duration::from_secs(1);
 
-    fn failed() -> AcquireAttempt {
+    fn failed_attempt() -> AcquireAttempt {
         AcquireAttempt::TooFewServers { available: 0, required: 1 }
     }
 
     #[test]
-    fn majority_acquires_with_the_largest_token() {
+    fn majority_of_servers_acquires_with_the_largest_token() {
         let attempts = [
             AcquireAttempt::Acquired(7),
-            failed(),
+            failed_attempt(),
             AcquireAttempt::Acquired(9),
-            failed(),
+            failed_attempt(),
             AcquireAttempt::Acquired(8),
         ];
         assert_eq!(combine_attempts(&attempts, 3), AcquireAttempt::Acquired(9));
     }
 
     #[test]
-    fn no_majority_is_busy_or_unavailable() {
+    fn attempt_without_majority_is_busy_or_has_too_few_servers() {
         let two = || [AcquireAttempt::Acquired(7), AcquireAttempt::Acquired(9)];
         let split = two().into_iter().chain([
-            AcquireAttempt::Busy(SECOND),
-            AcquireAttempt::Busy(2 * SECOND),
-            failed(),
+            AcquireAttempt::Busy(ONE_SECOND),
+            AcquireAttempt::Busy(2 * ONE_SECOND),
+            failed_attempt(),
         ]);
-        assert_eq!(combine_attempts(&split.collect::<Vec<_>>(), 3), AcquireAttempt::Busy(SECOND));
-        let alone = two().into_iter().chain([failed(), failed(), failed()]);
+        assert_eq!(combine_attempts(&split.collect::<Vec<_>>(), 3), AcquireAttempt::Busy(ONE_SECOND));
+        let alone = two().into_iter().chain([failed_attempt(), failed_attempt(), failed_attempt()]);
         assert_eq!(
             combine_attempts(&alone.collect::<Vec<_>>(), 3),
             AcquireAttempt::TooFewServers { available: 2, required: 3 }
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn outcome_is_unknown_while_a_majority_may_hold() {
+    fn outcome_is_unknown_while_a_majority_may_hold_the_lock() {
         use RequestOutcome::{Done, NotHeld, Unknown};
         assert_eq!(combine_outcomes(&[Done, Unknown, Done, NotHeld, Done], 3), Done);
         assert_eq!(combine_outcomes(&[Done, NotHeld, NotHeld, NotHeld, Unknown], 3), NotHeld);

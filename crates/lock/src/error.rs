@@ -26,12 +26,12 @@ pub enum Error {
     #[error("not free within {0:?}")]
     TimedOut(Duration),
     /// Fewer servers (masters of a Redlock, or replicas) than required have confirmed.
-    #[error("{had} of {wanted} servers that are needed")]
+    #[error("{available} of {required} servers that are needed")]
     NotEnoughNodes {
         /// Number of servers that confirmed.
-        had: usize,
+        available: usize,
         /// Number of servers that must confirm.
-        wanted: usize,
+        required: usize,
     },
     /// The server could not be reached, or replied with an error.
     #[error("{0}")]

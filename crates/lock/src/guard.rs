@@ -26,7 +26,7 @@ enum GuardRequest {
 #[derive(Debug, Clone, Copy)]
 struct LeaseStatus {
     valid_until: Instant,
-    renewals: u64,
+    renewal_count: u64,
     loss: Option<LossReason>,
 }
 
@@ -71,7 +71,7 @@ impl Guard {
     /// Starts the task that renews a newly acquired lock.
     pub(crate) fn start(claim: Arc<LockClaim>, token: u64, lease: HeldLease) -> Self {
         let (requests, receiver) = mpsc::unbounded_channel();
-        let status = LeaseStatus { valid_until: lease.valid_until(), renewals: 0, loss: None };
+        let status = LeaseStatus { valid_until: lease.valid_until(), renewal_count: 0, loss: None };
         let (publish, status) = watch::channel(status);
         let driver = GuardDriver {
             claim: claim.clone(),
@@ -82,7 +82,7 @@ impl Guard {
             release_reply: None,
             background_task: None,
         };
-        let runtime = claim.servers[0].background.runtime.clone();
+        let runtime = claim.servers[0].background_tasks.runtime.clone();
         runtime.spawn(driver.run(lease, receiver));
         Self { requests, status, claim, token, has_left: false }
     }
@@ -127,7 +127,7 @@ impl Guard {
     /// Returns how often the lease has been renewed so far.
     #[must_use]
     pub fn renewals(&self) -> u64 {
-        self.status.borrow().renewals
+        self.status.borrow().renewal_count
     }
 
     /// Waits until the lock is lost, and returns the reason. Never returns if the lock is released.
@@ -199,7 +199,7 @@ fn to_result(answer: &Result<Result<(), RequestError>, oneshot::error::RecvError
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.has_left {
-            let running = self.claim.servers[0].background.begin();
+            let running = self.claim.servers[0].background_tasks.begin_task();
             // If sending fails, the runtime is gone and the lease expires by itself.
             let _ = self.requests.send(GuardRequest::Abandon(running));
         }
@@ -234,9 +234,9 @@ impl GuardDriver {
                 self.execute(action);
             }
             self.status_sender.send_if_modified(|status| {
-                let (valid_until, renewals) = (lease.valid_until(), lease.renewals());
-                let changed = status.renewals != renewals;
-                (status.valid_until, status.renewals) = (valid_until, renewals);
+                let (valid_until, renewals) = (lease.valid_until(), lease.renewal_count());
+                let changed = status.renewal_count != renewals;
+                (status.valid_until, status.renewal_count) = (valid_until, renewals);
                 changed
             });
         }

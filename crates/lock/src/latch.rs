@@ -6,7 +6,7 @@ use redis::FromRedisValue;
 
 use crate::link::is_transient;
 use crate::names::LockNames;
-use crate::script::{Call, LATCH_COUNT, LATCH_REMAINING, LATCH_SET};
+use crate::script::{LATCH_COUNT, LATCH_REMAINING, LATCH_SET, ScriptCall};
 use crate::wakeups::WakeMode;
 use crate::{Error, Locks};
 
@@ -50,7 +50,7 @@ impl Latch {
             return Ok(false);
         }
         let names = LockNames::new(&self.name)?;
-        let call = Call {
+        let call = ScriptCall {
             script: &LATCH_SET,
             keys: vec![names.lock.clone(), names.derived_key("counted")],
             arguments: vec![count.to_string()],
@@ -96,7 +96,7 @@ impl Latch {
     async fn run_count_script(&self, operation: &str, wait: Duration) -> Result<u32, Error> {
         let names = LockNames::new(&self.name)?;
         let sharded = u8::from(self.locks.node().is_cluster).to_string();
-        let call = Call {
+        let call = ScriptCall {
             script: &LATCH_COUNT,
             keys: vec![names.lock.clone(), names.derived_key("counted")],
             arguments: vec![operation.to_owned(), names.channel, sharded],
@@ -105,7 +105,7 @@ impl Latch {
     }
 
     async fn remaining_count(&self, deadline: Option<Instant>) -> Result<u32, Error> {
-        let call = Call {
+        let call = ScriptCall {
             script: &LATCH_REMAINING,
             keys: vec![LockNames::new(&self.name)?.lock],
             arguments: vec![],
@@ -116,7 +116,7 @@ impl Latch {
     /// Repeats a request until the server replies or the deadline has passed.
     async fn call_until_reply<T: FromRedisValue>(
         &self,
-        call: &Call,
+        call: &ScriptCall,
         deadline: Option<Instant>,
     ) -> Result<T, Error> {
         loop {

@@ -91,8 +91,8 @@ pub(crate) fn clock_drift_allowance(lease: Duration) -> Duration {
 }
 
 /// Returns the time from which the holder must consider the lease as ended. The lease was requested at `sent`.
-pub(crate) fn lease_end(sent: Instant, lease: Duration) -> Instant {
-    sent + lease.saturating_sub(clock_drift_allowance(lease))
+pub(crate) fn lease_end(sent_at: Instant, lease: Duration) -> Instant {
+    sent_at + lease.saturating_sub(clock_drift_allowance(lease))
 }
 
 /// The state of a held lock, from its acquisition until it is released or lost.
@@ -103,30 +103,30 @@ pub(crate) struct HeldLease {
     state: LeaseState,
     valid_until: Instant,
     /// When to send the next request if none is pending.
-    next_request: Instant,
+    next_request_at: Instant,
     /// When the pending extension was sent; `None` if none is pending.
     extending_since: Option<Instant>,
     /// Whether the number of guards has changed since the last extension was sent.
     has_guard_count_changed: bool,
     is_release_pending: bool,
     guard_count: u32,
-    renewals: u64,
+    renewal_count: u64,
 }
 
 impl HeldLease {
     /// Creates the state of a lock that was acquired for `lease` by a request sent at `sent`.
-    pub(crate) fn new(sent: Instant, lease: Duration, renew: bool) -> Self {
+    pub(crate) fn new(sent_at: Instant, lease: Duration, renews: bool) -> Self {
         Self {
             lease,
-            renews: renew,
+            renews,
             state: LeaseState::Held,
-            valid_until: lease_end(sent, lease),
-            next_request: sent + lease / 3,
+            valid_until: lease_end(sent_at, lease),
+            next_request_at: sent_at + lease / 3,
             extending_since: None,
             has_guard_count_changed: false,
             is_release_pending: false,
             guard_count: 1,
-            renewals: 0,
+            renewal_count: 0,
         }
     }
 
@@ -136,8 +136,8 @@ impl HeldLease {
     }
 
     /// Returns how often the lease has been renewed so far.
-    pub(crate) fn renewals(&self) -> u64 {
-        self.renewals
+    pub(crate) fn renewal_count(&self) -> u64 {
+        self.renewal_count
     }
 
     /// Returns the number of guards of this owner.
@@ -156,10 +156,10 @@ impl HeldLease {
             LeaseState::Held
                 if self.extending_since.is_none() && (self.renews || self.has_guard_count_changed) =>
             {
-                Some(self.next_request.min(self.valid_until))
+                Some(self.next_request_at.min(self.valid_until))
             }
             LeaseState::Held => Some(self.valid_until),
-            LeaseState::Releasing { .. } if !self.is_release_pending => Some(self.next_request),
+            LeaseState::Releasing { .. } if !self.is_release_pending => Some(self.next_request_at),
             LeaseState::Releasing { .. } | LeaseState::Lost(_) | LeaseState::Released => None,
         }
     }
@@ -197,11 +197,11 @@ impl HeldLease {
         match outcome {
             RequestOutcome::Done => {
                 self.valid_until = lease_end(sent, self.lease).max(self.valid_until);
-                self.next_request = sent + self.lease / 3;
-                self.renewals += 1;
+                self.next_request_at = sent + self.lease / 3;
+                self.renewal_count += 1;
                 out.push(LeaseAction::AnswerExtension(Ok(())));
                 if self.has_guard_count_changed {
-                    self.next_request = now;
+                    self.next_request_at = now;
                 }
             }
             RequestOutcome::NotHeld => {
@@ -212,7 +212,7 @@ impl HeldLease {
             RequestOutcome::Unknown => {
                 // The guards remain queued until the next attempt to extend the lease.
                 self.has_guard_count_changed = true;
-                self.next_request = now + self.retry_delay();
+                self.next_request_at = now + self.retry_delay();
             }
         }
     }
@@ -227,7 +227,7 @@ impl HeldLease {
         match self.state {
             LeaseState::Held => {
                 self.has_guard_count_changed = true;
-                self.next_request = now;
+                self.next_request_at = now;
             }
             LeaseState::Lost(loss) | LeaseState::Releasing { loss: Some(loss), .. } => {
                 out.push(LeaseAction::AnswerExtension(Err(RequestError::Lost(loss))));
@@ -249,7 +249,7 @@ impl HeldLease {
             LeaseState::Releasing { .. } | LeaseState::Released => return,
         };
         self.state = LeaseState::Releasing { loss, had_unknown_outcome: false };
-        self.next_request = now;
+        self.next_request_at = now;
     }
 
     fn on_released(&mut self, outcome: RequestOutcome, now: Instant, out: &mut Vec<LeaseAction>) {
@@ -258,7 +258,7 @@ impl HeldLease {
         let answer = match (loss, outcome) {
             (_, RequestOutcome::Unknown) if now < self.valid_until => {
                 self.state = LeaseState::Releasing { loss, had_unknown_outcome: true };
-                self.next_request = now + self.retry_delay();
+                self.next_request_at = now + self.retry_delay();
                 return;
             }
             (Some(loss), _) => Err(RequestError::Lost(loss)),
@@ -275,14 +275,14 @@ impl HeldLease {
         match self.state {
             LeaseState::Held => {
                 let wanted = self.renews || self.has_guard_count_changed;
-                if wanted && self.extending_since.is_none() && now >= self.next_request {
+                if wanted && self.extending_since.is_none() && now >= self.next_request_at {
                     self.extending_since = Some(now);
                     self.has_guard_count_changed = false;
                     out.push(LeaseAction::Extend(self.guard_count));
                 }
             }
             LeaseState::Releasing { .. } => {
-                if !self.is_release_pending && now >= self.next_request {
+                if !self.is_release_pending && now >= self.next_request_at {
                     self.is_release_pending = true;
                     out.push(LeaseAction::Release);
                 }

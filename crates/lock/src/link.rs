@@ -19,7 +19,7 @@ use redis::{
 use tokio::sync::{Mutex, mpsc};
 
 use crate::pubsub::PubSubConnection;
-use crate::script::Call;
+use crate::script::ScriptCall;
 use crate::{Error, Server};
 
 /// Number of consecutive failures after which a cluster client is rebuilt from the initial nodes.
@@ -29,7 +29,7 @@ const MAX_CLUSTER_FAILURES: u32 = 5;
 #[derive(Debug)]
 pub(crate) struct ConfirmedReply {
     pub(crate) reply: Value,
-    pub(crate) replicas: usize,
+    pub(crate) replica_count: usize,
 }
 
 enum ConnectionSource {
@@ -49,7 +49,7 @@ struct ConnectionState {
     live_connection: Option<LiveConnection>,
     /// The number of this connection. It ensures that a late failure of an old connection does not drop a new one.
     generation: u64,
-    failures: u32,
+    failure_count: u32,
 }
 
 /// A connection to a server, re-established after errors.
@@ -97,7 +97,7 @@ impl ServerLink {
     }
 
     /// Runs a script and returns its reply.
-    pub(crate) async fn run_script(&self, call: &Call) -> RedisResult<Value> {
+    pub(crate) async fn run_script(&self, call: &ScriptCall) -> RedisResult<Value> {
         let (mut live, generation) = self.connection().await?;
         let mut result = self.send(&mut live, call, false).await;
         if matches!(&result, Err(error) if is_unknown_script(error)) {
@@ -112,7 +112,7 @@ impl ServerLink {
     /// replaced.
     pub(crate) async fn run_confirmed_script(
         &self,
-        call: &Call,
+        call: &ScriptCall,
         replicas: usize,
     ) -> RedisResult<ConfirmedReply> {
         let (mut live, generation) = self.connection().await?;
@@ -155,7 +155,7 @@ impl ServerLink {
         *state = ConnectionState {
             live_connection: Some(live.clone()),
             generation: state.generation + 1,
-            failures: 0,
+            failure_count: 0,
         };
         Ok((live, state.generation))
     }
@@ -178,10 +178,15 @@ impl ServerLink {
         }
     }
 
-    async fn send(&self, live: &mut LiveConnection, call: &Call, full_text: bool) -> RedisResult<Value> {
-        let command = call.script.command(call, full_text);
+    async fn send(
+        &self,
+        connection: &mut LiveConnection,
+        call: &ScriptCall,
+        sends_full_text: bool,
+    ) -> RedisResult<Value> {
+        let command = call.script.command(call, sends_full_text);
         self.with_timeout(async {
-            match live {
+            match connection {
                 LiveConnection::Single(connection) => command.query_async(connection).await,
                 LiveConnection::Cluster(connection) => command.query_async(connection).await,
             }
@@ -191,12 +196,12 @@ impl ServerLink {
 
     async fn send_confirmed(
         &self,
-        live: &mut LiveConnection,
-        call: &Call,
+        connection: &mut LiveConnection,
+        call: &ScriptCall,
         replicas: usize,
-        full_text: bool,
+        sends_full_text: bool,
     ) -> RedisResult<ConfirmedReply> {
-        let command = call.script.command(call, full_text);
+        let command = call.script.command(call, sends_full_text);
         let route = Route::new(slot_of(&call.keys[0]), SlotAddr::Master);
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas).arg((self.timeout * 3 / 4).as_millis().max(1) as u64);
@@ -204,7 +209,7 @@ impl ServerLink {
         pipeline.add_command(command).add_command(wait);
         let replies = self
             .with_timeout(async {
-                match live {
+                match connection {
                     LiveConnection::Single(connection) => {
                         connection.send_packed_commands(&pipeline, 0, 2).await
                     }
@@ -218,7 +223,7 @@ impl ServerLink {
         let mut replies = replies.into_iter().map(Value::extract_error);
         let mut next = || replies.next().unwrap_or(Err((ErrorKind::Parse, "missing reply").into()));
         let reply = next()?;
-        Ok(ConfirmedReply { reply, replicas: redis::from_redis_value(next()?)? })
+        Ok(ConfirmedReply { reply, replica_count: redis::from_redis_value(next()?)? })
     }
 
     /// Ends a call with an error if it takes longer than the timeout.
@@ -238,14 +243,14 @@ impl ServerLink {
             return;
         }
         let broke = matches!(result, Err(error) if is_connection_broken(error));
-        state.failures = if broke { state.failures + 1 } else { 0 };
+        state.failure_count = if broke { state.failure_count + 1 } else { 0 };
         let tolerated = match self.source {
             ConnectionSource::Standalone(_) | ConnectionSource::Sentinel(_) => 0,
             // The cluster client finds a new master by itself, so its connection is not dropped after the first
             // failure.
             ConnectionSource::Cluster { .. } => MAX_CLUSTER_FAILURES,
         };
-        if state.failures > tolerated {
+        if state.failure_count > tolerated {
             state.live_connection = None;
         }
     }

@@ -57,8 +57,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(crate) fn new(locks: Locks, name: &str, fair: bool) -> Self {
-        Self { locks, name: name.to_owned(), is_fair: fair }
+    pub(crate) fn new(locks: Locks, name: &str, is_fair: bool) -> Self {
+        Self { locks, name: name.to_owned(), is_fair }
     }
 
     /// Returns a lock with the same name and these options.
@@ -73,7 +73,7 @@ impl Lock {
     /// [`Error::TimedOut`] if other owners held the lock during the whole wait. Other errors say why the servers did
     /// not grant it.
     pub async fn acquire(&self) -> Result<Guard, Error> {
-        self.locks.acquire(self.claim()?).await
+        self.locks.acquire(self.create_claim()?).await
     }
 
     /// Acquires the lock if no other owner holds it.
@@ -81,11 +81,15 @@ impl Lock {
     /// # Errors
     /// The servers did not give a definite reply.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
-        self.locks.try_acquire(self.claim()?).await
+        self.locks.try_acquire(self.create_claim()?).await
     }
 
-    fn claim(&self) -> Result<LockClaim, Error> {
-        self.locks.claim(if self.is_fair { &FAIR_LOCK_KIND } else { &UNORDERED_LOCK_KIND }, &self.name, None)
+    fn create_claim(&self) -> Result<LockClaim, Error> {
+        self.locks.create_claim(
+            if self.is_fair { &FAIR_LOCK_KIND } else { &UNORDERED_LOCK_KIND },
+            &self.name,
+            None,
+        )
     }
 
     /// Returns the sort key for acquiring several locks in a fixed order; see [`MultiLock`](crate::MultiLock).

@@ -112,7 +112,7 @@ impl Locks {
             link,
             confirming_link: ServerLink::new(server, certificates, timeout)?,
             is_cluster: server.is_cluster(),
-            background: BackgroundTasks::new(),
+            background_tasks: BackgroundTasks::new(),
         };
         Ok(Self {
             node: Arc::new(node),
@@ -161,7 +161,7 @@ impl Locks {
     /// Waits until the locks of all guards that were dropped so far are released. Call this before the runtime ends.
     /// Otherwise a lock may remain until its lease expires.
     pub async fn wait_for_releases(&self) {
-        self.node.background.wait_for_releases().await;
+        self.node.background_tasks.wait_for_releases().await;
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -176,7 +176,7 @@ impl Locks {
         self.identity.next_owner()
     }
 
-    pub(crate) fn claim(
+    pub(crate) fn create_claim(
         &self,
         kind: &'static LockKind,
         name: &str,
@@ -189,7 +189,7 @@ impl Locks {
             names: LockNames::new(name)?,
             owner: self.next_owner(),
             lease: self.options.lease,
-            replicas: self.options.replicas,
+            required_replicas: self.options.replicas,
             permit_limit: limit,
         })
     }

@@ -60,7 +60,7 @@ impl ReadWriteLock {
     /// # Errors
     /// As for [`Lock::acquire`](crate::Lock::acquire).
     pub async fn read(&self) -> Result<Guard, Error> {
-        self.locks.acquire(self.locks.claim(&READ_LOCK_KIND, &self.name, None)?).await
+        self.locks.acquire(self.locks.create_claim(&READ_LOCK_KIND, &self.name, None)?).await
     }
 
     /// Acquires the lock for reading if no writer holds it or waits.
@@ -68,7 +68,7 @@ impl ReadWriteLock {
     /// # Errors
     /// The servers did not give a definite reply.
     pub async fn try_read(&self) -> Result<Option<Guard>, Error> {
-        self.locks.try_acquire(self.locks.claim(&READ_LOCK_KIND, &self.name, None)?).await
+        self.locks.try_acquire(self.locks.create_claim(&READ_LOCK_KIND, &self.name, None)?).await
     }
 
     /// Acquires the lock for writing, and waits as long as the options say.
@@ -76,7 +76,7 @@ impl ReadWriteLock {
     /// # Errors
     /// As for [`Lock::acquire`](crate::Lock::acquire).
     pub async fn write(&self) -> Result<Guard, Error> {
-        self.locks.acquire(self.locks.claim(&WRITE_LOCK_KIND, &self.name, None)?).await
+        self.locks.acquire(self.locks.create_claim(&WRITE_LOCK_KIND, &self.name, None)?).await
     }
 
     /// Acquires the lock for writing. `None` if another owner reads or writes.
@@ -84,6 +84,6 @@ impl ReadWriteLock {
     /// # Errors
     /// The servers did not give a definite reply.
     pub async fn try_write(&self) -> Result<Option<Guard>, Error> {
-        self.locks.try_acquire(self.locks.claim(&WRITE_LOCK_KIND, &self.name, None)?).await
+        self.locks.try_acquire(self.locks.create_claim(&WRITE_LOCK_KIND, &self.name, None)?).await
     }
 }

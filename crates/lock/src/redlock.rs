@@ -72,7 +72,7 @@ impl Redlock {
     /// Outside a tokio runtime.
     pub async fn connect_to(servers: &[Server], timeout: Duration) -> Result<Self, Error> {
         if servers.is_empty() {
-            return Err(Error::NotEnoughNodes { had: 0, wanted: 1 });
+            return Err(Error::NotEnoughNodes { available: 0, required: 1 });
         }
         let mut all = Vec::new();
         for server in servers {
@@ -92,7 +92,7 @@ impl Redlock {
     /// # Errors
     /// [`Error::TimedOut`] if other owners held it, [`Error::NotEnoughNodes`] if no majority of the servers replies.
     pub async fn acquire(&self, name: &str) -> Result<Guard, Error> {
-        crate::acquire::acquire(self.claim(name)?, &self.options, self.options.wait).await
+        crate::acquire::acquire(self.create_claim(name)?, &self.options, self.options.wait).await
     }
 
     /// Makes one attempt to acquire the lock.
@@ -100,7 +100,7 @@ impl Redlock {
     /// # Errors
     /// [`Error::NotEnoughNodes`] if no majority of the servers replies.
     pub async fn try_acquire(&self, name: &str) -> Result<Option<Guard>, Error> {
-        match crate::acquire::acquire(self.claim(name)?, &self.options, Duration::ZERO).await {
+        match crate::acquire::acquire(self.create_claim(name)?, &self.options, Duration::ZERO).await {
             Ok(guard) => Ok(Some(guard)),
             Err(Error::TimedOut(_)) => Ok(None),
             Err(error) => Err(error),
@@ -112,7 +112,7 @@ impl Redlock {
         self.servers[0].wait_for_releases().await;
     }
 
-    fn claim(&self, name: &str) -> Result<LockClaim, Error> {
+    fn create_claim(&self, name: &str) -> Result<LockClaim, Error> {
         Ok(LockClaim {
             servers: self.servers.iter().map(|server| server.node().clone()).collect(),
             quorum: self.servers.len() / 2 + 1,
@@ -120,7 +120,7 @@ impl Redlock {
             names: LockNames::new(name)?,
             owner: self.servers[0].next_owner(),
             lease: self.options.lease,
-            replicas: self.options.replicas,
+            required_replicas: self.options.replicas,
             permit_limit: None,
         })
     }

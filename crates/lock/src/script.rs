@@ -17,9 +17,9 @@ impl Script {
     }
 
     /// Returns the command that runs the script: EVALSHA, or EVAL with the full text.
-    pub(crate) fn command(&self, call: &Call, full_text: bool) -> Cmd {
-        let mut command = if full_text { redis::cmd("EVAL") } else { redis::cmd("EVALSHA") };
-        command.arg(if full_text { self.source } else { &self.hash });
+    pub(crate) fn command(&self, call: &ScriptCall, sends_full_text: bool) -> Cmd {
+        let mut command = if sends_full_text { redis::cmd("EVAL") } else { redis::cmd("EVALSHA") };
+        command.arg(if sends_full_text { self.source } else { &self.hash });
         command.arg(call.keys.len()).arg(&call.keys).arg(&call.arguments);
         command
     }
@@ -27,7 +27,7 @@ impl Script {
 
 /// A script call with its keys and arguments.
 #[derive(Debug, Clone)]
-pub(crate) struct Call {
+pub(crate) struct ScriptCall {
     pub(crate) script: &'static LazyLock<Script>,
     pub(crate) keys: Vec<String>,
     pub(crate) arguments: Vec<String>,

@@ -48,7 +48,7 @@ impl Semaphore {
     /// # Errors
     /// As for [`Lock::acquire`](crate::Lock::acquire).
     pub async fn acquire(&self) -> Result<Guard, Error> {
-        self.locks.acquire(self.locks.claim(&PERMIT_LOCK_KIND, &self.name, Some(self.limit))?).await
+        self.locks.acquire(self.locks.create_claim(&PERMIT_LOCK_KIND, &self.name, Some(self.limit))?).await
     }
 
     /// Acquires a permit. `None` if no permit is free.
@@ -56,6 +56,8 @@ impl Semaphore {
     /// # Errors
     /// The servers did not give a definite reply.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
-        self.locks.try_acquire(self.locks.claim(&PERMIT_LOCK_KIND, &self.name, Some(self.limit))?).await
+        self.locks
+            .try_acquire(self.locks.create_claim(&PERMIT_LOCK_KIND, &self.name, Some(self.limit))?)
+            .await
     }
 }

@@ -26,16 +26,16 @@ struct WaitChannel {
     next_waiter: Notify,
 }
 
-type Channels = HashMap<String, Arc<WaitChannel>>;
+type WaitChannels = HashMap<String, Arc<WaitChannel>>;
 
 #[derive(Debug)]
 struct SharedChannels {
-    channels: Mutex<Channels>,
+    channels: Mutex<WaitChannels>,
     channels_changed: Notify,
 }
 
 impl SharedChannels {
-    fn with_channels<T>(&self, action: impl FnOnce(&mut Channels) -> T) -> T {
+    fn with_channels<T>(&self, action: impl FnOnce(&mut WaitChannels) -> T) -> T {
         action(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -99,7 +99,7 @@ impl Wakeups {
     }
 
     /// Subscribes to a channel. The waiter is woken once when the server has confirmed the subscription.
-    pub(crate) fn subscribe(&self, channel: &str, wake: WakeMode) -> Subscription {
+    pub(crate) fn subscribe(&self, channel: &str, wake_mode: WakeMode) -> Subscription {
         self.listener_started.call_once(|| {
             tokio::spawn(run_listener(Arc::downgrade(&self.shared), self.link.clone()));
         });
@@ -110,7 +110,7 @@ impl Wakeups {
             .with_channels(|channels| channels.entry(channel.to_owned()).or_insert_with(fresh).clone());
         self.shared.channels_changed.notify_one();
         Subscription {
-            wake_mode: wake,
+            wake_mode,
             message_count: channel.message_count.subscribe(),
             channel,
             shared: self.shared.clone(),
@@ -169,14 +169,15 @@ async fn forward_messages(shared: &Weak<SharedChannels>, mut pubsub: PubSubConne
 /// Subscribes to new channels and unsubscribes from channels without waiters. Returns `false` if the connection broke.
 async fn update_subscriptions(
     shared: &SharedChannels,
-    subscribed: &mut HashSet<String>,
+    subscribed_channels: &mut HashSet<String>,
     pubsub: &mut PubSubConnection,
 ) -> bool {
     let (new, old) = shared.with_channels(|channels| {
         channels.retain(|_, channel| channel.message_count.receiver_count() > 0);
-        let new: Vec<String> = channels.keys().filter(|name| !subscribed.contains(*name)).cloned().collect();
+        let new: Vec<String> =
+            channels.keys().filter(|name| !subscribed_channels.contains(*name)).cloned().collect();
         let old: Vec<String> =
-            subscribed.iter().filter(|name| !channels.contains_key(*name)).cloned().collect();
+            subscribed_channels.iter().filter(|name| !channels.contains_key(*name)).cloned().collect();
         (new, old)
     });
     for channel in new {
@@ -184,13 +185,13 @@ async fn update_subscriptions(
             return false;
         }
         shared.wake(&channel);
-        subscribed.insert(channel);
+        subscribed_channels.insert(channel);
     }
     for channel in old {
         if pubsub.unsubscribe(&channel).await.is_err() {
             return false;
         }
-        subscribed.remove(&channel);
+        subscribed_channels.remove(&channel);
     }
     true
 }

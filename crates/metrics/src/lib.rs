@@ -62,7 +62,7 @@ pub struct OutputLimit {
     /// Soft limit in bytes: a client above it for longer than `soft_limit_seconds` is disconnected.
     pub soft_limit: usize,
     /// Number of seconds that a client may stay above the soft limit.
-    pub seconds: u64,
+    pub soft_limit_seconds: u64,
 }
 
 /// Latency statistics of one command.
@@ -105,7 +105,7 @@ pub struct LatencyEvent {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FailoverMetrics {
     /// The number of recorded failovers.
-    pub recorded: usize,
+    pub recorded_count: usize,
     /// Unix time in seconds of the latest recorded promotion; `None` if no failover is recorded.
     pub last_promotion_unix_secs: Option<f64>,
 }

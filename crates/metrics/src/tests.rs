@@ -25,7 +25,12 @@ fn example_snapshot() -> MetricsSnapshot {
             max_clients: 10000,
             max_memory_bytes: 0,
             worker_threads: 2,
-            output_limits: vec![OutputLimit { class: "pubsub", hard_limit: 32, soft_limit: 8, seconds: 60 }],
+            output_limits: vec![OutputLimit {
+                class: "pubsub",
+                hard_limit: 32,
+                soft_limit: 8,
+                soft_limit_seconds: 60,
+            }],
         },
         commands: vec![CommandLatency {
             command: "get",
@@ -38,7 +43,7 @@ fn example_snapshot() -> MetricsSnapshot {
         latency_events: vec![LatencyEvent { name: "command", unix_secs: 1700000000, seconds: 0.5 }],
         not_ready_reasons: vec![("loading", false), ("master_link_down", true)],
         slots_served: Some(5461),
-        failovers: Some(FailoverMetrics { recorded: 3, last_promotion_unix_secs: Some(1700000050.5) }),
+        failovers: Some(FailoverMetrics { recorded_count: 3, last_promotion_unix_secs: Some(1700000050.5) }),
     }
 }
 

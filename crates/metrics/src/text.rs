@@ -361,10 +361,9 @@ fn write_limits(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Resul
     });
     let name = "redis_config_client_output_buffer_limit_bytes";
     out.write_family(name, "client-output-buffer-limit", MetricKind::Gauge, bytes)?;
-    let seconds = limits
-        .output_limits
-        .iter()
-        .map(|limit| (vec![("class", limit.class), ("limit", "soft")], SampleValue::from(limit.seconds)));
+    let seconds = limits.output_limits.iter().map(|limit| {
+        (vec![("class", limit.class), ("limit", "soft")], SampleValue::from(limit.soft_limit_seconds))
+    });
     let name = "redis_config_client_output_buffer_limit_overcome_seconds";
     out.write_family(name, "Time that a client may stay above the soft limit.", MetricKind::Gauge, seconds)
 }
@@ -415,7 +414,7 @@ fn write_redoubt_metrics(
     }
     if let Some(failovers) = snapshot.failovers {
         let help = "Failovers recorded by this node, at most 100.";
-        out.write_gauge("redoubt_failures_remembered", help, failovers.recorded)?;
+        out.write_gauge("redoubt_failures_remembered", help, failovers.recorded_count)?;
         let help = "Unix time of the last failover recorded by this node; 0 if none.";
         out.write_gauge(
             "redoubt_last_failover_timestamp_seconds",

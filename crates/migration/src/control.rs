@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn other_commands_are_for_the_engine() {
+    fn other_commands_are_left_to_the_engine() {
         for line in
             ["SET k v", "REPLCONF ACK 5", "CLUSTER FAILOVER FORCE", "CLUSTER FLUSHSLOT 7", "PING", "CLUSTER"]
         {

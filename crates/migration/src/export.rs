@@ -13,7 +13,7 @@ use crate::{ACK_PERIOD, RESUME_TIMEOUT};
 
 /// Maximum time for which the source postpones clients' writes. If the target has not claimed the slots by then, the
 /// migration fails.
-pub const MAX_PAUSE: Duration = Duration::from_secs(5);
+pub const MAX_WRITE_PAUSE: Duration = Duration::from_secs(5);
 /// Delay before retrying a snapshot that could not be taken because other snapshots are running.
 const SNAPSHOT_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Delay before retrying a failed reconnect, and before reconnecting to a target that may have closed the link because
@@ -135,13 +135,13 @@ enum ExportState {
 pub(crate) struct ExportStateMachine {
     config: ExportConfig,
     state: ExportState,
-    last_received: Instant,
-    next_ack: Option<Instant>,
+    last_received_at: Instant,
+    next_ack_at: Option<Instant>,
     is_resumable: bool,
     /// Whether the current link replaces an earlier one.
     is_resumed: bool,
     /// The reconnect state; `None` while a link exists.
-    disconnected: Option<ReconnectTimers>,
+    reconnect_timers: Option<ReconnectTimers>,
 }
 
 /// Timers of a migration whose link broke.
@@ -160,11 +160,11 @@ impl ExportStateMachine {
         Self {
             config,
             state: ExportState::Connecting,
-            last_received: now,
-            next_ack: None,
+            last_received_at: now,
+            next_ack_at: None,
             is_resumable: false,
             is_resumed: false,
-            disconnected: None,
+            reconnect_timers: None,
         }
     }
 
@@ -185,8 +185,8 @@ impl ExportStateMachine {
         }
     }
 
-    fn retry_reconnect_at(&mut self, at: Instant) {
-        if let Some(disconnected) = &mut self.disconnected {
+    fn schedule_reconnect(&mut self, at: Instant) {
+        if let Some(disconnected) = &mut self.reconnect_timers {
             disconnected.retry_at = Some(at);
         }
     }
@@ -206,7 +206,7 @@ impl ExportStateMachine {
             }
             ExportState::QueryingResumable => self.establish(true, out),
             ExportState::Establishing => {
-                self.next_ack = Some(now + ACK_PERIOD);
+                self.next_ack_at = Some(now + ACK_PERIOD);
                 out.push(ExportAction::Send(MigrationMessage::Ack));
                 self.transition(
                     ExportState::AwaitingSnapshot { retry_at: None },
@@ -216,7 +216,7 @@ impl ExportStateMachine {
             }
             _ => {}
         }
-        self.last_received = now;
+        self.last_received_at = now;
     }
 
     fn establish(&mut self, is_resumable: bool, out: &mut Vec<ExportAction>) {
@@ -228,13 +228,13 @@ impl ExportStateMachine {
     fn on_disconnect(&mut self, now: Instant, out: &mut Vec<ExportAction>) {
         let at_once = !matches!(self.state, ExportState::Granted { .. });
         let retry_at = (!at_once).then(|| now + RECONNECT_DELAY);
-        self.disconnected = Some(ReconnectTimers { deadline: now + RESUME_TIMEOUT, retry_at });
+        self.reconnect_timers = Some(ReconnectTimers { deadline: now + RESUME_TIMEOUT, retry_at });
         out.extend(at_once.then_some(ExportAction::Reconnect));
     }
 
     fn on_resumed(&mut self, now: Instant, out: &mut Vec<ExportAction>) {
-        (self.disconnected, self.is_resumed, self.last_received) = (None, true, now);
-        self.next_ack = Some(now + ACK_PERIOD);
+        (self.reconnect_timers, self.is_resumed, self.last_received_at) = (None, true, now);
+        self.next_ack_at = Some(now + ACK_PERIOD);
         if self.state == ExportState::Establishing {
             // The target accepted the migration, but the reply was lost.
             self.on_accepted(now, out);
@@ -249,14 +249,14 @@ impl ExportStateMachine {
     }
 
     fn on_message(&mut self, now: Instant, message: MigrationMessage, out: &mut Vec<ExportAction>) {
-        self.last_received = now;
+        self.last_received_at = now;
         match (message, self.state) {
             (MigrationMessage::Ack, _) => {}
             (MigrationMessage::RequestPause, ExportState::Replicating) => {
                 self.state = ExportState::AwaitingPause;
             }
             (MigrationMessage::RequestFailover, ExportState::Paused { .. }) => {
-                let granted = ExportState::Granted { deadline: now + MAX_PAUSE };
+                let granted = ExportState::Granted { deadline: now + MAX_WRITE_PAUSE };
                 self.transition(granted, ExportAction::Send(MigrationMessage::FailoverGranted), out);
             }
             // After a reconnect the target repeats its last request, which the source may have received before.
@@ -288,7 +288,7 @@ impl ExportStateMachine {
             _ => {}
         }
         if !matches!(self.state, ExportState::Granted { .. })
-            && now >= self.last_received + self.config.timeout
+            && now >= self.last_received_at + self.config.timeout
         {
             return self.fail("Timed out after too long with no interaction", out);
         }
@@ -301,22 +301,22 @@ impl ExportStateMachine {
                 out,
             );
         }
-        match &mut self.disconnected {
+        match &mut self.reconnect_timers {
             Some(disconnected)
                 if now >= disconnected.deadline && !matches!(self.state, ExportState::Granted { .. }) =>
             {
                 self.fail_disconnected(out);
             }
             Some(disconnected) if now >= disconnected.deadline => {
-                (self.disconnected, self.next_ack, self.is_resumable) = (None, None, false);
+                (self.reconnect_timers, self.next_ack_at, self.is_resumable) = (None, None, false);
             }
             Some(disconnected) if disconnected.retry_at.is_some_and(|at| now >= at) => {
                 disconnected.retry_at = None;
                 out.push(ExportAction::Reconnect);
             }
             Some(_) => {}
-            None if self.next_ack.is_some_and(|at| now >= at) => {
-                self.next_ack = Some(now + ACK_PERIOD);
+            None if self.next_ack_at.is_some_and(|at| now >= at) => {
+                self.next_ack_at = Some(now + ACK_PERIOD);
                 out.push(ExportAction::Send(MigrationMessage::Ack));
             }
             None => {}
@@ -346,6 +346,7 @@ impl Driver for ExportStateMachine {
         if self.state == ExportState::Ended {
             return;
         }
+        let is_granted = matches!(self.state, ExportState::Granted { .. });
         match event {
             ExportEvent::Connected => self.on_connected(out),
             ExportEvent::ConnectFailed(why) => {
@@ -360,16 +361,16 @@ impl Driver for ExportStateMachine {
                 self.fail(format!("Received error during handshake to target: -{why}"), out);
             }
             ExportEvent::Received(message) => self.on_message(now, message, out),
-            ExportEvent::Closed if self.disconnected.is_some() => {}
+            ExportEvent::Closed if self.reconnect_timers.is_some() => {}
             ExportEvent::Closed if self.is_resumable => self.on_disconnect(now, out),
             // The target closes the link when it has claimed the slots.
-            ExportEvent::Closed if matches!(self.state, ExportState::Granted { .. }) => self.next_ack = None,
+            ExportEvent::Closed if is_granted => self.next_ack_at = None,
             ExportEvent::Closed => self.fail_disconnected(out),
             ExportEvent::Resumed => self.on_resumed(now, out),
-            ExportEvent::ResumeFailed => self.retry_reconnect_at(now + RECONNECT_DELAY),
+            ExportEvent::ResumeFailed => self.schedule_reconnect(now + RECONNECT_DELAY),
             // The cluster bus will show whether the target has claimed the slots.
-            ExportEvent::EndedByPeer if matches!(self.state, ExportState::Granted { .. }) => {
-                (self.next_ack, self.disconnected, self.is_resumable) = (None, None, false);
+            ExportEvent::EndedByPeer if is_granted => {
+                (self.next_ack_at, self.reconnect_timers, self.is_resumable) = (None, None, false);
             }
             ExportEvent::EndedByPeer => self.fail_disconnected(out),
             ExportEvent::SnapshotTaken => self.state = ExportState::Snapshotting,
@@ -382,7 +383,7 @@ impl Driver for ExportStateMachine {
             }
             ExportEvent::BytesRemaining(bytes) => {
                 if self.state == ExportState::AwaitingPause && bytes <= self.config.max_remaining_bytes {
-                    let state = ExportState::PausingWrites { deadline: now + MAX_PAUSE };
+                    let state = ExportState::PausingWrites { deadline: now + MAX_WRITE_PAUSE };
                     self.transition(state, ExportAction::PauseWrites, out);
                 }
             }
@@ -392,7 +393,7 @@ impl Driver for ExportStateMachine {
                     self.transition(ExportState::Paused { deadline }, message, out);
                 }
             }
-            ExportEvent::ClaimedByTarget if matches!(self.state, ExportState::Granted { .. }) => {
+            ExportEvent::ClaimedByTarget if is_granted => {
                 self.end(ExportOutcome::Success, out);
             }
             ExportEvent::ClaimedByTarget | ExportEvent::ClaimedByOther => {
@@ -403,7 +404,7 @@ impl Driver for ExportStateMachine {
             ExportEvent::Failed(why) => self.fail(why, out),
             // A granted migration cannot be cancelled, because the target may have claimed the slots already. The
             // cluster bus shows a claim before the deadline.
-            ExportEvent::Cancel if matches!(self.state, ExportState::Granted { .. }) => {}
+            ExportEvent::Cancel if is_granted => {}
             ExportEvent::Cancel => self.end(ExportOutcome::Cancelled, out),
             ExportEvent::Deadline => self.on_deadline(now, out),
         }
@@ -420,8 +421,8 @@ impl Driver for ExportStateMachine {
             _ => None,
         };
         let silence = (!matches!(self.state, ExportState::Granted { .. }))
-            .then(|| self.last_received + self.config.timeout);
-        let link = self.disconnected.map_or(self.next_ack, |disconnected| {
+            .then(|| self.last_received_at + self.config.timeout);
+        let link = self.reconnect_timers.map_or(self.next_ack_at, |disconnected| {
             Some(disconnected.retry_at.unwrap_or(disconnected.deadline).min(disconnected.deadline))
         });
         [own, silence, link].into_iter().flatten().min()

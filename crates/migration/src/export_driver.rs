@@ -41,7 +41,7 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportJob {
     /// The message that announces the migration, with this node as the source.
-    pub establish: EstablishMessage,
+    pub establish_message: EstablishMessage,
     /// The id of the node that gets the slots.
     pub target: NodeId,
 }
@@ -130,7 +130,7 @@ enum TransferPhase {
     Log,
     /// The end of the log is being sent while writes are paused; this many bytes have not been read yet.
     FinalLog {
-        unread: u64,
+        unread_bytes: u64,
     },
     Ended,
 }
@@ -160,11 +160,11 @@ impl ExportDriver {
         now: Instant,
         job: ExportJob,
         config: ExportConfig,
-        commands: LoggedCommandDecoder,
+        slot_finder: LoggedCommandDecoder,
     ) -> (Self, Actions) {
-        let slots = job.establish.slots();
+        let slots = job.establish_message.slots();
         let driver = Self {
-            filter: LogFilter::new(slots.clone(), commands),
+            filter: LogFilter::new(slots.clone(), slot_finder),
             state_machine: ExportStateMachine::new(now, config),
             job,
             slots,
@@ -219,7 +219,7 @@ impl ExportDriver {
                 ExportAction::QueryResumable => self.send(&SyncSlotsCommand::QueryResumable.to_resp(), out),
                 ExportAction::Establish { is_resumable: resumable } => {
                     let establish =
-                        EstablishMessage { is_resumable: resumable, ..self.job.establish.clone() };
+                        EstablishMessage { is_resumable: resumable, ..self.job.establish_message.clone() };
                     self.send(&SyncSlotsCommand::Establish(establish).to_resp(), out);
                     // All bytes sent from here on must be retained for a reconnect.
                     self.resend_window = resumable.then(ResendWindow::default);
@@ -240,7 +240,7 @@ impl ExportDriver {
         self.transfer_phase = TransferPhase::Ended;
         // The target may be waiting for a new link, so tell it that the migration has ended.
         if outcome != ExportOutcome::Success && self.resend_window.is_some() && self.link == TargetLink::Up {
-            let finish = FinishMessage::failed(self.job.establish.name);
+            let finish = FinishMessage::failed(self.job.establish_message.name);
             out.push(ExportDriverAction::Send(SyncSlotsCommand::Finish(finish).to_resp()));
         }
         out.push(ExportDriverAction::End(outcome));
@@ -270,7 +270,7 @@ impl ExportDriver {
                     self.config.requires_authentication.then_some(ExportDriverAction::SendCredentials),
                 );
                 out.push(ExportDriverAction::Send(
-                    SyncSlotsCommand::Resume(self.job.establish.name).to_resp(),
+                    SyncSlotsCommand::Resume(self.job.establish_message.name).to_resp(),
                 ));
             }
             TargetLink::Up | TargetLink::Down => {}
@@ -371,14 +371,14 @@ impl ExportDriver {
             Ok(LogContent::FlushAll) => return self.feed_state_machine(now, ExportEvent::Flushed, out),
             Err(error) => return self.feed_state_machine(now, ExportEvent::Failed(error.to_string()), out),
         }
-        if let TransferPhase::FinalLog { unread } = self.transfer_phase {
+        if let TransferPhase::FinalLog { unread_bytes: unread } = self.transfer_phase {
             self.on_unread_bytes(now, unread.saturating_sub(bytes.len() as u64), out);
         }
     }
 
-    fn on_unread_bytes(&mut self, now: Instant, unread: u64, out: &mut Actions) {
-        self.transfer_phase = TransferPhase::FinalLog { unread };
-        if unread == 0 {
+    fn on_unread_bytes(&mut self, now: Instant, unread_bytes: u64, out: &mut Actions) {
+        self.transfer_phase = TransferPhase::FinalLog { unread_bytes };
+        if unread_bytes == 0 {
             self.transfer_phase = TransferPhase::Log;
             self.feed_state_machine(now, ExportEvent::LogDrained, out);
         }

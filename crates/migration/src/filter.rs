@@ -14,7 +14,7 @@ use crate::{LoggedCommandDecoder, LoggedCommandKind};
 #[derive(Debug)]
 pub(crate) struct LogFilter {
     slots: SlotSet,
-    commands: LoggedCommandDecoder,
+    slot_finder: LoggedCommandDecoder,
     parser: Parser,
     /// The bytes of an incomplete command.
     partial_command: Vec<u8>,
@@ -36,10 +36,10 @@ pub(crate) enum LogContent {
 
 impl LogFilter {
     /// Creates a filter for a log that selects a database before its first change.
-    pub(crate) fn new(slots: SlotSet, commands: LoggedCommandDecoder) -> Self {
+    pub(crate) fn new(slots: SlotSet, slot_finder: LoggedCommandDecoder) -> Self {
         Self {
             slots,
-            commands,
+            slot_finder,
             parser: Parser::new(),
             partial_command: Vec::new(),
             batch: Batch::default(),
@@ -69,7 +69,7 @@ impl LogFilter {
     }
 
     fn filter_command(&mut self, args: Args<'_>, out: &mut Vec<u8>) -> LogContent {
-        let (kind, keys) = self.commands.decode(args, &self.slots);
+        let (kind, keys) = self.slot_finder.decode(args, &self.slots);
         match kind {
             LoggedCommandKind::SelectDb => self.selected_db = args.get(1).unwrap_or_default().to_vec(),
             LoggedCommandKind::BeginTransaction => self.transaction = Some(Vec::new()),

@@ -124,8 +124,8 @@ enum ImportState {
 pub(crate) struct ImportStateMachine {
     timeout: Duration,
     state: ImportState,
-    last_received: Instant,
-    next_ack: Instant,
+    last_received_at: Instant,
+    next_ack_at: Instant,
     is_resumable: bool,
     /// After a broken link, the time at which the migration fails unless it is resumed; `None` while the link is up.
     resume_deadline: Option<Instant>,
@@ -137,7 +137,14 @@ impl ImportStateMachine {
     #[must_use]
     pub(crate) fn new(now: Instant, timeout: Duration, resumable: bool) -> Self {
         let (state, next_ack) = (ImportState::AwaitingFirstAck, now + ACK_PERIOD);
-        Self { timeout, state, last_received: now, next_ack, is_resumable: resumable, resume_deadline: None }
+        Self {
+            timeout,
+            state,
+            last_received_at: now,
+            next_ack_at: next_ack,
+            is_resumable: resumable,
+            resume_deadline: None,
+        }
     }
 
     /// Returns the name of the current state in Valkey.
@@ -155,7 +162,7 @@ impl ImportStateMachine {
 
     /// Sends the last request again after a reconnect, because the source may not have received it.
     fn on_resumed(&mut self, now: Instant, out: &mut Vec<ImportAction>) {
-        (self.resume_deadline, self.last_received, self.next_ack) = (None, now, now + ACK_PERIOD);
+        (self.resume_deadline, self.last_received_at, self.next_ack_at) = (None, now, now + ACK_PERIOD);
         match self.state {
             ImportState::AwaitingPaused => out.push(ImportAction::Send(MigrationMessage::RequestPause)),
             ImportState::GrantRequested { .. } => {
@@ -178,7 +185,7 @@ impl ImportStateMachine {
     }
 
     fn on_message(&mut self, now: Instant, message: MigrationMessage, out: &mut Vec<ImportAction>) {
-        self.last_received = now;
+        self.last_received_at = now;
         match (message, self.state) {
             (MigrationMessage::Ack, ImportState::AwaitingFirstAck) => self.state = ImportState::Receiving,
             (MigrationMessage::Ack, _) | (_, ImportState::Granted { .. } | ImportState::Claiming) => {}
@@ -235,7 +242,7 @@ impl ImportStateMachine {
         {
             return self.fail("The source node did not grant the slots in time", out);
         }
-        if now >= self.last_received + self.timeout {
+        if now >= self.last_received_at + self.timeout {
             return self.fail("Timed out after too long with no interaction", out);
         }
         if self.resume_deadline.is_some_and(|until| now >= until) {
@@ -244,8 +251,8 @@ impl ImportStateMachine {
         if matches!(self.state, ImportState::CatchingUp { deadline } if now >= deadline) {
             self.on_caught_up(out);
         }
-        if self.resume_deadline.is_none() && now >= self.next_ack {
-            self.next_ack = now + ACK_PERIOD;
+        if self.resume_deadline.is_none() && now >= self.next_ack_at {
+            self.next_ack_at = now + ACK_PERIOD;
             out.push(ImportAction::Send(MigrationMessage::Ack));
         }
     }
@@ -275,7 +282,7 @@ impl Driver for ImportStateMachine {
         }
         match event {
             ImportEvent::Received(message) => self.on_message(now, message, out),
-            ImportEvent::DataApplied => self.last_received = now,
+            ImportEvent::DataApplied => self.last_received_at = now,
             ImportEvent::CaughtUp => self.on_caught_up(out),
             ImportEvent::SlotsClaimed => self.end(Ok(()), out),
             ImportEvent::ClaimFailed(why) => self.fail(why, out),
@@ -300,7 +307,8 @@ impl Driver for ImportStateMachine {
 
     /// When to send [`ImportEvent::Deadline`] if no other event occurs first.
     fn next_deadline(&self) -> Option<Instant> {
-        let link = (self.last_received + self.timeout).min(self.resume_deadline.unwrap_or(self.next_ack));
+        let link =
+            (self.last_received_at + self.timeout).min(self.resume_deadline.unwrap_or(self.next_ack_at));
         match self.state {
             // In these states the driver reports the result of the claim, so there is no deadline.
             ImportState::Granted { .. } | ImportState::Claiming | ImportState::Ended => None,

@@ -103,7 +103,7 @@ enum SourceLink {
 #[derive(Debug)]
 struct PendingCommands {
     /// The length of the commands in wire form, in bytes.
-    len: u64,
+    byte_count: u64,
     /// The events for the migration messages among the commands.
     messages: Vec<ImportEvent>,
     /// The protocol error in the bytes that follow these commands.
@@ -115,7 +115,7 @@ struct PendingCommands {
 pub struct ImportDriver {
     job: EstablishMessage,
     slots: SlotSet,
-    commands: LoggedCommandDecoder,
+    slot_finder: LoggedCommandDecoder,
     state_machine: ImportStateMachine,
     link: SourceLink,
     parser: Parser,
@@ -138,12 +138,12 @@ impl ImportDriver {
         now: Instant,
         job: EstablishMessage,
         timeout: Duration,
-        commands: LoggedCommandDecoder,
+        slot_finder: LoggedCommandDecoder,
         received: Vec<u8>,
     ) -> (Self, Actions) {
         let mut driver = Self {
             slots: job.slots(),
-            commands,
+            slot_finder,
             state_machine: ImportStateMachine::new(now, timeout, job.is_resumable),
             job,
             link: SourceLink::Up,
@@ -248,7 +248,7 @@ impl ImportDriver {
                 Err(why) => return self.feed_state_machine(now, ImportEvent::Failed(why), out),
             }
         }
-        self.pending_commands = Some(PendingCommands { len, messages, error });
+        self.pending_commands = Some(PendingCommands { byte_count: len, messages, error });
         out.push(ImportDriverAction::ApplyCommands(SourceCommands { bytes, batch }));
     }
 
@@ -266,7 +266,7 @@ impl ImportDriver {
             Ok(_) => {}
             Err(error) => return Err(format!("The source sent a {error}")),
         }
-        let (kind, keys) = self.commands.decode(args, &self.slots);
+        let (kind, keys) = self.slot_finder.decode(args, &self.slots);
         let is_allowed = match kind {
             LoggedCommandKind::SelectDb
             | LoggedCommandKind::BeginTransaction
@@ -290,7 +290,7 @@ impl ImportDriver {
             let why = format!("A command of the source failed: {why}");
             return self.feed_state_machine(now, ImportEvent::Failed(why), out);
         }
-        self.applied_bytes += pending.len;
+        self.applied_bytes += pending.byte_count;
         for message in pending.messages {
             self.feed_state_machine(now, message, out);
         }

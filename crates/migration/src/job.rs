@@ -36,7 +36,7 @@ pub struct MigrationJob {
     /// Wall-clock time of the last change of `state`.
     pub updated_at: Millis,
     /// Wall-clock time at which this node last received something from the other node.
-    pub last_heard: Millis,
+    pub last_heard_at: Millis,
     /// The name of the current state in Valkey.
     pub state_name: &'static str,
     /// Why the migration failed; empty otherwise.
@@ -67,7 +67,7 @@ impl MigrationJob {
             source_and_target,
             created_at: now,
             updated_at: now,
-            last_heard: now,
+            last_heard_at: now,
             state_name: state,
             error: String::new(),
             progress: MigrationProgress::default(),
@@ -98,11 +98,11 @@ impl MigrationJobs {
     /// Adds a migration and discards all but the newest `max_ended` ended ones.
     pub fn add(&mut self, job: MigrationJob, max_ended: usize) {
         self.0.push_front(job);
-        self.trim_ended(max_ended);
+        self.trim_ended_jobs(max_ended);
     }
 
     /// Discards all but the newest `max_ended` ended migrations.
-    pub fn trim_ended(&mut self, max_ended: usize) {
+    pub fn trim_ended_jobs(&mut self, max_ended: usize) {
         let mut ended = 0;
         self.0.retain(|job| {
             ended += usize::from(!job.is_active);
@@ -116,12 +116,12 @@ impl MigrationJobs {
     }
 
     /// The migrations that have not ended.
-    pub fn active(&self) -> impl Iterator<Item = &MigrationJob> {
+    pub fn active_jobs(&self) -> impl Iterator<Item = &MigrationJob> {
         self.0.iter().filter(|job| job.is_active)
     }
 
     /// Finds the running migration with this name.
-    pub fn active_mut(&mut self, name: &JobName) -> Option<&mut MigrationJob> {
+    pub fn active_job_mut(&mut self, name: &JobName) -> Option<&mut MigrationJob> {
         self.0.iter_mut().find(|job| job.is_active && job.name == *name)
     }
 
@@ -139,7 +139,7 @@ impl MigrationJobs {
     /// Finds the first of these slots that is being migrated, with the direction of its migration.
     #[must_use]
     pub fn find_busy_slot(&self, slots: &SlotSet) -> Option<(Slot, JobDirection)> {
-        self.active().find_map(|job| {
+        self.active_jobs().find_map(|job| {
             job.slots().iter().find(|slot| slots.contains(*slot)).map(|slot| (slot, job.direction))
         })
     }
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(busy(9), Some((Slot::new(9).unwrap(), JobDirection::Export)));
         assert_eq!(busy(10), None, "that has ended");
         assert_eq!(jobs.iter().next().unwrap().ranges_text(), "10-19");
-        jobs.trim_ended(1);
+        jobs.trim_ended_jobs(1);
         let names: Vec<JobName> = jobs.iter().map(|job| job.name).collect();
         assert_eq!(names, [8, 1].map(|byte| JobName::from_random([byte; 20])));
     }

@@ -27,7 +27,7 @@
 //! Invariant: the source accepts no write to a slot between `PAUSED` and the claim. It can hold writes only for a
 //! limited time, because the target may be gone. The target therefore claims the slots only within
 //! [`CLAIM_TIMEOUT`] of its request, which is well before the source stops holding writes
-//! ([`MAX_PAUSE`]), whenever the request arrived.
+//! ([`MAX_WRITE_PAUSE`]), whenever the request arrived.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -46,13 +46,13 @@ mod target_replies;
 mod window;
 
 pub use control::{ControlCommand, MalformedControlCommand};
-pub use export::{ExportConfig, ExportOutcome, MAX_PAUSE};
+pub use export::{ExportConfig, ExportOutcome, MAX_WRITE_PAUSE};
 pub use export_driver::{ExportDriver, ExportDriverAction, ExportDriverEvent, ExportJob};
 pub use import::{CLAIM_TIMEOUT, ImportConditions};
 pub use import_driver::{ImportDriver, ImportDriverAction, ImportDriverEvent, SourceCommands};
 pub use job::{JobDirection, JobName, MigrationJob, MigrationJobs};
 pub use logged_command::{LoggedCommandDecoder, LoggedCommandKind};
-pub use message::{EstablishMessage, FinishMessage, MalformedSyncSlots, MigrationMessage, SyncSlotsCommand};
+pub use message::{EstablishMessage, FinishMessage, MigrationMessage, SyncSlotsCommand, SyncSlotsError};
 pub use progress::MigrationProgress;
 pub use pull::PullDriver;
 pub use slot_move::{SlotMove, SlotMoveElement, SlotMoveError, parse_slot_moves, parse_slot_ranges};

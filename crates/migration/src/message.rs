@@ -26,7 +26,7 @@ pub enum SyncSlotsCommand {
 
 /// Why the arguments are not a CLUSTER SYNCSLOTS command. The texts are those of Redis; the caller prepends `ERR `.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum MalformedSyncSlots {
+pub enum SyncSlotsError {
     /// The subcommand of SYNCSLOTS is unknown, or its arguments are invalid.
     #[error("syntax error")]
     Syntax,
@@ -43,15 +43,15 @@ impl SyncSlotsCommand {
     ///
     /// # Errors
     /// The arguments are not a valid SYNCSLOTS command.
-    pub fn parse(arguments: &[String]) -> Result<Self, MalformedSyncSlots> {
-        let [word, rest @ ..] = arguments else { return Err(MalformedSyncSlots::Syntax) };
+    pub fn parse(arguments: &[String]) -> Result<Self, SyncSlotsError> {
+        let [word, rest @ ..] = arguments else { return Err(SyncSlotsError::Syntax) };
         let parsed = match word.to_ascii_uppercase().as_str() {
             RESUMABLE_KEYWORD => Some(Self::QueryResumable),
             "ESTABLISH" => parse_establish(rest).map(Self::Establish),
             "FINISH" => parse_finish(rest).map(Self::Finish),
-            "RESUME" => return parse_resume(rest).map(Self::Resume).ok_or(MalformedSyncSlots::Resume),
+            "RESUME" => return parse_resume(rest).map(Self::Resume).ok_or(SyncSlotsError::Resume),
             "REQUEST" => {
-                let request = parse_request(rest).ok_or(MalformedSyncSlots::Request)?;
+                let request = parse_request(rest).ok_or(SyncSlotsError::Request)?;
                 return Ok(Self::Request(request.0, request.1));
             }
             word => MigrationMessage::parse(word).map(|message| {
@@ -61,7 +61,7 @@ impl SyncSlotsCommand {
                 }
             }),
         };
-        parsed.ok_or(MalformedSyncSlots::Syntax)
+        parsed.ok_or(SyncSlotsError::Syntax)
     }
 
     /// Appends the command to `out` as a RESP array.
@@ -166,7 +166,7 @@ impl EstablishMessage {
 
     /// Returns a copy for replicas, which need not know whether the migration can be resumed.
     #[must_use]
-    pub fn to_replica_form(&self) -> Self {
+    pub fn to_message_for_replicas(&self) -> Self {
         Self { is_resumable: false, ..self.clone() }
     }
 }
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    fn parse_line(line: &str) -> Result<SyncSlotsCommand, MalformedSyncSlots> {
+    fn parse_line(line: &str) -> Result<SyncSlotsCommand, SyncSlotsError> {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         SyncSlotsCommand::parse(&words)
     }
@@ -313,20 +313,20 @@ mod tests {
         }
         let wire = SyncSlotsCommand::Establish(example_establish(false)).to_resp();
         assert!(wire.starts_with(b"*12\r\n$7\r\nCLUSTER\r\n$9\r\nSYNCSLOTS\r\n$9\r\nESTABLISH\r\n"));
-        assert_eq!(example_establish(true).to_replica_form(), example_establish(false));
+        assert_eq!(example_establish(true).to_message_for_replicas(), example_establish(false));
     }
 
     #[test]
     fn malformed_commands_are_refused() {
         let (id, name) = ("a".repeat(40), job_name(b'b'));
         for (line, error) in [
-            (String::new(), MalformedSyncSlots::Syntax),
-            ("NOSUCH".to_owned(), MalformedSyncSlots::Syntax),
-            (format!("ESTABLISH SOURCE {id} NAME {name} SLOTSRANGE 0"), MalformedSyncSlots::Syntax),
-            (format!("ESTABLISH SOURCE {id} NAME {name} SLOTSRANGE 0 1 NEW"), MalformedSyncSlots::Syntax),
-            ("FINISH STATE FAILED".to_owned(), MalformedSyncSlots::Syntax),
-            ("RESUME NAME".to_owned(), MalformedSyncSlots::Resume),
-            (format!("REQUEST NAME {name}"), MalformedSyncSlots::Request),
+            (String::new(), SyncSlotsError::Syntax),
+            ("NOSUCH".to_owned(), SyncSlotsError::Syntax),
+            (format!("ESTABLISH SOURCE {id} NAME {name} SLOTSRANGE 0"), SyncSlotsError::Syntax),
+            (format!("ESTABLISH SOURCE {id} NAME {name} SLOTSRANGE 0 1 NEW"), SyncSlotsError::Syntax),
+            ("FINISH STATE FAILED".to_owned(), SyncSlotsError::Syntax),
+            ("RESUME NAME".to_owned(), SyncSlotsError::Resume),
+            (format!("REQUEST NAME {name}"), SyncSlotsError::Request),
         ] {
             assert_eq!(parse_line(&line), Err(error), "{line}");
         }

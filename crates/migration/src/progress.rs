@@ -42,10 +42,10 @@ fn elapsed_ms(from: Millis, to: Millis) -> u64 {
 mod tests {
     use super::*;
 
-    const START: Millis = Millis(10_000);
+    const START_TIME: Millis = Millis(10_000);
 
-    fn remaining_at(progress: MigrationProgress, now: i64) -> Option<u64> {
-        progress.remaining_ms(START, Millis(now))
+    fn remaining_ms_at(progress: MigrationProgress, now: i64) -> Option<u64> {
+        progress.remaining_ms(START_TIME, Millis(now))
     }
 
     #[test]
@@ -55,20 +55,20 @@ mod tests {
             transferred_keys: Some(0),
             ..MigrationProgress::default()
         };
-        assert_eq!(remaining_at(begun, 11_000), None, "nothing was sent yet");
+        assert_eq!(remaining_ms_at(begun, 11_000), None, "nothing was sent yet");
         let quarter = MigrationProgress { transferred_keys: Some(250), transferred_bytes: 5000, ..begun };
-        assert_eq!(remaining_at(quarter, 11_000), Some(3000));
-        assert_eq!(quarter.bytes_per_sec(START, Millis(12_000)), 2500);
+        assert_eq!(remaining_ms_at(quarter, 11_000), Some(3000));
+        assert_eq!(quarter.bytes_per_sec(START_TIME, Millis(12_000)), 2500);
         let all_keys = MigrationProgress {
             transferred_keys: Some(1000),
             transferred_bytes: 20_000,
             remaining_bytes: 5000,
             ..begun
         };
-        assert_eq!(remaining_at(all_keys, 14_000), Some(1000), "the changes at 5 bytes a millisecond");
-        assert_eq!(remaining_at(MigrationProgress { remaining_bytes: 0, ..all_keys }, 14_000), Some(0));
+        assert_eq!(remaining_ms_at(all_keys, 14_000), Some(1000), "the changes at 5 bytes a millisecond");
+        assert_eq!(remaining_ms_at(MigrationProgress { remaining_bytes: 0, ..all_keys }, 14_000), Some(0));
         assert_eq!(
-            remaining_at(MigrationProgress { total_keys: None, ..quarter }, 11_000),
+            remaining_ms_at(MigrationProgress { total_keys: None, ..quarter }, 11_000),
             None,
             "the other side knows"
         );
@@ -83,8 +83,11 @@ mod tests {
             remaining_bytes: u64::MAX,
         };
         for now in [9000, 10_000, i64::MAX] {
-            let (_, _) = (remaining_at(some, now), some.bytes_per_sec(START, Millis(now)));
+            let (_, _) = (remaining_ms_at(some, now), some.bytes_per_sec(START_TIME, Millis(now)));
         }
-        assert_eq!(MigrationProgress { transferred_bytes: 7, ..some }.bytes_per_sec(START, START), 7000);
+        assert_eq!(
+            MigrationProgress { transferred_bytes: 7, ..some }.bytes_per_sec(START_TIME, START_TIME),
+            7000
+        );
     }
 }

@@ -102,7 +102,7 @@ pub struct PullDriver {
     source: NodeId,
     target: NodeId,
     state: PullState,
-    retries: u32,
+    retry_count: u32,
     last_error: String,
 }
 
@@ -118,7 +118,7 @@ impl PullDriver {
             source,
             target: slot_move.target,
             state: PullState::AwaitingReply,
-            retries: 0,
+            retry_count: 0,
             last_error: String::new(),
         };
         (driver, vec![PullAction::SendRequest])
@@ -126,8 +126,8 @@ impl PullDriver {
 
     /// Number of retries since the request began.
     #[must_use]
-    pub fn retries(&self) -> u32 {
-        self.retries
+    pub fn retry_count(&self) -> u32 {
+        self.retry_count
     }
 
     /// Why the last attempt failed; empty if no attempt has failed.
@@ -236,7 +236,7 @@ impl PullDriver {
         match self.state {
             PullState::AwaitingRetry { retry_at } if now >= retry_at => {
                 self.state = PullState::AwaitingReply;
-                self.retries += 1;
+                self.retry_count += 1;
                 out.push(PullAction::SendRequest);
             }
             PullState::AwaitingStart { deadline } if now >= deadline => {
@@ -325,7 +325,7 @@ mod tests {
         PullEvent::MigrationStarted(job(9))
     }
 
-    fn connection_lost() -> PullEvent {
+    fn connection_lost_event() -> PullEvent {
         PullEvent::MigrationEnded(job(9), Err("lost".to_owned()))
     }
 
@@ -358,7 +358,7 @@ mod tests {
             (1001, PullEvent::Deadline),
             (1002, accepted()),
             (1003, started()),
-            (1500, connection_lost()),
+            (1500, connection_lost_event()),
             (2500, PullEvent::Deadline),
             (2501, accepted()),
             (2501, PullEvent::MigrationStarted(job(8))),
@@ -368,7 +368,7 @@ mod tests {
             out,
             [PullAction::SendRequest, PullAction::SendRequest, PullAction::End(PullOutcome::Completed)]
         );
-        assert_eq!((pull.retries(), pull.last_error(), pull.next_deadline()), (2, "lost", None));
+        assert_eq!((pull.retry_count(), pull.last_error(), pull.next_deadline()), (2, "lost", None));
     }
 
     #[test]
@@ -384,7 +384,7 @@ mod tests {
             (2, started()),
             (3, PullEvent::MigrationStarted(job(8))),
             (4, completed()),
-            (5, connection_lost()),
+            (5, connection_lost_event()),
         ]);
         assert_eq!((out.len(), pull.last_error(), pull.next_deadline()), (0, "", None));
     }
@@ -421,12 +421,12 @@ mod tests {
         let cancel = || (5, PullEvent::Cancel);
         let table: [(TimedEvents, &[PullAction]); 8] = [
             (vec![cancel(), (6, refused())], &over),
-            (vec![cancel(), (6, accepted()), (7, started()), (8, connection_lost())], &with_job),
-            (vec![cancel(), (6, started()), (7, accepted()), (8, connection_lost())], &with_job),
+            (vec![cancel(), (6, accepted()), (7, started()), (8, connection_lost_event())], &with_job),
+            (vec![cancel(), (6, started()), (7, accepted()), (8, connection_lost_event())], &with_job),
             (vec![(1, accepted()), cancel(), (10_001, PullEvent::Deadline)], &over),
-            (vec![(1, accepted()), cancel(), (6, started()), (7, connection_lost())], &with_job),
+            (vec![(1, accepted()), cancel(), (6, started()), (7, connection_lost_event())], &with_job),
             (vec![(1, refused()), cancel()], &over),
-            (vec![(1, accepted()), (2, started()), cancel(), (6, connection_lost())], &with_job),
+            (vec![(1, accepted()), (2, started()), cancel(), (6, connection_lost_event())], &with_job),
             (
                 vec![(1, accepted()), (2, started()), cancel(), (6, completed())],
                 &[PullAction::CancelMigration(job(9)), PullAction::End(PullOutcome::Completed)],

@@ -161,7 +161,7 @@ mod tests {
 
     /// The error texts are those of Valkey 9.1.2.
     #[test]
-    fn errors_are_those_of_valkey() {
+    fn slot_move_errors_match_valkey() {
         let (a, b) = ("a".repeat(40), "b".repeat(40));
         let table = [
             ("a b c".to_owned(), "syntax error"),

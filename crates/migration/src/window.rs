@@ -12,7 +12,7 @@ pub(crate) struct ResendWindow {
 
 impl ResendWindow {
     /// The source stops sending while this many bytes are unacknowledged.
-    pub(crate) const MAX_BYTES: usize = 4 * 1024 * 1024;
+    pub(crate) const MAX_WINDOW_BYTES: usize = 4 * 1024 * 1024;
 
     /// Appends bytes that are being sent.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
@@ -22,7 +22,7 @@ impl ResendWindow {
     /// Returns whether more bytes may be sent: the unacknowledged ones are below the limit.
     #[must_use]
     pub(crate) fn is_open(&self) -> bool {
-        self.bytes.len() < Self::MAX_BYTES
+        self.bytes.len() < Self::MAX_WINDOW_BYTES
     }
 
     /// Discards acknowledged bytes. `applied_bytes` is the number of bytes applied since the start of the migration.
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn window_closes_without_acknowledgements() {
         let mut window = ResendWindow::default();
-        window.push(&vec![b'x'; ResendWindow::MAX_BYTES - 1]);
+        window.push(&vec![b'x'; ResendWindow::MAX_WINDOW_BYTES - 1]);
         assert!(window.is_open());
         window.push(b"y");
         assert!(!window.is_open());

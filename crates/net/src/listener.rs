@@ -67,7 +67,7 @@ pub fn bind_at_startup(
 
 /// Waits up to two seconds until the ports are free. A process that has replied to SHUTDOWN keeps its sockets for a
 /// short time.
-pub async fn wait_until_free(addresses: &[Text], ports: &[u16]) {
+pub async fn wait_until_ports_are_free(addresses: &[Text], ports: &[u16]) {
     let until = tokio::time::Instant::now() + PORT_RELEASE_TIMEOUT;
     let is_in_use = |port: u16| port != 0 && addresses.iter().any(|address| is_in_use(address, port));
     while ports.iter().any(|port| is_in_use(*port)) && tokio::time::Instant::now() < until {

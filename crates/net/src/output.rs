@@ -44,9 +44,9 @@ impl Output {
         self.bytes.is_empty()
     }
 
-    /// Bytes of memory used, see [`ByteQueue::memory`].
-    pub fn memory(&self) -> usize {
-        self.bytes.memory()
+    /// Bytes of memory used, see [`ByteQueue::memory_bytes`].
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.memory_bytes()
     }
 
     /// Bytes counted against the client's limits, see [`ByteQueue::charged_bytes`].
@@ -97,7 +97,7 @@ impl Output {
     }
 
     /// The next bytes that may be sent, up to the first hold. Empty only if nothing may be sent.
-    pub fn sendable(&self) -> &[u8] {
+    pub fn sendable_bytes(&self) -> &[u8] {
         let first = self.bytes.next_bytes();
         let end = self.holds.as_ref().map_or(first.len(), |holds| self.bytes_before(holds.0[0].start));
         &first[..end.min(first.len())]
@@ -145,7 +145,7 @@ impl Output {
         waiting
     }
 
-    /// Removes `len` bytes of [`Output::sendable`] after they have been sent.
+    /// Removes `len` bytes of [`Output::sendable_bytes`] after they have been sent.
     pub fn remove_sent(&mut self, len: usize) {
         self.sent_bytes += len as u64;
         self.bytes.consume(len);

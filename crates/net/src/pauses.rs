@@ -82,13 +82,13 @@ impl PauseGate {
         self.resume(PausePurpose::Shutdown);
     }
 
-    /// Pauses writes to a slot until [`PauseGate::release_slot`]. Returns `false` if this is impossible.
-    pub fn hold_slot(&self, slot: Slot) -> bool {
+    /// Pauses writes to a slot until [`PauseGate::resume_slot_writes`]. Returns `false` if this is impossible.
+    pub fn pause_slot_writes(&self, slot: Slot) -> bool {
         self.engine.pause_slot_writes(slot)
     }
 
-    /// Ends the pause that [`PauseGate::hold_slot`] began, and wakes the paused commands.
-    pub fn release_slot(&self, slot: Slot) {
+    /// Ends the pause that [`PauseGate::pause_slot_writes`] began, and wakes the paused commands.
+    pub fn resume_slot_writes(&self, slot: Slot) {
         self.engine.resume_slot_writes(slot);
     }
 

@@ -34,13 +34,13 @@ struct WakeQueue {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Arc<WakeBatcher>> = RefCell::default();
+    static CURRENT_BATCHER: RefCell<Arc<WakeBatcher>> = RefCell::default();
 }
 
 impl WakeBatcher {
     /// The wake queue of the calling thread.
     pub fn current() -> Arc<Self> {
-        CURRENT.with_borrow(Arc::clone)
+        CURRENT_BATCHER.with_borrow(Arc::clone)
     }
 
     /// Wakes a task now, or queues it for a later batch.

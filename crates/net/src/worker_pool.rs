@@ -125,31 +125,31 @@ struct PooledWorkers {
 #[derive(Default)]
 struct BackgroundWorkers {
     /// The workers for slow commands.
-    slow: Vec<PooledWorker>,
+    slow_command_workers: Vec<PooledWorker>,
     /// The worker for commands that wait for a locked slot. Each of them waits for a few milliseconds at a time, so
     /// that it does not delay the other connections of this worker.
-    slot_waits: Option<PooledWorker>,
+    slot_wait_worker: Option<PooledWorker>,
     /// The worker for commands that wait until they can lock all slots.
-    all_slots_waits: Option<PooledWorker>,
+    all_slots_wait_worker: Option<PooledWorker>,
 }
 
 /// The handles of the background workers, by the reason for which connections move to them.
 #[derive(Debug)]
 pub struct BackgroundHandles {
     /// The workers for slow commands.
-    pub slow: Vec<WorkerHandle>,
+    pub slow_command_workers: Vec<WorkerHandle>,
     /// The worker for commands that wait for a locked slot.
-    pub slot_waits: WorkerHandle,
+    pub slot_wait_worker: WorkerHandle,
     /// The worker for commands that wait until they can lock all slots.
-    pub all_slots_waits: WorkerHandle,
+    pub all_slots_wait_worker: WorkerHandle,
 }
 
 impl BackgroundWorkers {
     fn new(handles: Option<BackgroundHandles>) -> Self {
         handles.map_or_else(Self::default, |handles| Self {
-            slow: handles.slow.into_iter().map(PooledWorker::new).collect(),
-            slot_waits: Some(PooledWorker::new(handles.slot_waits)),
-            all_slots_waits: Some(PooledWorker::new(handles.all_slots_waits)),
+            slow_command_workers: handles.slow_command_workers.into_iter().map(PooledWorker::new).collect(),
+            slot_wait_worker: Some(PooledWorker::new(handles.slot_wait_worker)),
+            all_slots_wait_worker: Some(PooledWorker::new(handles.all_slots_wait_worker)),
         })
     }
 
@@ -158,15 +158,15 @@ impl BackgroundWorkers {
     fn select(&self, reason: OffloadReason) -> Option<&PooledWorker> {
         match reason {
             OffloadReason::SlowCommand => {
-                self.slow.iter().min_by_key(|worker| Arc::strong_count(&worker.in_flight))
+                self.slow_command_workers.iter().min_by_key(|worker| Arc::strong_count(&worker.in_flight))
             }
-            OffloadReason::SlotsLocked => self.slot_waits.as_ref(),
-            OffloadReason::AllSlotsLocked => self.all_slots_waits.as_ref(),
+            OffloadReason::SlotsLocked => self.slot_wait_worker.as_ref(),
+            OffloadReason::AllSlotsLocked => self.all_slots_wait_worker.as_ref(),
         }
     }
 
     fn into_workers(self) -> impl Iterator<Item = PooledWorker> {
-        self.slow.into_iter().chain(self.slot_waits).chain(self.all_slots_waits)
+        self.slow_command_workers.into_iter().chain(self.slot_wait_worker).chain(self.all_slots_wait_worker)
     }
 }
 
@@ -224,8 +224,8 @@ impl PooledWorkers {
     }
 
     /// Moves the idle connections of a stalled worker to other workers.
-    fn offload_worker(&mut self, number: usize, since: u64, spawn: &SpawnWorker) {
-        self.placement.mark_stalled(number, since);
+    fn offload_worker(&mut self, number: usize, stalled_since: u64, spawn: &SpawnWorker) {
+        self.placement.mark_stalled(number, stalled_since);
         if self.placement.first_free_worker().is_none()
             && self.placement.len() <= self.placement.active_count() + MAX_SPARE_WORKERS
         {
@@ -383,7 +383,7 @@ impl WorkerPool {
     }
 
     /// Updates the flag that makes commands fail with BUSY, and detects workers that have recovered.
-    pub fn watch_scripts(&self, engine: &Engine) {
+    pub fn update_busy_flag_and_stalls(&self, engine: &Engine) {
         let mut pool = self.0.get().map(|running| running.pool.lock());
         engine.update_busy_flag();
         if let Some(pool) = &mut pool {

@@ -130,7 +130,7 @@ impl Shell for Server {
                 return to_command_outcome(saving::run_bgsave(self, args, &mut context.reply));
             }
             ShellCommand::Acl(AclCommand::GenPass) => {
-                return to_command_outcome(process::access::genpass(args, &mut context.reply));
+                return to_command_outcome(process::access::run_acl_genpass(args, &mut context.reply));
             }
             ShellCommand::ConfigGet => {
                 config::get_parameters(&self.config, args, &mut context.reply);
@@ -141,11 +141,11 @@ impl Shell for Server {
                 return Ok(CommandOutcome::Done);
             }
             ShellCommand::Lastsave => {
-                context.reply.integer(self.durability.rdb_saves.last_save());
+                context.reply.integer(self.durability.rdb_saves.last_save_secs());
                 return Ok(CommandOutcome::Done);
             }
             ShellCommand::MemoryDoctor => {
-                memory::reply_diagnosis(self.housekeeping.memory.peak_bytes(), &mut context.reply);
+                memory::reply_diagnosis(self.housekeeping.memory_tracker.peak_bytes(), &mut context.reply);
                 return Ok(CommandOutcome::Done);
             }
             ShellCommand::MemoryMallocStats => {

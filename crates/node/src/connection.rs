@@ -229,12 +229,12 @@ impl Connection {
         self.in_flight = Some(in_flight);
         self.session.set_background(BackgroundMode::Offloaded(reason));
         self.session.client().set_in_background(true, process::time::now());
-        self.restart_turn();
+        self.restart_time_slice();
     }
 
     /// Lets the next poll run the pending requests again, in a new time slice, since the current one may be nearly used
     /// up.
-    pub(crate) fn restart_turn(&mut self) {
+    pub(crate) fn restart_time_slice(&mut self) {
         self.has_unexecuted_input = true;
         self.time_slice.end();
     }
@@ -283,7 +283,7 @@ impl Connection {
             return true;
         }
         commit.change_history = commit.batch_history;
-        let is_kept = commit.batch_history.lasts_until(self.server.replication.commit_point.history());
+        let is_kept = commit.batch_history.is_unbroken_until(self.server.replication.commit_point.history());
         if !is_kept {
             self.session.client().close_for_ended_history();
         }
@@ -505,7 +505,7 @@ impl Connection {
         client.input_bytes.store(self.input_buffer.len(), Ordering::Relaxed);
         client.spare_input_bytes.store(spare, Ordering::Relaxed);
         client.unsent_bytes.store(self.output.len(), Ordering::Relaxed);
-        client.output_bytes.store(self.output.memory(), Ordering::Relaxed);
+        client.output_bytes.store(self.output.memory_bytes(), Ordering::Relaxed);
         if self.server.engine.memory.budget.is_checked_per_command() {
             self.server.engine.clients.update_memory_and_evict(client);
         }
@@ -822,7 +822,7 @@ impl Connection {
                     return Poll::Pending;
                 }
             }
-            match Pin::new(&mut self.stream).poll_write(context, self.output.sendable()) {
+            match Pin::new(&mut self.stream).poll_write(context, self.output.sendable_bytes()) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(len)) => {
                     with_scratch(|scratch| scratch.traffic.count_write(len));
@@ -917,13 +917,13 @@ async fn send_all_output(
         if poll_fn(|context| poll_release_output(output, point, history, client.id, context)).await.is_err() {
             return client.close_for_ended_history();
         }
-        match stream.send(output.sendable()).await {
+        match stream.send(output.sendable_bytes()).await {
             Ok(len) => {
                 with_scratch(|scratch| scratch.traffic.count_write(len));
                 client.count_output_bytes(len);
                 output.remove_sent(len);
                 client.unsent_bytes.store(output.len(), Ordering::Relaxed);
-                client.output_bytes.store(output.memory(), Ordering::Relaxed);
+                client.output_bytes.store(output.memory_bytes(), Ordering::Relaxed);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => return,
@@ -941,7 +941,7 @@ fn poll_release_output(
     client: u64,
     context: &Context<'_>,
 ) -> Poll<Result<(), HistoryEnded>> {
-    while output.sendable().is_empty()
+    while output.sendable_bytes().is_empty()
         && let Some(offset) = output.first_held_offset()
     {
         match ready!(point.poll_reached(HistoryOffset { history, offset }, client, context)) {

@@ -38,7 +38,7 @@ pub(crate) struct SleepRequest {
 }
 
 impl SleepRequest {
-    pub(crate) fn request(&self, duration: Duration) {
+    pub(crate) fn request_sleep(&self, duration: Duration) {
         *self.end.lock() = Instant::now().checked_add(duration);
         self.requested.notify_one();
     }
@@ -62,8 +62,8 @@ pub(crate) struct Housekeeping {
     replication: Arc<Replication>,
     pub(crate) expiry_stats: ExpiryStats,
     pub(crate) rates: Rates,
-    pub(crate) event_loops: EventLoopTime,
-    pub(crate) memory: MemoryTracker,
+    pub(crate) event_loop_time: EventLoopTime,
+    pub(crate) memory_tracker: MemoryTracker,
     baseline: StatisticsBaseline,
     oom_score: OomScoreAdjuster,
     pub(crate) sleep_request: SleepRequest,
@@ -89,8 +89,8 @@ impl Housekeeping {
             replication,
             expiry_stats: ExpiryStats::default(),
             rates: Rates::default(),
-            event_loops: EventLoopTime::default(),
-            memory: MemoryTracker::default(),
+            event_loop_time: EventLoopTime::default(),
+            memory_tracker: MemoryTracker::default(),
             baseline: StatisticsBaseline::default(),
             oom_score: OomScoreAdjuster::default(),
             sleep_request: SleepRequest::default(),

@@ -140,7 +140,7 @@ impl Migrations {
     }
 
     pub(crate) fn is_active(&self, operation: JobDirection) -> bool {
-        self.jobs.lock().active().any(|job| job.direction == operation)
+        self.jobs.lock().active_jobs().any(|job| job.direction == operation)
     }
 
     pub(crate) fn list_jobs(&self) -> Vec<MigrationJob> {
@@ -150,7 +150,7 @@ impl Migrations {
     /// Removes finished jobs beyond `cluster-slot-migration-log-max-len`.
     pub(crate) fn trim_finished_jobs(&self) {
         let most = self.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
-        self.jobs.lock().trim_ended(most);
+        self.jobs.lock().trim_ended_jobs(most);
         self.replication.master_imports.truncate_to_newest(most);
     }
 
@@ -161,7 +161,7 @@ impl Migrations {
 
     /// Starts an export that the target requested. The target has chosen the job's name.
     pub(crate) fn begin_requested_export(&self, name: JobName, request: SlotMove) -> Result<(), String> {
-        if self.jobs.lock().active().any(|job| job.name == name) {
+        if self.jobs.lock().active_jobs().any(|job| job.name == name) {
             return Err("ERR A slot migration by this name is under way".to_owned());
         }
         self.begin_named_exports(vec![(name, request)])
@@ -207,7 +207,7 @@ impl Migrations {
     /// Cancels the matching jobs and returns their number.
     fn cancel_jobs(&self, is_selected: impl Fn(&MigrationJob) -> bool) -> usize {
         let (jobs, ways) = (self.jobs.lock(), self.job_channels.lock());
-        let ended = jobs.active().filter(|job| is_selected(job)).filter_map(|job| ways.get(&job.name));
+        let ended = jobs.active_jobs().filter(|job| is_selected(job)).filter_map(|job| ways.get(&job.name));
         ended.map(|way| way.cancel_signal.notify_one()).count()
     }
 
@@ -298,7 +298,7 @@ impl Migrations {
 
     /// Updates the entry of a job in the job list.
     fn update_job(&self, name: &JobName, update: impl FnOnce(&mut MigrationJob)) {
-        if let Some(job) = self.jobs.lock().active_mut(name) {
+        if let Some(job) = self.jobs.lock().active_job_mut(name) {
             update(job);
         }
     }
@@ -449,7 +449,7 @@ impl MigrationLink {
 /// Waits until `deadline`, or for ever if there is none.
 async fn wait_until_deadline(deadline: Option<Instant>) {
     match deadline {
-        Some(at) => tokio::time::sleep(at.since(time::instant())).await,
+        Some(at) => tokio::time::sleep(at.since(time::monotonic_now())).await,
         None => pending().await,
     }
 }
@@ -457,7 +457,7 @@ async fn wait_until_deadline(deadline: Option<Instant>) {
 /// Starts the migration thread.
 pub(crate) fn spawn_migration_thread(
     migrations: &Arc<Migrations>,
-    stopping: StopSignal,
+    stop_signal: StopSignal,
 ) -> std::io::Result<JoinHandle<()>> {
     let migrations = migrations.clone();
     std::thread::Builder::new().name("slot-migration".to_owned()).spawn(move || {
@@ -469,7 +469,7 @@ pub(crate) fn spawn_migration_thread(
         runtime.block_on(async move {
             tokio::select! {
                 () = run_migration_thread(migrations) => {}
-                () = stopping.stopped() => {}
+                () = stop_signal.wait_until_stopped() => {}
             }
         });
         runtime.shutdown_background();

@@ -175,7 +175,7 @@ impl Replication {
             link_status: watch::Sender::default(),
             master_driver: Mutex::new(MasterDriver::new(
                 read_master_config(&config.values()),
-                process::time::instant(),
+                process::time::monotonic_now(),
             )),
             replica_addresses: Mutex::default(),
             replica_connected: Notify::new(),
@@ -242,7 +242,7 @@ impl Replication {
         {
             let mut log = self.log.lock();
             log.set_capacity(config.get(keys::REPL_BACKLOG_SIZE));
-            log.set_cursor_bound(master.output_limit.hard);
+            log.set_cursor_bound(master.output_limit.hard_bytes);
         }
         self.master_driver.lock().set_config(master);
         self.role.lock().set_config(self.current_replica_config());
@@ -272,9 +272,9 @@ impl Replication {
     }
 
     /// Returns the master of `stream`; `None` if another stream has replaced it.
-    fn master_of_stream(&self, stream: StreamEpoch) -> Option<MasterAddress> {
+    fn master_of_stream(&self, stream_epoch: StreamEpoch) -> Option<MasterAddress> {
         let role = self.role.lock();
-        role.master().filter(|_| role.stream() == Some(stream)).cloned()
+        role.master().filter(|_| role.stream() == Some(stream_epoch)).cloned()
     }
 
     /// Returns whether this node receives every change of its master. True for a master.
@@ -294,7 +294,7 @@ impl Replication {
 
     /// Returns when data was last received from the master; `None` on a master.
     pub(crate) fn last_master_contact(&self) -> Option<clock::Instant> {
-        self.role.lock().replica().map(Replica::last_heard)
+        self.role.lock().replica().map(Replica::last_heard_at)
     }
 
     /// Counts commands that this replica could not execute, because the master runs different software or a newer
@@ -402,8 +402,12 @@ impl Replication {
         let keeps_history = role.master().is_none() && self.log.lock().is_open();
         // Until the role is published, a write may be executed without being logged, so its reply must not be sent.
         self.commit_point.end_history();
-        let stream =
-            role.follow(process::time::instant(), master, self.current_replica_config(), &mut &*self.log);
+        let stream = role.follow(
+            process::time::monotonic_now(),
+            master,
+            self.current_replica_config(),
+            &mut &*self.log,
+        );
         if stream.is_none() {
             self.is_in_handover.store(before, Ordering::Relaxed);
             self.commit_point.begin_history();
@@ -498,13 +502,13 @@ impl Replication {
             }
         };
         self.link_status.send_if_modified(|was| std::mem::replace(was, following) != following);
-        process::log::set_role(if replica { b'S' } else { b'M' });
+        process::log::set_role_letter(if replica { b'S' } else { b'M' });
         let values = config.values();
         let wanted = values[keys::MIN_REPLICAS_TO_WRITE];
         let short = wanted > 0
             && !values[keys::MIN_REPLICAS_MAX_LAG].is_zero()
             && !replica
-            && self.master_driver.lock().master().good_replica_count(process::time::instant()) < wanted;
+            && self.master_driver.lock().master().good_replica_count(process::time::monotonic_now()) < wanted;
         let states = [
             (NodeFlags::REPLICA, replica),
             (NodeFlags::REDIRECTS, replica && self.engine.topology.is_none()),
@@ -568,15 +572,15 @@ fn read_master_config(values: &Values) -> master::MasterConfig {
     master::MasterConfig {
         ping_period: values[keys::REPL_PING_REPLICA_PERIOD],
         timeout: values[keys::REPL_TIMEOUT],
-        diskless: values[keys::REPL_DISKLESS_SYNC],
+        is_diskless: values[keys::REPL_DISKLESS_SYNC],
         diskless_delay: values[keys::REPL_DISKLESS_SYNC_DELAY],
         dual_channel: values[keys::DUAL_CHANNEL_REPLICATION_ENABLED],
         diskless_max_replicas: values[keys::REPL_DISKLESS_SYNC_MAX_REPLICAS],
         backlog_ttl: values[keys::REPL_BACKLOG_TTL],
         max_lag: values[keys::MIN_REPLICAS_MAX_LAG],
         output_limit: master::OutputLimit {
-            hard: limit.hard_limit as u64,
-            soft: limit.soft_limit as u64,
+            hard_bytes: limit.hard_limit as u64,
+            soft_bytes: limit.soft_limit as u64,
             soft_duration: limit.soft_duration,
         },
         backlog_size: values[keys::REPL_BACKLOG_SIZE],

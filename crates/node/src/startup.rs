@@ -123,7 +123,7 @@ fn daemonize_and_start(start_config: StartConfig) -> Result<()> {
     let config = &start_config.config;
     log::start_logging(config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
-    log::set_role(b'M');
+    log::set_role_letter(b'M');
     let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
     log::log_startup(mode, config.get(keys::PORT));
     // A daemon has no terminal, so the error must be logged.
@@ -175,7 +175,7 @@ fn start_node(start_config: StartConfig) -> Result<()> {
     let (cluster, prepared) = cluster.unzip();
     let server = Server::new(engine, commands, config, identity, shared_log, cluster);
     crash::abort_on_panic(Some(Arc::new(CrashReport(server.clone()))));
-    server.housekeeping.memory.record_startup();
+    server.housekeeping.memory_tracker.record_startup();
     server.network.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     settings::apply_settings(&server);
     title::update_process_title(&server.config, server.identity.config_file.as_deref());
@@ -250,7 +250,7 @@ fn run_until_stopped(server: &Arc<Server>, cluster: Option<cluster::PreparedClus
 fn new_cluster_task(
     server: &Server,
     handle: cluster::ClusterHandle,
-    prepared: cluster::PreparedCluster,
+    prepared_cluster: cluster::PreparedCluster,
 ) -> Result<cluster::ClusterTask> {
     let node = cluster::NodeContext {
         engine: server.engine.clone(),
@@ -260,7 +260,7 @@ fn new_cluster_task(
         replication: server.replication.clone(),
         watcher: server.migrations.clone(),
     };
-    cluster::ClusterTask::new(node, handle, prepared)
+    cluster::ClusterTask::new(node, handle, prepared_cluster)
 }
 
 /// Logs a message of a script's `redis.log` call. `level` is 0 (debug) to 3 (warning).
@@ -321,7 +321,7 @@ async fn run_control_thread(
     if !server.replication.is_replica() {
         server.migrations.drop_imports();
     }
-    server.replication.wait_if_empty();
+    server.replication.start_empty_master_wait();
     server.engine.settings.set_node_flag(NodeFlags::LOADING, false);
     // An append-only file also contains keys that have expired; delete them before clients are served.
     cron::run_expiry_cycle(&server.housekeeping);
@@ -347,8 +347,8 @@ async fn wait_for_ports(server: &Server) {
     let values = server.config.values().clone();
     let ListenPorts { plain_port: plain, tls_port: tls } = ListenPorts::from_values(&values);
     let bus = server.cluster.as_ref().and_then(|_| cluster::bus_port(&values).ok());
-    listener::wait_until_free(&values[keys::BIND], &[plain, tls, bus.unwrap_or(0)]).await;
-    listener::wait_until_free(&values[keys::METRICS_BIND], &[values[keys::METRICS_PORT]]).await;
+    listener::wait_until_ports_are_free(&values[keys::BIND], &[plain, tls, bus.unwrap_or(0)]).await;
+    listener::wait_until_ports_are_free(&values[keys::METRICS_BIND], &[values[keys::METRICS_PORT]]).await;
 }
 
 async fn open_listeners(server: &Arc<Server>) -> Result<()> {
@@ -399,7 +399,7 @@ async fn wait_for_stop(
                 tracing::warn!("Received SIGINT scheduling shutdown...");
                 ("SIGINT", keys::SHUTDOWN_ON_SIGINT)
             }
-            () = server.stop_signal.stopped() => {
+            () = server.stop_signal.wait_until_stopped() => {
                 tracing::warn!("User requested shutdown...");
                 return Ok(());
             }

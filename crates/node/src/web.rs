@@ -44,11 +44,11 @@ use crate::server::Server;
 const MAX_CONNECTIONS: usize = 64;
 const LISTEN_BACKLOG: i32 = 64;
 /// The maximum number of concurrent scans of the data.
-const MAX_SCANS: usize = 4;
+const MAX_CONCURRENT_SCANS: usize = 4;
 /// Connections that are idle for this long are closed, including those that never send a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum lifetime of a connection, even if the client does not read its responses.
-const MAX_LIFETIME: Duration = Duration::from_secs(600);
+const MAX_CONNECTION_LIFETIME: Duration = Duration::from_secs(600);
 /// The maximum size of a request head in bytes.
 const MAX_HEAD_SIZE: usize = 16 * 1024;
 /// The node counts as unhealthy if the control thread does not respond within this time.
@@ -78,7 +78,8 @@ pub(crate) fn start_web_server(server: &Arc<Server>) -> Result<()> {
         return Ok(());
     }
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().max_blocking_threads(MAX_SCANS).thread_name("web-look").build()?;
+    let runtime =
+        runtime.enable_all().max_blocking_threads(MAX_CONCURRENT_SCANS).thread_name("web-look").build()?;
     let listeners: Vec<Listener> = {
         let _loop = runtime.enter();
         let listeners =
@@ -96,7 +97,7 @@ pub(crate) fn start_web_server(server: &Arc<Server>) -> Result<()> {
         for listener in listeners {
             tokio::spawn(accept_connections(web.clone(), listener, room.clone()));
         }
-        web.server.stop_signal.stopped().await;
+        web.server.stop_signal.wait_until_stopped().await;
     };
     std::thread::Builder::new().name("web".to_owned()).spawn(move || runtime.block_on(serve))?;
     tracing::info!("Ready to show figures on port {port}");
@@ -131,7 +132,7 @@ async fn serve_connection(
         .header_read_timeout(IDLE_TIMEOUT)
         .max_buf_size(MAX_HEAD_SIZE)
         .serve_connection(TokioIo::new(stream), service);
-    if let Ok(Err(error)) = tokio::time::timeout(MAX_LIFETIME, conversation).await {
+    if let Ok(Err(error)) = tokio::time::timeout(MAX_CONNECTION_LIFETIME, conversation).await {
         tracing::debug!("a reader of figures was lost: {error}");
     }
     drop(permit);
@@ -201,8 +202,8 @@ fn to_json(value: &impl Serialize) -> String {
 }
 
 /// Formats at most `max` bytes in readable form.
-fn format_bytes(bytes: &[u8], max: usize) -> String {
-    let kept = &bytes[..bytes.len().min(max)];
+fn format_bytes(bytes: &[u8], max_len: usize) -> String {
+    let kept = &bytes[..bytes.len().min(max_len)];
     let mut text = String::new();
     for chunk in kept.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -216,7 +217,7 @@ fn format_bytes(bytes: &[u8], max: usize) -> String {
             let _ = write!(text, "\\x{byte:02x}");
         }
     }
-    if bytes.len() > max {
+    if bytes.len() > max_len {
         text.push('…');
     }
     text

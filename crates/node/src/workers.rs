@@ -40,7 +40,7 @@ use crate::connection::Connection;
 use crate::server::Server;
 
 /// How often a thread checks whether connections that belong to other workers can move there.
-const MISPLACED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const MISPLACED_CONNECTION_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The messages and connections of a worker. Other threads take both over while a command blocks the worker.
 struct WorkerMailbox {
@@ -74,9 +74,11 @@ pub(crate) fn spawn_background_workers(server: &Arc<Server>) -> std::io::Result<
     }
     let spawn = |name: String| spawn_thread(server, None, name);
     Ok(Some(BackgroundHandles {
-        slow: (0..count).map(|number| spawn(format!("background-{number}"))).collect::<Result<_, _>>()?,
-        slot_waits: spawn("slot-waits".to_owned())?,
-        all_slots_waits: spawn("all-slots-waits".to_owned())?,
+        slow_command_workers: (0..count)
+            .map(|number| spawn(format!("background-{number}")))
+            .collect::<Result<_, _>>()?,
+        slot_wait_worker: spawn("slot-waits".to_owned())?,
+        all_slots_wait_worker: spawn("all-slots-waits".to_owned())?,
     }))
 }
 
@@ -132,7 +134,7 @@ pub(crate) fn offload_this_worker() {
             // On a background worker, other connections wait in its queue, unless they must get the BUSY error.
             None => {
                 // The busy state is updated before the moved connections request locks that the script holds.
-                worker_pool.watch_scripts(engine);
+                worker_pool.update_busy_flag_and_stalls(engine);
                 place.mailbox.take_messages().into_iter().for_each(|message| match message {
                     MailboxMessage::Migrated(client) => worker_pool.return_from_background(client),
                     // New clients are only sent to workers, never to a background worker.
@@ -273,7 +275,7 @@ async fn run_mailbox(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Wo
                 None => return,
             },
             () = mailbox.connections_misplaced.notified() => {
-                look_at.get_or_insert_with(|| Instant::now() + MISPLACED_CHECK_INTERVAL);
+                look_at.get_or_insert_with(|| Instant::now() + MISPLACED_CONNECTION_CHECK_INTERVAL);
             }
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
                 look_at = None;
@@ -282,7 +284,7 @@ async fn run_mailbox(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Wo
                 }
             }
             () = scripts_released => {}
-            () = server.stop_signal.stopped() => return,
+            () = server.stop_signal.wait_until_stopped() => return,
         }
     }
 }

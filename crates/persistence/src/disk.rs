@@ -55,7 +55,7 @@ pub trait Disk: Debug {
     /// Renames a temporary file to `name`, replacing an existing file.
     fn rename(&self, file: Self::TempFile, name: &str) -> io::Result<()>;
 
-    /// Deletes a file. The deletion becomes durable with [`Disk::sync`].
+    /// Deletes a file. The deletion becomes durable with [`Disk::sync_directory`].
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Lists the names of all files in the directory.
@@ -68,7 +68,7 @@ pub trait Disk: Debug {
     fn truncate(&self, name: &str, len: u64) -> io::Result<()>;
 
     /// Makes the creation, renaming and deletion of files durable (fsync of the directory).
-    fn sync(&self) -> io::Result<()>;
+    fn sync_directory(&self) -> io::Result<()>;
 
     /// Returns whether this is the name of a temporary file whose creating process has ended.
     fn is_abandoned_temp_file(&self, name: &str) -> bool;

@@ -7,8 +7,8 @@ use crate::checksum::Checksum;
 use crate::decode::RdbReader;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
-use crate::rdb::FUNCTION;
-use crate::rdb::KEY_META;
+use crate::rdb::FUNCTION_OPCODE;
+use crate::rdb::KEY_META_OPCODE;
 use crate::value::{self, ValueBuffer};
 use crate::{AcceptedVersions, Dialect, InputChecks, VALKEY_WRITTEN_VERSION};
 
@@ -72,7 +72,7 @@ pub fn restore<'a>(
     let (body, version) = verify_trailer(payload, checks.versions).ok_or(RestoreError::VersionOrChecksum)?;
     let mut source = RdbReader::new(body, body.len(), max_string, false);
     let mut code = source.read_byte()?;
-    if code == KEY_META && version < VALKEY_WRITTEN_VERSION {
+    if code == KEY_META_OPCODE && version < VALKEY_WRITTEN_VERSION {
         value::skip_key_metadata(&mut source)?;
         code = source.read_byte()?;
     }
@@ -89,7 +89,7 @@ pub fn restore<'a>(
         if !buffer.is_part() {
             return Ok(RestoredValue::Multipart(large));
         }
-        value::read_more(&mut source, buffer)?;
+        value::read_next_part(&mut source, buffer)?;
     }
 }
 
@@ -99,7 +99,7 @@ pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     const WRITE_CANNOT_FAIL: &str = "writing to memory does not fail";
     let mut encoder = Encoder::new(Vec::new(), true, true);
     for code in codes {
-        encoder.write_byte(FUNCTION).expect(WRITE_CANNOT_FAIL);
+        encoder.write_byte(FUNCTION_OPCODE).expect(WRITE_CANNOT_FAIL);
         encoder.write_string(code).expect(WRITE_CANNOT_FAIL);
     }
     encoder.write_bytes(&Dialect::Redis.written_version().to_le_bytes()).expect(WRITE_CANNOT_FAIL);
@@ -122,7 +122,7 @@ pub fn restore_functions(
     let mut codes = Vec::new();
     while source.offset() < body.len() as u64 {
         let item = source.read_byte()?;
-        if item != FUNCTION {
+        if item != FUNCTION_OPCODE {
             return Err(RestoreError::BadData(RdbErrorReason::UnknownType(item)));
         }
         let mut code = Vec::new();

@@ -30,8 +30,8 @@ pub use dump::{
 };
 pub use error::{ModuleType, RdbError, RdbErrorReason};
 pub use rdb::{
-    EmptyCollectionKey, KeyUsage, RdbEntry, RdbInfo, RdbItem, RdbLoader, RdbWriter, ReadLimits, UsageFormat,
-    WriteOptions,
+    AccessMetadata, EmptyCollectionKey, RdbEntry, RdbInfo, RdbItem, RdbLoader, RdbWriter, ReadLimits,
+    UsageFormat, WriteOptions,
 };
 pub use snapshot_file::{SnapshotFile, TEMP_PREFIX};
 pub use value::ValueBuffer;

@@ -18,21 +18,21 @@ mod loader;
 mod tests;
 mod writer;
 
-pub use loader::{EmptyCollectionKey, KeyUsage, RdbEntry, RdbItem, RdbLoader, ReadLimits};
+pub use loader::{AccessMetadata, EmptyCollectionKey, RdbEntry, RdbItem, RdbLoader, ReadLimits};
 pub use writer::{RdbInfo, RdbWriter, UsageFormat, WriteOptions};
 
-const SLOT_IMPORT: u8 = 243;
+const SLOT_IMPORT_OPCODE: u8 = 243;
 /// Opcode of key metadata in Redis; Valkey uses the same number for slot imports.
-pub(crate) const KEY_META: u8 = SLOT_IMPORT;
-const SLOT_INFO: u8 = 244;
-pub(crate) const FUNCTION: u8 = 245;
-const FUNCTION_BEFORE_7: u8 = 246;
-const MODULE_AUX: u8 = 247;
-const IDLE_TIME: u8 = 248;
-const FREQUENCY: u8 = 249;
-const AUX: u8 = 250;
-const RESIZE_DB: u8 = 251;
-const EXPIRE_MILLIS: u8 = 252;
-const EXPIRE_SECONDS: u8 = 253;
-const SELECT_DB: u8 = 254;
-const END_OF_FILE: u8 = 255;
+pub(crate) const KEY_META_OPCODE: u8 = SLOT_IMPORT_OPCODE;
+const SLOT_INFO_OPCODE: u8 = 244;
+pub(crate) const FUNCTION_OPCODE: u8 = 245;
+const FUNCTION_BEFORE_7_OPCODE: u8 = 246;
+const MODULE_AUX_OPCODE: u8 = 247;
+const IDLE_TIME_OPCODE: u8 = 248;
+const FREQUENCY_OPCODE: u8 = 249;
+const AUX_OPCODE: u8 = 250;
+const RESIZE_DB_OPCODE: u8 = 251;
+const EXPIRE_MILLIS_OPCODE: u8 = 252;
+const EXPIRE_SECONDS_OPCODE: u8 = 253;
+const SELECT_DB_OPCODE: u8 = 254;
+const END_OF_FILE_OPCODE: u8 = 255;

@@ -38,11 +38,11 @@ impl<D: Disk> SnapshotFile<D> {
         self.disk.sync_temp_file(&file)?;
         self.disk.rename(file, &self.name)?;
         // The rename is durable only after the directory is synced.
-        self.disk.sync()
+        self.disk.sync_directory()
     }
 
     /// Deletes temporary files that a killed server left behind, and returns their names.
-    pub fn remove_leftovers(&self) -> Vec<String> {
+    pub fn remove_abandoned_temp_files(&self) -> Vec<String> {
         let mut names = self.disk.list_names().unwrap_or_default();
         names.retain(|name| name.starts_with(TEMP_PREFIX) && name.ends_with(TEMP_SUFFIX));
         names.retain(|name| self.disk.is_abandoned_temp_file(name) && self.disk.remove(name).is_ok());

@@ -56,7 +56,7 @@ trait Codec {
     type Value<'a>;
 
     /// Returns the type code under which the value is written.
-    fn code(value: &Self::Value<'_>, dialect: Dialect) -> u8;
+    fn type_code(value: &Self::Value<'_>, dialect: Dialect) -> u8;
 
     /// Writes the value. The caller has already written the type code and the key.
     fn write<W: Write>(code: u8, value: &Self::Value<'_>, out: &mut Encoder<W>) -> io::Result<()>;
@@ -90,7 +90,7 @@ trait MultipartCodec: Codec {
     fn add_part_commands(part: &Self::Part<'_>, out: &mut Commands);
 
     /// Reads the next part, replacing the previous one.
-    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
+    fn read_next_part<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
 }
 
 /// Stores a decoded value. Its memory is reused for the next value.
@@ -100,8 +100,8 @@ pub struct ValueBuffer {
     /// Buffers for the two strings of an element, such as name and value.
     first_buffer: Vec<u8>,
     second_buffer: Vec<u8>,
-    remaining_part: RemainingElements,
-    stream_remaining: stream::StreamProgress,
+    remaining_elements: RemainingElements,
+    stream_progress: stream::StreamProgress,
     limits: EncodingLimits,
     depth: ValidationDepth,
 }
@@ -135,7 +135,7 @@ impl ValueBuffer {
     /// Returns whether the last read gave only a part of the value, and more parts follow.
     #[must_use]
     pub fn is_part(&self) -> bool {
-        self.remaining_part.elements > 0
+        self.remaining_elements.elements > 0
     }
 
     /// Returns the value, or the part, that was read last.
@@ -160,12 +160,12 @@ fn type_codes(kind: Kind) -> &'static [u8] {
 /// Returns the type code that [`write()`] uses for `value`.
 pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     match value {
-        Value::String(string) => StringCodec::code(string, dialect),
-        Value::List(list) => ListCodec::code(list, dialect),
-        Value::Set(set) => SetCodec::code(set, dialect),
-        Value::SortedSet(set) => SortedSetCodec::code(set, dialect),
-        Value::Hash(hash) => HashCodec::code(hash, dialect),
-        Value::Stream(stream) => StreamCodec::code(stream, dialect),
+        Value::String(string) => StringCodec::type_code(string, dialect),
+        Value::List(list) => ListCodec::type_code(list, dialect),
+        Value::Set(set) => SetCodec::type_code(set, dialect),
+        Value::SortedSet(set) => SortedSetCodec::type_code(set, dialect),
+        Value::Hash(hash) => HashCodec::type_code(hash, dialect),
+        Value::Stream(stream) => StreamCodec::type_code(stream, dialect),
     }
 }
 
@@ -285,7 +285,7 @@ pub(crate) fn read<R: Read>(
         return Err(source.error(RdbErrorReason::ModuleType(name)));
     }
     let kind = kind_of_type(code).map_err(|reason| source.error(reason))?;
-    buffer.remaining_part = RemainingElements::default();
+    buffer.remaining_elements = RemainingElements::default();
     buffer.packed.reset(kind);
     match kind {
         Kind::String => StringCodec::read(code, source, buffer),
@@ -300,7 +300,7 @@ pub(crate) fn read<R: Read>(
 }
 
 /// Reads the next part of a value. Must be called only while [`ValueBuffer::is_part`] is true.
-pub(crate) fn read_more<R: Read>(
+pub(crate) fn read_next_part<R: Read>(
     source: &mut RdbReader<R>,
     buffer: &mut ValueBuffer,
 ) -> Result<(), RdbError> {
@@ -310,10 +310,10 @@ pub(crate) fn read_more<R: Read>(
     match kind {
         // Strings are never read in parts.
         Kind::String => Ok(()),
-        Kind::List => ListCodec::read_more(source, buffer),
-        Kind::Set => SetCodec::read_more(source, buffer),
-        Kind::SortedSet => SortedSetCodec::read_more(source, buffer),
-        Kind::Hash => HashCodec::read_more(source, buffer),
-        Kind::Stream => StreamCodec::read_more(source, buffer),
+        Kind::List => ListCodec::read_next_part(source, buffer),
+        Kind::Set => SetCodec::read_next_part(source, buffer),
+        Kind::SortedSet => SortedSetCodec::read_next_part(source, buffer),
+        Kind::Hash => HashCodec::read_next_part(source, buffer),
+        Kind::Stream => StreamCodec::read_next_part(source, buffer),
     }
 }

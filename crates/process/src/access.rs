@@ -12,7 +12,7 @@ use resp::{Args, Writer};
 ///
 /// # Errors
 /// The text of the error reply.
-pub fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), String> {
+pub fn run_acl_genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), String> {
     if args.len() > 3 {
         let name = String::from_utf8_lossy(args.get(1).unwrap_or_default());
         let wrong = "ERR unknown subcommand or wrong number of arguments for";

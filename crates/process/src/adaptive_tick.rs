@@ -66,14 +66,14 @@ impl AdaptiveTick {
     }
 
     /// Sleeps until one period after `last_tick`, then wakes the waiting tasks.
-    pub async fn drive_tick(&self, last: Instant) {
-        sleep_until(last + TICK_PERIOD).await;
+    pub async fn drive_tick(&self, last_tick: Instant) {
+        sleep_until(last_tick + TICK_PERIOD).await;
         self.tick_notify.notify_waiters();
     }
 
     /// Like [`Self::drive_tick`] for an idle server. `is_quiet` is called after the idle flag is set, so input that
     /// arrives later is noticed.
-    pub async fn drive_idle_tick(&self, last: Instant, is_quiet: impl FnOnce() -> bool) {
+    pub async fn drive_idle_tick(&self, last_tick: Instant, is_quiet: impl FnOnce() -> bool) {
         self.is_idle.store(true, Ordering::SeqCst);
         if is_quiet() {
             // A notification from an earlier idle period may be left over. Its only effect is one extra tick.
@@ -82,7 +82,7 @@ impl AdaptiveTick {
             self.tick_notify.notify_waiters();
         } else {
             self.is_idle.store(false, Ordering::Relaxed);
-            self.drive_tick(last).await;
+            self.drive_tick(last_tick).await;
         }
     }
 }

@@ -50,7 +50,7 @@ pub fn set_level(level: LogLevel) {
 }
 
 /// Sets the role letter shown in log lines: `M` for a master, `S` for a replica, `X` for a sentinel.
-pub fn set_role(letter: u8) {
+pub fn set_role_letter(letter: u8) {
     LOG_ROLE.store(letter, Ordering::Relaxed);
 }
 

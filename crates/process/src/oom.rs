@@ -20,7 +20,7 @@ struct AdjusterState {
 
 impl OomScoreAdjuster {
     /// Writes the score for the current role if it differs from the last one written.
-    pub fn apply(&self, config: &Config, replica: bool) {
+    pub fn apply(&self, config: &Config, is_replica: bool) {
         let mut state = self.0.lock();
         let mode = config.get(keys::OOM_SCORE_ADJ);
         if mode == OomScoreMode::No && state.initial_score.is_none() {
@@ -34,7 +34,7 @@ impl OomScoreAdjuster {
         };
         let initial = *state.initial_score.get_or_insert_with(read);
         let [master, as_replica, _] = config.get(keys::OOM_SCORE_ADJ_VALUES);
-        let wanted = adjusted_score(mode, initial, i64::from(if replica { as_replica } else { master }));
+        let wanted = adjusted_score(mode, initial, i64::from(if is_replica { as_replica } else { master }));
         if state.last_written_score == Some(wanted) {
             return;
         }

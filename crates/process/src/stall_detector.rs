@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn detects_a_task_that_uses_much_cpu_time() {
-        const MS: u64 = 1_000_000;
+        const NANOS_PER_MILLI: u64 = 1_000_000;
         use StallState::{Idle, Stalled, Suspicious};
         // Columns, in milliseconds: time of the check, start time of the task, CPU time of the thread so far. The last
         // column is the expected state.
@@ -155,7 +155,8 @@ mod tests {
         for table in tables {
             let mut detector = StallDetector::default();
             for (now, since, worked, expected) in table {
-                let found = detector.evaluate(now * MS, since * MS, || worked * MS);
+                let found = detector
+                    .evaluate(now * NANOS_PER_MILLI, since * NANOS_PER_MILLI, || worked * NANOS_PER_MILLI);
                 assert_eq!(found, *expected, "at {now} in {table:?}");
             }
         }

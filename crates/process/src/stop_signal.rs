@@ -24,7 +24,7 @@ impl StopSignal {
     }
 
     /// Waits until [`StopSignal::stop`] is called.
-    pub async fn stopped(&self) {
+    pub async fn wait_until_stopped(&self) {
         // The wait cannot fail, as `self` keeps the sender alive.
         let _ = self.0.subscribe().wait_for(|stopping| *stopping).await;
     }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clock::{Instant, Millis};
 
-/// Returns the wall clock time. It may jump, so timeouts use [`instant`].
+/// Returns the wall clock time. It may jump, so timeouts use [`monotonic_now`].
 #[must_use]
 pub fn now() -> Millis {
     Millis(unix_micros() / 1000)
@@ -13,7 +13,7 @@ pub fn now() -> Millis {
 
 /// Returns the monotonic time, for timeouts.
 #[must_use]
-pub fn instant() -> Instant {
+pub fn monotonic_now() -> Instant {
     Instant::from_micros(nanos() / 1000)
 }
 

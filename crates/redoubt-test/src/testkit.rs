@@ -157,10 +157,12 @@ impl TestkitServer {
         }
     }
 
-    fn start_deployment(&mut self, start: &StartRequest) -> Result<Value> {
+    fn start_deployment(&mut self, start_request: &StartRequest) -> Result<Value> {
         self.started_count += 1;
-        let place =
-            TestDeployment::start(format!("{}-{}", start.kind.default_name(), self.started_count), start)?;
+        let place = TestDeployment::start(
+            format!("{}-{}", start_request.kind.default_name(), self.started_count),
+            start_request,
+        )?;
         let shown = serde_json::to_value(place.describe())?;
         self.deployments.push(place);
         Ok(shown)

@@ -121,20 +121,20 @@ pub(crate) fn check_aof_file(path: &Path, repair: RepairOptions) -> Result<()> {
 fn truncate_if_requested(
     file: &Path,
     name: &str,
-    check: &AofCheckResult,
+    check_result: &AofCheckResult,
     repair: RepairOptions,
     is_last: bool,
 ) -> Result<()> {
-    let to = match check.past_limit_offset {
-        Some(past) if past < check.complete_bytes => past,
-        _ if check.is_complete() => {
+    let to = match check_result.past_limit_offset {
+        Some(past) if past < check_result.complete_bytes => past,
+        _ if check_result.is_complete() => {
             println!("{name} is valid");
             return Ok(());
         }
-        _ => check.complete_bytes,
+        _ => check_result.complete_bytes,
     };
-    if let Some(error) = &check.error {
-        println!("{:#x}: {error}", check.complete_bytes);
+    if let Some(error) = &check_result.error {
+        println!("{:#x}: {error}", check_result.complete_bytes);
     }
     if !is_last {
         bail!(
@@ -146,8 +146,8 @@ fn truncate_if_requested(
     }
     println!(
         "This will shrink the AOF {name} from {} bytes, with {} bytes, to {to} bytes",
-        check.len,
-        check.len - to
+        check_result.len,
+        check_result.len - to
     );
     print!("Continue? [y/N]: ");
     io::Write::flush(&mut io::stdout())?;

@@ -64,7 +64,7 @@ fn convert(options: &ConvertOptions) -> Result<usize> {
 /// Returns the label and the explanation of a line.
 fn label_and_text(line: &ExplainedLine) -> (&'static str, String) {
     match &line.effect {
-        LineEffect::Sets(name, value) => ("ok", format!("{name} is '{value}'")),
+        LineEffect::SetsParameter(name, value) => ("ok", format!("{name} is '{value}'")),
         LineEffect::Directive => ("ok", "works as in Redis".to_owned()),
         LineEffect::WithoutEffect => {
             ("NO EFFECT", "not implemented; the server logs a warning at startup".to_owned())
@@ -105,7 +105,7 @@ fn convert_text(text: &str, explained: &[ExplainedLine]) -> String {
             let _ = writeln!(converted, "{line}");
             continue;
         };
-        if matches!(meaning.effect, LineEffect::Sets(..) | LineEffect::Directive) {
+        if matches!(meaning.effect, LineEffect::SetsParameter(..) | LineEffect::Directive) {
             let _ = writeln!(converted, "{line}");
             continue;
         }

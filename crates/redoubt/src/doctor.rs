@@ -84,7 +84,7 @@ fn run_checks(options: &DoctorOptions) -> Vec<Finding> {
     let config = Config::default();
     let mut findings = Vec::new();
     if let Some(file) = &options.config {
-        findings.extend(setup::load_config(&config, file));
+        findings.extend(setup::check_config_file(&config, file));
         findings.extend(setup::check_parameters(&config));
         let now = time::OffsetDateTime::now_utc().unix_timestamp();
         findings.extend(setup::check_certificates(&certificate_files(&config), now));

@@ -33,8 +33,8 @@ impl ProgressUnit {
 }
 
 /// Creates a progress bar, which is shown until it is finished unless `hidden`.
-pub(crate) fn new_progress_bar(unit: ProgressUnit, length: u64, hidden: bool) -> ProgressBar {
-    if hidden {
+pub(crate) fn new_progress_bar(unit: ProgressUnit, length: u64, is_hidden: bool) -> ProgressBar {
+    if is_hidden {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template(unit.template());

@@ -145,7 +145,7 @@ impl ReplicaRecorder {
 /// The state of a master that lost its data and waits until a replica has been promoted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmptyMaster {
-    recorded: RecordedReplicas,
+    recorded_replicas: RecordedReplicas,
     deadline: Instant,
     /// The newest epoch in which sentinels announced a master.
     newest_epoch: u64,
@@ -165,10 +165,10 @@ const MAX_FAILED_SUCCESSORS: usize = 64;
 impl EmptyMaster {
     /// Starts waiting for a promotion, for at most `timeout`.
     #[must_use]
-    pub fn new(recorded: RecordedReplicas, now: Instant, timeout: Duration) -> Self {
+    pub fn new(recorded_replicas: RecordedReplicas, now: Instant, timeout: Duration) -> Self {
         let (successor, failed) = (None, Vec::new());
         Self {
-            recorded,
+            recorded_replicas,
             deadline: now + timeout,
             newest_epoch: 0,
             is_replaced: false,
@@ -190,9 +190,9 @@ impl EmptyMaster {
             return false;
         };
         self.newest_epoch = epoch;
-        let other = self.recorded.replicas.contains(&named)
+        let other = self.recorded_replicas.replicas.contains(&named)
             || !ports.contains(&named.1)
-            || self.recorded.own_address.as_ref().is_some_and(|own| *own != named);
+            || self.recorded_replicas.own_address.as_ref().is_some_and(|own| *own != named);
         let replaced = other
             && self.failed_successors.iter().filter(|failed| **failed == named).count()
                 < MAX_SUCCESSOR_FAILURES;
@@ -229,7 +229,7 @@ fn announced_master(payload: &[u8]) -> Option<(HostPort, u64)> {
 mod tests {
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn at_seconds(seconds: u64) -> Instant {
         Instant::from_millis(seconds * 1000)
@@ -246,14 +246,14 @@ mod tests {
             own_address: own,
             replicas: vec![replica],
         };
-        EmptyMaster::new(followers, at_seconds(0), TIMEOUT)
+        EmptyMaster::new(followers, at_seconds(0), TEST_TIMEOUT)
     }
 
-    fn hello(host: &str, port: u16) -> Vec<u8> {
-        hello_with_epoch(3, host, port)
+    fn hello_message(host: &str, port: u16) -> Vec<u8> {
+        hello_message_with_epoch(3, host, port)
     }
 
-    fn hello_with_epoch(epoch: u64, host: &str, port: u16) -> Vec<u8> {
+    fn hello_message_with_epoch(epoch: u64, host: &str, port: u16) -> Vec<u8> {
         format!("10.0.0.9,26379,{},3,mymaster,{host},{port},{epoch}", "a".repeat(40)).into_bytes()
     }
 
@@ -279,37 +279,37 @@ mod tests {
         let none = Some(Vec::new());
         let mut keeping = ReplicaRecorder::at_startup(at_seconds(0), Some(replicas.clone()));
         assert_eq!(
-            keeping.update_recorded_replicas(at_seconds(1), none.clone(), TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(1), none.clone(), TEST_TIMEOUT),
             Some(&replicas[..]),
             "they will come back"
         );
         let mut keeping = ReplicaRecorder::at_startup(at_seconds(0), None);
-        assert_eq!(keeping.update_recorded_replicas(at_seconds(0), None, TIMEOUT), None);
-        assert_eq!(keeping.update_recorded_replicas(at_seconds(1), none.clone(), TIMEOUT), None);
+        assert_eq!(keeping.update_recorded_replicas(at_seconds(0), None, TEST_TIMEOUT), None);
+        assert_eq!(keeping.update_recorded_replicas(at_seconds(1), none.clone(), TEST_TIMEOUT), None);
         assert_eq!(
-            keeping.update_recorded_replicas(at_seconds(2), Some(replicas.clone()), TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(2), Some(replicas.clone()), TEST_TIMEOUT),
             Some(&replicas[..])
         );
         assert_eq!(
-            keeping.update_recorded_replicas(at_seconds(61), none.clone(), TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(61), none.clone(), TEST_TIMEOUT),
             Some(&replicas[..])
         );
         assert_eq!(
-            keeping.update_recorded_replicas(at_seconds(62), none.clone(), TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(62), none.clone(), TEST_TIMEOUT),
             None,
             "nobody is there to take over"
         );
         assert_eq!(
-            keeping.update_recorded_replicas(at_seconds(63), Some(replicas.clone()), TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(63), Some(replicas.clone()), TEST_TIMEOUT),
             Some(&replicas[..])
         );
         assert_eq!(
-            keeping.update_recorded_replicas(at_seconds(164), None, TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(164), None, TEST_TIMEOUT),
             Some(&replicas[..]),
             "it follows another now"
         );
         assert_eq!(
-            keeping.update_recorded_replicas(at_seconds(165), none, TIMEOUT),
+            keeping.update_recorded_replicas(at_seconds(165), none, TEST_TIMEOUT),
             Some(&replicas[..]),
             "and leads again"
         );
@@ -325,12 +325,12 @@ mod tests {
     fn server_is_down_until_another_master_is_announced() {
         let mut waiting = waiting_master(host_port("10.0.0.2", 7001));
         for _ in 0..3 {
-            assert!(!waiting.on_hello(&hello("10.0.0.1", 7000), &[7000]));
+            assert!(!waiting.on_hello(&hello_message("10.0.0.1", 7000), &[7000]));
             assert!(waiting.is_down_to_sentinels());
         }
-        assert!(waiting.on_hello(&hello("10.0.0.3", 7000), &[7000]));
+        assert!(waiting.on_hello(&hello_message("10.0.0.3", 7000), &[7000]));
         assert!(!waiting.is_down_to_sentinels());
-        assert!(!waiting.on_hello(&hello("10.0.0.3", 7000), &[7000]), "no news");
+        assert!(!waiting.on_hello(&hello_message("10.0.0.3", 7000), &[7000]), "no news");
         assert!(!waiting.has_timed_out(at_seconds(59)) && waiting.has_timed_out(at_seconds(60)));
     }
 
@@ -343,8 +343,8 @@ mod tests {
         ];
         for (what, host, port, down) in table {
             let mut waiting = waiting_master(host_port("10.0.0.2", 7000));
-            waiting.recorded.own_address = None;
-            waiting.on_hello(&hello(host, port), &[7000]);
+            waiting.recorded_replicas.own_address = None;
+            waiting.on_hello(&hello_message(host, port), &[7000]);
             assert_eq!(waiting.is_down_to_sentinels(), down, "{what}");
         }
     }
@@ -352,19 +352,19 @@ mod tests {
     #[test]
     fn announcements_of_older_epochs_are_ignored() {
         let mut waiting = waiting_master(host_port("10.0.0.2", 7000));
-        waiting.on_hello(&hello_with_epoch(1, "10.0.0.2", 7000), &[7000]);
+        waiting.on_hello(&hello_message_with_epoch(1, "10.0.0.2", 7000), &[7000]);
         assert!(!waiting.is_down_to_sentinels(), "it may be so");
-        waiting.on_hello(&hello_with_epoch(2, "10.0.0.1", 7000), &[7000]);
+        waiting.on_hello(&hello_message_with_epoch(2, "10.0.0.1", 7000), &[7000]);
         assert!(waiting.is_down_to_sentinels(), "it was so once");
-        waiting.on_hello(&hello_with_epoch(1, "10.0.0.2", 7000), &[7000]);
+        waiting.on_hello(&hello_message_with_epoch(1, "10.0.0.2", 7000), &[7000]);
         assert!(waiting.is_down_to_sentinels());
-        assert!(waiting.on_hello(&hello_with_epoch(3, "10.0.0.2", 7000), &[7000]));
+        assert!(waiting.on_hello(&hello_message_with_epoch(3, "10.0.0.2", 7000), &[7000]));
         assert!(!waiting.is_down_to_sentinels());
     }
 
     /// The promoted replica has lost its data as well, like the old master.
     #[test]
-    fn two_empty_masters_do_not_alternate_for_ever() {
+    fn two_empty_masters_do_not_replace_each_other_forever() {
         let mut waiting = waiting_master(host_port("10.0.0.2", 7000));
         for (epoch, host, down) in [
             (1, "10.0.0.2", false),
@@ -377,7 +377,7 @@ mod tests {
             (7, "10.0.0.3", false),
             (8, "10.0.0.1", true),
         ] {
-            waiting.on_hello(&hello_with_epoch(epoch, host, 7000), &[7000]);
+            waiting.on_hello(&hello_message_with_epoch(epoch, host, 7000), &[7000]);
             assert_eq!(waiting.is_down_to_sentinels(), down, "{epoch}");
         }
     }
@@ -386,16 +386,20 @@ mod tests {
     #[test]
     fn master_learns_its_own_address_from_the_newest_epoch() {
         let mut keeping = ReplicaRecorder::at_startup(at_seconds(0), None);
-        keeping.update_recorded_replicas(at_seconds(0), Some(vec![host_port("10.0.0.2", 7000)]), TIMEOUT);
+        keeping.update_recorded_replicas(
+            at_seconds(0),
+            Some(vec![host_port("10.0.0.2", 7000)]),
+            TEST_TIMEOUT,
+        );
         assert_eq!(keeping.own_address(), None);
         for (epoch, host) in [(1, "10.0.0.9"), (2, "10.0.0.1"), (1, "10.0.0.9")] {
-            keeping.on_hello(&hello_with_epoch(epoch, host, 7000));
+            keeping.on_hello(&hello_message_with_epoch(epoch, host, 7000));
         }
         assert_eq!(keeping.own_address(), Some(&host_port("10.0.0.1", 7000)));
-        keeping.on_hello(&hello_with_epoch(3, "10.0.0.2", 7000));
+        keeping.on_hello(&hello_message_with_epoch(3, "10.0.0.2", 7000));
         assert_eq!(keeping.own_address(), None, "that is a replica of this one");
-        keeping.update_recorded_replicas(at_seconds(1), None, TIMEOUT);
-        keeping.on_hello(&hello_with_epoch(1, "10.0.0.1", 7000));
+        keeping.update_recorded_replicas(at_seconds(1), None, TEST_TIMEOUT);
+        keeping.on_hello(&hello_message_with_epoch(1, "10.0.0.1", 7000));
         assert_eq!(keeping.own_address(), Some(&host_port("10.0.0.1", 7000)), "another history");
         keeping.on_promoted();
         assert_eq!(keeping.own_address(), None, "it may have been another's");

@@ -23,7 +23,7 @@ use crate::HostPort;
 /// operator's timeout.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The deadline of a FAILOVER without TIMEOUT, which waits until it is aborted.
-const NO_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86400);
+const UNLIMITED_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86400);
 
 /// A parsed FAILOVER command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum HandoverCommand {
         /// The replica to promote; `None` selects the first replica that has caught up.
         target: Option<HostPort>,
         /// Whether the target takes over at the timeout even if it has not caught up.
-        force: bool,
+        is_forced: bool,
         /// How long a replica may take to catch up; `None` waits without a limit.
         timeout: Option<Duration>,
     },
@@ -91,7 +91,7 @@ pub enum HandoverAction {
     /// Pause client writes for at most this long, then send [`HandoverEvent::WritesPaused`].
     PauseWrites(Duration),
     /// Send REPLCONF GETACK to the replicas.
-    AskForAcknowledgements,
+    RequestAcknowledgements,
     /// Become a replica of this replica and ask it to take over (PSYNC FAILOVER).
     Follow(HostPort),
     /// Record the new master in the configuration (`replicaof`), because the target has become the master.
@@ -121,7 +121,7 @@ enum HandoverState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HandoverParameters {
     target: Option<HostPort>,
-    force: bool,
+    is_forced: bool,
     /// When the target must have caught up.
     catch_up_deadline: Instant,
 }
@@ -166,12 +166,12 @@ impl Handover {
                 Ok(())
             }
             HandoverCommand::Abort => Err(HandoverError::NothingToAbort),
-            HandoverCommand::Start { target, force, timeout } => {
+            HandoverCommand::Start { target, is_forced: force, timeout } => {
                 self.check_start(target.as_ref(), force && (target.is_none() || timeout.is_none()), context)?;
-                let longest = timeout.unwrap_or(NO_TIMEOUT);
+                let longest = timeout.unwrap_or(UNLIMITED_TIMEOUT);
                 self.state = HandoverState::PausingWrites(HandoverParameters {
                     target,
-                    force,
+                    is_forced: force,
                     catch_up_deadline: now + longest,
                 });
                 out.push(HandoverAction::PauseWrites(longest + HANDOVER_TIMEOUT));
@@ -229,7 +229,7 @@ impl Driver for Handover {
         match (&self.state, event) {
             (HandoverState::PausingWrites(wanted), HandoverEvent::WritesPaused) => {
                 self.state = HandoverState::Syncing(wanted.clone());
-                out.push(HandoverAction::AskForAcknowledgements);
+                out.push(HandoverAction::RequestAcknowledgements);
             }
             (HandoverState::Syncing(wanted), HandoverEvent::InSync(replicas)) => {
                 let mut fit = replicas
@@ -240,7 +240,11 @@ impl Driver for Handover {
                 }
             }
             (
-                HandoverState::Syncing(HandoverParameters { target, force, catch_up_deadline: until }),
+                HandoverState::Syncing(HandoverParameters {
+                    target,
+                    is_forced: force,
+                    catch_up_deadline: until,
+                }),
                 HandoverEvent::Deadline,
             ) if now >= *until => match target.clone().filter(|_| *force) {
                 Some(to) => self.hand_over(now, to, out),
@@ -281,7 +285,7 @@ impl Driver for Handover {
 mod tests {
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(10);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
     fn at_seconds(seconds: u64) -> Instant {
         Instant::from_millis(seconds * 1000)
@@ -298,20 +302,28 @@ mod tests {
         }
     }
 
-    fn start_command(target: Option<&str>, force: bool, timeout: Option<Duration>) -> HandoverCommand {
-        HandoverCommand::Start { target: target.map(host_port), force, timeout }
+    fn start_command(target: Option<&str>, is_forced: bool, timeout: Option<Duration>) -> HandoverCommand {
+        HandoverCommand::Start { target: target.map(host_port), is_forced, timeout }
     }
 
     /// Returns a state machine that began its failover at second 0 and has paused writes.
-    fn syncing_handover(target: Option<&str>, force: bool, timeout: Option<Duration>) -> Handover {
+    fn syncing_handover(target: Option<&str>, is_forced: bool, timeout: Option<Duration>) -> Handover {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine
-            .handle_command(at_seconds(0), start_command(target, force, timeout), &master_context(), &mut out)
+            .handle_command(
+                at_seconds(0),
+                start_command(target, is_forced, timeout),
+                &master_context(),
+                &mut out,
+            )
             .expect("it begins");
-        assert_eq!(out, [HandoverAction::PauseWrites(timeout.unwrap_or(NO_TIMEOUT) + HANDOVER_TIMEOUT)]);
+        assert_eq!(
+            out,
+            [HandoverAction::PauseWrites(timeout.unwrap_or(UNLIMITED_TIMEOUT) + HANDOVER_TIMEOUT)]
+        );
         assert_eq!(
             handle_event(&mut machine, 0, HandoverEvent::WritesPaused),
-            [HandoverAction::AskForAcknowledgements]
+            [HandoverAction::RequestAcknowledgements]
         );
         machine
     }
@@ -340,7 +352,11 @@ mod tests {
             (start_command(None, false, None), alone.clone(), HandoverError::NoReplicas),
             (start_command(Some("a"), true, None), alone, HandoverError::NoReplicas),
             (start_command(Some("a"), true, None), master_context(), HandoverError::ForceWithoutTarget),
-            (start_command(None, true, Some(TIMEOUT)), master_context(), HandoverError::ForceWithoutTarget),
+            (
+                start_command(None, true, Some(TEST_TIMEOUT)),
+                master_context(),
+                HandoverError::ForceWithoutTarget,
+            ),
             (start_command(Some("x"), false, None), master_context(), HandoverError::NoSuchReplica),
             (start_command(Some("c"), false, None), master_context(), HandoverError::NotOnline),
             (HandoverCommand::Abort, master_context(), HandoverError::NothingToAbort),
@@ -372,7 +388,7 @@ mod tests {
         machine
             .handle_command(
                 at_seconds(0),
-                start_command(Some("a"), true, Some(TIMEOUT)),
+                start_command(Some("a"), true, Some(TEST_TIMEOUT)),
                 &master_context(),
                 &mut out,
             )
@@ -421,14 +437,14 @@ mod tests {
 
     #[test]
     fn timeout_forces_or_ends_the_failover() {
-        let mut machine = syncing_handover(Some("a"), false, Some(TIMEOUT));
+        let mut machine = syncing_handover(Some("a"), false, Some(TEST_TIMEOUT));
         assert_eq!(machine.next_deadline(), Some(at_seconds(10)));
         assert_eq!(handle_event(&mut machine, 9, HandoverEvent::Deadline), [], "too early");
         assert_eq!(
             handle_event(&mut machine, 10, HandoverEvent::Deadline),
             [HandoverAction::ResumeWrites { has_handed_over: false }]
         );
-        let mut machine = syncing_handover(Some("a"), true, Some(TIMEOUT));
+        let mut machine = syncing_handover(Some("a"), true, Some(TEST_TIMEOUT));
         assert_eq!(
             handle_event(&mut machine, 10, HandoverEvent::Deadline),
             [HandoverAction::Follow(host_port("a"))]

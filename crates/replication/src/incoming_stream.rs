@@ -55,16 +55,17 @@ impl IncomingStream {
         StreamBatch { bytes: input, batch, error: parsed.error }
     }
 
-    /// Passes the bytes of executed commands to `append`. Bytes of a transaction that is still open (`in_transaction`)
+    /// Passes the bytes of executed commands to `append`. Bytes of a transaction that is still open (`is_in_transaction`)
     /// are retained until its EXEC. Returns the number of appended bytes.
     pub fn append_executed(
         &mut self,
-        executed: &StreamBatch,
-        in_transaction: bool,
+        executed_batch: &StreamBatch,
+        is_in_transaction: bool,
         mut append: impl FnMut(&[u8]),
     ) -> u64 {
-        let StreamBatch { bytes, batch, .. } = executed;
-        let whole = if in_transaction { last_multi_offset(bytes, batch).unwrap_or(0) } else { bytes.len() };
+        let StreamBatch { bytes, batch, .. } = executed_batch;
+        let whole =
+            if is_in_transaction { last_multi_offset(bytes, batch).unwrap_or(0) } else { bytes.len() };
         let mut done = 0;
         if whole > 0 {
             // The transaction whose first commands were retained ends within these bytes.
@@ -102,7 +103,7 @@ mod tests {
         commands: Vec<String>,
         log: Vec<u8>,
         command_ends: Vec<usize>,
-        in_transaction: bool,
+        is_in_transaction: bool,
     }
 
     impl StreamFixture {
@@ -111,10 +112,10 @@ mod tests {
             assert_eq!(piece.error, None);
             for index in 0..piece.batch.len() {
                 let name = String::from_utf8_lossy(&piece.batch.args(index, &piece.bytes)[0]).into_owned();
-                self.in_transaction = match name.as_str() {
+                self.is_in_transaction = match name.as_str() {
                     "MULTI" => true,
                     "EXEC" => false,
-                    _ => self.in_transaction,
+                    _ => self.is_in_transaction,
                 };
                 self.commands.push(name);
             }
@@ -122,7 +123,7 @@ mod tests {
             let log = &mut self.log;
             let appended = self
                 .incoming
-                .append_executed(&piece, self.in_transaction, |bytes| log.extend_from_slice(bytes));
+                .append_executed(&piece, self.is_in_transaction, |bytes| log.extend_from_slice(bytes));
             assert_eq!(appended as usize, self.log.len() - before);
             self.command_ends.push(self.log.len());
         }
@@ -162,7 +163,7 @@ mod tests {
         applied.receive(b"*2\r\n$4\r\nINC");
         assert_eq!(applied.log, encode_stream(&["SET"]));
         applied.incoming.discard_partial();
-        applied.in_transaction = false;
+        applied.is_in_transaction = false;
         applied.receive(&encode_stream(&["MULTI", "INCR", "EXEC"]));
         assert_eq!(applied.log, encode_stream(&["SET", "MULTI", "INCR", "EXEC"]));
     }

@@ -27,7 +27,7 @@ use chunks::Chunks;
 pub use file_version::{FileVersion, FileVersions, StreamRange};
 
 /// How many bytes a cursor of this node itself, rather than of a replica, may fall behind.
-const LOCAL_CURSOR_BOUND: u64 = 1 << 30;
+const LOCAL_CURSOR_BOUND_BYTES: u64 = 1 << 30;
 
 /// A position in a replication history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub struct Log {
     retained_bytes: Option<Chunks>,
     capacity: u64,
     /// How many bytes a cursor may fall behind before it is dropped; zero means no bound.
-    cursor_bound: u64,
+    cursor_bound_bytes: u64,
     cursors: BTreeMap<CursorId, ReplOffset>,
     /// Cursors of this node itself, such as that of the append-only file. They have a bound of their own.
     local_cursors: BTreeSet<CursorId>,
@@ -93,7 +93,7 @@ pub struct Log {
     file_versions: FileVersions,
     /// Whether a cursor has been dropped since the last call of [`Log::take_lost_cursor_flag`].
     has_lost_cursor: bool,
-    next_cursor: u64,
+    next_cursor_id: u64,
     /// The database selected in the stream, if known.
     selected_db: Option<u16>,
     authority: WriteAuthority,
@@ -109,13 +109,13 @@ impl Log {
             end_offset: ReplOffset(0),
             retained_bytes: None,
             capacity,
-            cursor_bound: 0,
+            cursor_bound_bytes: 0,
             cursors: BTreeMap::new(),
             local_cursors: BTreeSet::new(),
             file_cursor: None,
             file_versions: FileVersions::default(),
             has_lost_cursor: false,
-            next_cursor: 0,
+            next_cursor_id: 0,
             selected_db: None,
             authority: WriteAuthority::default(),
         }
@@ -139,9 +139,9 @@ impl Log {
     /// A newer stream has replaced this one.
     pub fn accept_stream(
         &mut self,
-        stream: StreamEpoch,
+        stream_epoch: StreamEpoch,
     ) -> Result<Option<ReplPosition>, StreamSupersededError> {
-        if !self.authority.admit_stream(stream) {
+        if !self.authority.admit_stream(stream_epoch) {
             return Err(StreamSupersededError);
         }
         Ok(self.is_open().then(|| self.position()))
@@ -194,7 +194,7 @@ impl Log {
     /// Sets how many bytes a cursor may fall behind before it is dropped; zero means no bound. Smaller bounds than the
     /// capacity have no effect.
     pub fn set_cursor_bound(&mut self, bytes: u64) {
-        self.cursor_bound = bytes;
+        self.cursor_bound_bytes = bytes;
     }
 
     /// Returns whether the log retains bytes and counts offsets.
@@ -287,7 +287,7 @@ impl Log {
     /// Returns the commands that the append-only file has in place of ranges beginning at `from` or later. Versions
     /// that the file has already synced are dropped.
     pub fn file_versions(&self, from: ReplOffset) -> impl Iterator<Item = &FileVersion> {
-        self.file_versions.starting_at(from)
+        self.file_versions.versions_from(from)
     }
 
     /// Appends a command that changes no data (PING, REPLCONF GETACK), for the replicas.
@@ -300,8 +300,8 @@ impl Log {
 
     /// Appends bytes of the master's stream unchanged, so that this replica's log equals the master's. Returns false
     /// and drops the bytes if the stream was superseded or is not accepted yet.
-    pub fn append_stream(&mut self, stream: StreamEpoch, bytes: &[u8]) -> bool {
-        let taken = self.authority.accepts_stream(stream);
+    pub fn append_stream(&mut self, stream_epoch: StreamEpoch, bytes: &[u8]) -> bool {
+        let taken = self.authority.accepts_stream(stream_epoch);
         if taken {
             self.push(bytes);
         }
@@ -329,8 +329,10 @@ impl Log {
 
     /// Frees the bytes that are beyond the capacity and that no cursor within its bound needs.
     fn trim(&mut self) {
-        let (farthest, own) =
-            (self.oldest_allowed_offset(self.cursor_bound), self.oldest_allowed_offset(LOCAL_CURSOR_BOUND));
+        let (farthest, own) = (
+            self.oldest_allowed_offset(self.cursor_bound_bytes),
+            self.oldest_allowed_offset(LOCAL_CURSOR_BOUND_BYTES),
+        );
         let Some(kept) = &mut self.retained_bytes else { return };
         let mut from = self.end_offset.0.saturating_sub(self.capacity);
         if from <= kept.start_offset() {
@@ -370,7 +372,7 @@ impl Log {
         let kept = self.retained_bytes.as_ref().ok_or(FullSyncReason::NoBacklog)?;
         // The log may retain more bytes than the cursor bound allows. A cursor beyond the bound would be dropped at
         // once, and the replica would reconnect for ever.
-        let from = kept.start_offset().max(self.oldest_allowed_offset(self.cursor_bound));
+        let from = kept.start_offset().max(self.oldest_allowed_offset(self.cursor_bound_bytes));
         if offset < from || offset > self.end_offset.0 {
             return Err(FullSyncReason::OutsideBacklog);
         }
@@ -379,8 +381,8 @@ impl Log {
 
     /// Adds a cursor at `offset`. The log retains the bytes from there on, up to the cursor bound.
     pub fn add_cursor(&mut self, offset: ReplOffset) -> CursorId {
-        self.next_cursor += 1;
-        let cursor = CursorId(self.next_cursor);
+        self.next_cursor_id += 1;
+        let cursor = CursorId(self.next_cursor_id);
         self.cursors.insert(cursor, offset);
         cursor
     }
@@ -426,7 +428,12 @@ impl Log {
     ///
     /// # Errors
     /// The bytes are no longer retained: the cursor was too slow, or the history was replaced.
-    pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), CursorLostError> {
+    pub fn read(
+        &mut self,
+        cursor: CursorId,
+        max_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CursorLostError> {
         let position = self.cursors.get_mut(&cursor).ok_or(CursorLostError)?;
         let kept = self
             .retained_bytes
@@ -436,7 +443,7 @@ impl Log {
         if position.0 > self.end_offset.0 {
             return Err(CursorLostError);
         }
-        position.0 += kept.read(position.0, max, out) as u64;
+        position.0 += kept.read(position.0, max_bytes, out) as u64;
         self.trim();
         Ok(())
     }

@@ -55,7 +55,7 @@ pub struct MasterConfig {
     /// `repl-timeout`: a replica that is silent for this long is closed.
     pub timeout: Duration,
     /// `repl-diskless-sync`: snapshots are streamed to replicas instead of being written to a file first.
-    pub diskless: bool,
+    pub is_diskless: bool,
     /// `repl-diskless-sync-delay`: how long a snapshot waits for more replicas to share it.
     pub diskless_delay: Duration,
     /// `repl-diskless-sync-max-replicas`: a snapshot starts at once when this many replicas wait for it; 0 disables
@@ -165,7 +165,7 @@ pub enum MasterAction {
         peers: Vec<PeerId>,
         /// Whether to stream the snapshot directly with an end mark. Otherwise it is written to a file first, and the
         /// caller reports when the file is complete.
-        with_end_mark: bool,
+        uses_end_mark: bool,
         /// The RDB format and the parts that the replicas requested.
         format: SnapshotFormat,
     },
@@ -207,7 +207,7 @@ pub enum MasterAction {
         /// The replication id to send; `None` if the replica does not support a changed id.
         id: Option<ReplId>,
         /// Whether to add the state of migrating slots to the reply.
-        with_slot_states: bool,
+        includes_slot_states: bool,
     },
     /// Send the log from this offset on.
     SendStream {
@@ -274,7 +274,7 @@ pub enum CloseReason {
 
 /// The snapshot that is being taken or sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Transfer {
+struct OutgoingTransfer {
     id: TransferId,
     format: SnapshotFormat,
     /// Whether the snapshot is streamed directly instead of being written to a file.
@@ -303,11 +303,11 @@ pub struct Master {
     /// Whether this node is a master. A replica forwards its master's PINGs instead of sending its own.
     is_master: bool,
     peers: BTreeMap<PeerId, ConnectedReplica>,
-    transfer: Option<Transfer>,
-    next_transfer: u64,
-    next_pending_check: Instant,
+    transfer: Option<OutgoingTransfer>,
+    next_transfer_id: u64,
+    next_pending_check_at: Instant,
     /// The time of the last PING, from which the next one is scheduled.
-    last_ping: Instant,
+    last_ping_at: Instant,
     /// When the last replica disconnected; `None` while replicas are connected.
     without_replicas_since: Option<Instant>,
     throttle: Throttle,
@@ -318,13 +318,13 @@ impl Master {
     #[must_use]
     pub fn new(config: MasterConfig, is_master: bool, now: Instant) -> Self {
         Self {
-            last_ping: now,
+            last_ping_at: now,
             config,
             is_master,
             peers: BTreeMap::new(),
             transfer: None,
-            next_transfer: 0,
-            next_pending_check: now,
+            next_transfer_id: 0,
+            next_pending_check_at: now,
             without_replicas_since: None,
             throttle: Throttle::default(),
         }
@@ -388,7 +388,7 @@ impl Master {
     ) -> impl Iterator<Item = &ConnectedReplica> + Clone {
         let later = |id: PeerId| self.peers.range((Bound::Excluded(id), Bound::Unbounded));
         let has_come_again = move |id: PeerId, node: NodeId| {
-            later(id).any(|(_, peer)| peer.profile.node_id == Some(node) && !peer.profile.rdb_channel)
+            later(id).any(|(_, peer)| peer.profile.node_id == Some(node) && !peer.profile.is_rdb_channel)
         };
         let of_kind = self.peers.iter().filter(move |(_, peer)| predicate(peer));
         let last = of_kind
@@ -435,13 +435,13 @@ impl Master {
     /// Returns how long writers are delayed after each batch so that a slow replica can catch up.
     pub fn write_delay(&mut self, now: Instant) -> Duration {
         let pending = self.peers.values().map(|peer| peer.pending_bytes).max().unwrap_or(0);
-        self.throttle.delay(now, pending, self.config.effective_output_limit())
+        self.throttle.write_delay(now, pending, self.config.effective_output_limit())
     }
 
     /// Returns when to send the next PING by the current period. A PING scheduled with an earlier, shorter period would
     /// advance the offset past the point where a promoted replica branched off.
-    fn next_ping(&self) -> Instant {
-        self.last_ping + self.config.ping_period
+    fn next_ping_at(&self) -> Instant {
+        self.last_ping_at + self.config.ping_period
     }
 
     /// Returns the time of the next [`MasterEvent::Deadline`].
@@ -454,9 +454,9 @@ impl Master {
                 .filter(|_| self.is_master && !ttl.is_zero())
                 .map(|since| since + ttl);
         }
-        let mut next = self.next_pending_check;
+        let mut next = self.next_pending_check_at;
         if self.is_master {
-            next = next.min(self.next_ping());
+            next = next.min(self.next_ping_at());
         }
         if self.transfer.is_none()
             && let Some(start) = self.snapshot_due_at()
@@ -487,14 +487,14 @@ impl Master {
             }
             MasterEvent::ReplicaAlive { peer } => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.last_heard = now;
+                    peer.last_heard_at = now;
                 }
             }
             MasterEvent::PendingBytes { peer, bytes } => self.on_pending_bytes(now, peer, bytes, out),
             MasterEvent::Closed { peer } => {
                 // The log dropped the cursor of this replica, so the replica is too slow, although no deadline has
                 // reported it yet.
-                let limit = self.config.effective_output_limit().hard;
+                let limit = self.config.effective_output_limit().hard_bytes;
                 if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending_bytes > limit / 2) {
                     self.throttle.on_replica_closed(now);
                 }
@@ -506,7 +506,7 @@ impl Master {
             }
             MasterEvent::RoleChanged { is_master: master } => {
                 self.is_master = master;
-                self.last_ping = now;
+                self.last_ping_at = now;
                 self.without_replicas_since = Some(now).filter(|_| self.peers.is_empty());
             }
             MasterEvent::HistoryReplaced => {
@@ -527,7 +527,7 @@ impl Master {
         out: &mut Vec<MasterAction>,
     ) {
         if self.peers.is_empty() {
-            (self.next_pending_check, self.last_ping) = (now + CHECK_PERIOD, now);
+            (self.next_pending_check_at, self.last_ping_at) = (now + CHECK_PERIOD, now);
         }
         self.without_replicas_since = None;
         if profile.snapshot_connection.is_some() {
@@ -537,7 +537,7 @@ impl Master {
         let phase = match resume_position {
             Some(position) => {
                 let id = Some(position.id).filter(|_| psync2);
-                out.push(MasterAction::SendContinue { peer, id, with_slot_states: slot_states });
+                out.push(MasterAction::SendContinue { peer, id, includes_slot_states: slot_states });
                 out.push(MasterAction::SendStream { peer, from: position.offset });
                 ReplicaPhase::Online
             }
@@ -552,7 +552,7 @@ impl Master {
     /// Lets waiting replicas share the snapshot that is being written to a file, if its format and contents match their
     /// requests.
     fn join_open_transfer(&mut self, out: &mut Vec<MasterAction>) {
-        let Some(Transfer { id: transfer, format: form, joinable_position: Some(position), .. }) =
+        let Some(OutgoingTransfer { id: transfer, format: form, joinable_position: Some(position), .. }) =
             &self.transfer
         else {
             return;
@@ -560,7 +560,7 @@ impl Master {
         for (id, peer) in &mut self.peers {
             let joins = peer.waiting_since().is_some()
                 && peer.profile.snapshot_format() == *form
-                && !peer.profile.rdb_channel;
+                && !peer.profile.is_rdb_channel;
             if joins {
                 let (cut, way) = (Some(position.offset), SnapshotDelivery::File { is_written: false });
                 peer.phase = ReplicaPhase::Sending { transfer: *transfer, position: cut, delivery: way };
@@ -579,15 +579,15 @@ impl Master {
         let first = waiting.clone().min()?;
         let most = self.config.diskless_max_replicas;
         let enough = most > 0 && waiting.count() >= most;
-        let at_once = !self.can_stream_to_waiting() || enough;
+        let at_once = !self.can_stream_to_waiting_replicas() || enough;
         Some(if at_once { first } else { first + self.config.diskless_delay })
     }
 
     /// Returns whether a snapshot for the waiting replicas may be streamed without a length, as dual-channel replicas
     /// expect.
-    fn can_stream_to_waiting(&self) -> bool {
+    fn can_stream_to_waiting_replicas(&self) -> bool {
         let mut waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
-        let may = self.config.diskless || waiting.clone().any(|peer| peer.profile.rdb_channel);
+        let may = self.config.is_diskless || waiting.clone().any(|peer| peer.profile.is_rdb_channel);
         may && waiting.all(|peer| peer.profile.capabilities.end_mark)
     }
 
@@ -595,15 +595,15 @@ impl Master {
         if self.transfer.is_some() || self.snapshot_due_at().is_none_or(|due| due > now) {
             return;
         }
-        let eof = self.can_stream_to_waiting();
+        let eof = self.can_stream_to_waiting_replicas();
         let waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
         let first =
             waiting.min_by_key(|peer| peer.waiting_since()).expect("somebody waits, since one is due");
         let form = first.profile.snapshot_format();
-        self.next_transfer += 1;
-        let transfer = TransferId(self.next_transfer);
+        self.next_transfer_id += 1;
+        let transfer = TransferId(self.next_transfer_id);
         self.transfer =
-            Some(Transfer { id: transfer, format: form, is_streamed: eof, joinable_position: None });
+            Some(OutgoingTransfer { id: transfer, format: form, is_streamed: eof, joinable_position: None });
         let way = if eof { SnapshotDelivery::Streamed } else { SnapshotDelivery::File { is_written: false } };
         let mut peers = Vec::new();
         for (id, peer) in &mut self.peers {
@@ -612,7 +612,7 @@ impl Master {
                 peers.push(*id);
             }
         }
-        out.push(MasterAction::TakeSnapshot { transfer, peers, with_end_mark: eof, format: form });
+        out.push(MasterAction::TakeSnapshot { transfer, peers, uses_end_mark: eof, format: form });
     }
 
     fn on_snapshot_taken(
@@ -629,7 +629,7 @@ impl Master {
             {
                 *cut = Some(position.offset);
                 is_file |= *way != SnapshotDelivery::Streamed;
-                if peer.profile.rdb_channel {
+                if peer.profile.is_rdb_channel {
                     out.push(MasterAction::SendEndOffset { peer: *id, position, db });
                 } else if !peer.profile.uses_sync {
                     out.push(MasterAction::SendFullResync { peer: *id, position });
@@ -666,8 +666,8 @@ impl Master {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let ReplicaPhase::Sending { position: Some(cut), delivery: way, .. } = peer.phase else { return };
         let eof = way == SnapshotDelivery::Streamed;
-        peer.last_heard = now;
-        let served = (peer.profile.is_rdb_only || peer.profile.rdb_channel) && !peer.awaits_main_channel();
+        peer.last_heard_at = now;
+        let served = (peer.profile.is_rdb_only || peer.profile.is_rdb_channel) && !peer.awaits_main_channel();
         if peer.awaits_main_channel() {
             peer.phase = ReplicaPhase::SnapshotDelivered { since: now };
         } else if served || (eof && !peer.profile.uses_sync) {
@@ -708,7 +708,7 @@ impl Master {
         out: &mut Vec<MasterAction>,
     ) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
-        peer.last_heard = now;
+        peer.last_heard_at = now;
         peer.acknowledged_offset = peer.acknowledged_offset.max(Some(offset));
         match peer.phase {
             ReplicaPhase::Loading { position: cut } => {
@@ -735,12 +735,12 @@ impl Master {
 
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
         self.start_due_snapshot(now, out);
-        if self.is_master && now >= self.next_ping() && !self.peers.is_empty() {
-            self.last_ping = now;
+        if self.is_master && now >= self.next_ping_at() && !self.peers.is_empty() {
+            self.last_ping_at = now;
             out.push(MasterAction::AppendPing);
         }
-        if now >= self.next_pending_check && !self.peers.is_empty() {
-            self.next_pending_check = now + CHECK_PERIOD;
+        if now >= self.next_pending_check_at && !self.peers.is_empty() {
+            self.next_pending_check_at = now + CHECK_PERIOD;
             self.check_replicas(now, out);
         }
         let ttl = self.config.backlog_ttl;
@@ -759,9 +759,9 @@ impl Master {
         for (id, peer) in &self.peers {
             if peer.needs_keepalive() {
                 out.push(MasterAction::SendEmptyLine { peer: *id });
-            } else if peer.main_channel_timed_out(now) {
+            } else if peer.has_main_channel_timed_out(now) {
                 unlinked.push(*id);
-            } else if peer.must_acknowledge() && now >= peer.last_heard + timeout {
+            } else if peer.must_acknowledge() && now >= peer.last_heard_at + timeout {
                 silent.push(*id);
             }
         }

@@ -143,7 +143,7 @@ pub enum MasterDriverAction {
         /// The replicas that wait for this snapshot.
         peers: Vec<PeerId>,
         /// Whether to stream the snapshot directly with an end mark, instead of writing a file first.
-        with_end_mark: bool,
+        uses_end_mark: bool,
         /// The RDB format and the parts that the replicas requested.
         format: SnapshotFormat,
     },
@@ -189,10 +189,14 @@ pub struct NextPendingCheck {
     /// The check is due once the log has grown beyond this offset; `None` if a replica is already behind.
     pub log_end: Option<ReplOffset>,
     /// The check is not due before this time.
-    pub earliest_check: Instant,
+    pub earliest_check_at: Instant,
 }
 
 /// Drives the master side of replication. See the module documentation.
+///
+/// [`MasterDriver::handle`] takes the log as a further argument, so this type does not implement [`driver::Driver`]. The
+/// log is shared with the threads that append to it, and the driver must read a position and add its cursor under one
+/// lock: if the log were accessed by actions of the process, bytes could be dropped between the two.
 #[derive(Debug)]
 pub struct MasterDriver {
     master: Master,
@@ -247,7 +251,7 @@ impl MasterDriver {
         let PendingCheck { checked_at: at, caught_up_at: all_had, is_throttling: slowed } =
             self.last_pending_check;
         (!self.peer_cursors.is_empty() || slowed)
-            .then_some(NextPendingCheck { log_end: all_had, earliest_check: at + PENDING_CHECK_PERIOD })
+            .then_some(NextPendingCheck { log_end: all_had, earliest_check_at: at + PENDING_CHECK_PERIOD })
     }
 
     /// Returns why a replica needs a full synchronisation, if it must use a second connection for the snapshot
@@ -261,18 +265,18 @@ impl MasterDriver {
         if !self.master.needs_rdb_channel(profile) {
             return None;
         }
-        log.with_log(|log| log.resume_offset(&request.id, request.first_byte)).err()
+        log.with_log(|log| log.resume_offset(&request.repl_id, request.first_byte)).err()
     }
 
     /// Marks a connection as the stream connection of the replica that gets its snapshot over `rdb`.
     ///
     /// # Errors
     /// No replica with this snapshot connection waits for its stream connection.
-    pub fn link_channels(&self, profile: &mut PeerProfile, rdb: PeerId) -> Result<(), ReplconfError> {
-        if !self.master.awaits_main_channel(rdb) {
-            return Err(ReplconfError::UnknownRdbClient(rdb));
+    pub fn link_channels(&self, profile: &mut PeerProfile, rdb_peer: PeerId) -> Result<(), ReplconfError> {
+        if !self.master.awaits_main_channel(rdb_peer) {
+            return Err(ReplconfError::UnknownRdbClient(rdb_peer));
         }
-        profile.snapshot_connection = Some(rdb);
+        profile.snapshot_connection = Some(rdb_peer);
         Ok(())
     }
 
@@ -289,7 +293,7 @@ impl MasterDriver {
             MasterDriverEvent::PsyncReceived { peer, profile, request } => {
                 let resume = self.choose_sync_mode(peer, request.as_ref(), log, out);
                 // A dual-channel replica acknowledges over its main connection.
-                let sync = request.is_none() && !profile.rdb_channel;
+                let sync = request.is_none() && !profile.is_rdb_channel;
                 let profile = PeerProfile { uses_sync: sync, ..profile };
                 self.feed_master(
                     now,
@@ -382,7 +386,7 @@ impl MasterDriver {
         self.last_pending_check.caught_up_at = None;
         let place = request.map(|request| {
             log.with_log(|log| {
-                let from = log.resume_offset(&request.id, request.first_byte)?;
+                let from = log.resume_offset(&request.repl_id, request.first_byte)?;
                 let ReplPosition { id, offset: end } = log.position();
                 let missing = end.0.saturating_sub(from.0);
                 Ok((ReplPosition { id, offset: from }, log.add_cursor(from), missing))
@@ -430,15 +434,15 @@ impl MasterDriver {
         let mut actions = Vec::new();
         self.master.handle(now, event, &mut actions);
         for action in actions {
-            out.extend(self.perform(action, log));
+            out.extend(self.perform_action(action, log));
         }
     }
 
-    fn perform(&mut self, action: MasterAction, log: &mut impl LogLock) -> Option<MasterDriverAction> {
+    fn perform_action(&mut self, action: MasterAction, log: &mut impl LogLock) -> Option<MasterDriverAction> {
         let line = |peer, line: String| Some(MasterDriverAction::Send(peer, line.into_bytes()));
         match action {
-            MasterAction::TakeSnapshot { transfer, peers, with_end_mark: eof, format: form } => {
-                Some(MasterDriverAction::TakeSnapshot { transfer, peers, with_end_mark: eof, format: form })
+            MasterAction::TakeSnapshot { transfer, peers, uses_end_mark: eof, format: form } => {
+                Some(MasterDriverAction::TakeSnapshot { transfer, peers, uses_end_mark: eof, format: form })
             }
             // The cursors of the replicas that requested the snapshot retain the log from its position on. If these
             // cursors were dropped for being too slow, the joining replica would be too slow as well.
@@ -456,7 +460,7 @@ impl MasterDriver {
             MasterAction::SendFullResync { peer, position: ReplPosition { id, offset } } => {
                 line(peer, format!("+FULLRESYNC {id} {offset}\r\n"))
             }
-            MasterAction::SendContinue { peer, id: Some(id), with_slot_states: true } => {
+            MasterAction::SendContinue { peer, id: Some(id), includes_slot_states: true } => {
                 Some(MasterDriverAction::SendContinue { peer, id })
             }
             MasterAction::SendContinue { peer, id: Some(id), .. } => {

@@ -53,22 +53,22 @@ struct ServedReplica {
 const END_MARK: &[u8; 40] = b"mark5678901234567890mark5678901234567890";
 
 impl MasterSide {
-    fn new(backlog: u64, dual_channel: bool) -> Self {
+    fn new(backlog_size: u64, dual_channel: bool) -> Self {
         let config = master::MasterConfig {
             ping_period: Duration::from_secs(3),
             timeout: Duration::from_secs(20),
-            diskless: true,
+            is_diskless: true,
             diskless_delay: Duration::from_millis(200),
             diskless_max_replicas: 0,
             dual_channel,
             backlog_ttl: Duration::from_secs(3600),
             max_lag: Duration::from_secs(10),
-            output_limit: OutputLimit { hard: 1 << 20, soft: 0, soft_duration: Duration::ZERO },
+            output_limit: OutputLimit { hard_bytes: 1 << 20, soft_bytes: 0, soft_duration: Duration::ZERO },
             backlog_size: 0,
         };
         Self {
             driver: MasterDriver::new(config, Instant::ORIGIN),
-            log: Log::new(id(0), backlog),
+            log: Log::new(id(0), backlog_size),
             dataset: Vec::new(),
             served_replicas: [None, None],
             connection_count: 0,
@@ -169,11 +169,11 @@ impl MasterSide {
         let mut out = Vec::new();
         self.driver.handle(now, event, &mut self.log, &mut out);
         for order in out {
-            self.perform(now, order);
+            self.perform_action(now, order);
         }
     }
 
-    fn perform(&mut self, now: Instant, action: MasterDriverAction) {
+    fn perform_action(&mut self, now: Instant, action: MasterDriverAction) {
         match action {
             MasterDriverAction::CountPsyncAnswer(_, PsyncAnswer::Partial { .. }) => self.partial_syncs += 1,
             MasterDriverAction::CountPsyncAnswer(_, PsyncAnswer::Full(_)) => self.full_syncs += 1,
@@ -227,7 +227,7 @@ impl MasterSide {
     }
 
     /// Sends the rest of a snapshot if it is due. Returns the replica that received it.
-    fn send_due_rest(&mut self, now: Instant, channel: usize) -> Option<PeerId> {
+    fn send_due_snapshot_rest(&mut self, now: Instant, channel: usize) -> Option<PeerId> {
         let served_replica = self.served_replicas[channel].as_mut()?;
         let (_, rest) = served_replica.unsent_snapshot.take_if(|(at, _)| *at <= now)?;
         served_replica.output.extend_from_slice(&rest);
@@ -251,7 +251,7 @@ struct ReplicaSide {
     snapshot: Vec<u8>,
     stream: Vec<u8>,
     output: [Vec<u8>; 2],
-    connected: [bool; 2],
+    is_connected: [bool; 2],
     wants_connection: [bool; 2],
 }
 
@@ -274,7 +274,7 @@ impl ReplicaSide {
             snapshot: Vec::new(),
             stream: Vec::new(),
             output: Default::default(),
-            connected: [false; 2],
+            is_connected: [false; 2],
             wants_connection: [false; 2],
         }
     }
@@ -289,8 +289,8 @@ impl ReplicaSide {
                     self.wants_connection
                         [if action == ReplicaAction::Connect { MAIN_CHANNEL } else { RDB_CHANNEL }] = true;
                 }
-                ReplicaAction::Close(_) => self.connected = [false; 2],
-                ReplicaAction::RdbChannel(RdbChannelAction::Close) => self.connected[RDB_CHANNEL] = false,
+                ReplicaAction::Close(_) => self.is_connected = [false; 2],
+                ReplicaAction::RdbChannel(RdbChannelAction::Close) => self.is_connected[RDB_CHANNEL] = false,
                 ReplicaAction::Send(bytes) => self.output[MAIN_CHANNEL].extend_from_slice(&bytes),
                 ReplicaAction::RdbChannel(RdbChannelAction::Send(bytes)) => {
                     self.output[RDB_CHANNEL].extend_from_slice(&bytes);
@@ -331,7 +331,7 @@ impl ReplicaSide {
             // Drop an incomplete command; the master will send it again.
             self.stream.clear();
         }
-        if std::mem::take(&mut self.connected[channel]) {
+        if std::mem::take(&mut self.is_connected[channel]) {
             self.handle_event(now, closed_event(channel));
         }
     }
@@ -361,7 +361,7 @@ fn closed_event(channel: usize) -> replica::ReplicaEvent {
     }
 }
 
-struct Pair {
+struct ReplicationPair {
     master: MasterSide,
     replica: ReplicaSide,
     now: u64,
@@ -371,16 +371,16 @@ struct Pair {
     to_master: [VecDeque<(u64, Vec<u8>)>; 2],
 }
 
-const LATENCY: u64 = 2;
+const LATENCY_MILLIS: u64 = 2;
 
-impl Pair {
-    fn new(backlog: u64) -> Self {
-        Self::with_config(backlog, false)
+impl ReplicationPair {
+    fn new(backlog_size: u64) -> Self {
+        Self::with_config(backlog_size, false)
     }
 
-    fn with_config(backlog: u64, dual_channel: bool) -> Self {
+    fn with_config(backlog_size: u64, dual_channel: bool) -> Self {
         Self {
-            master: MasterSide::new(backlog, dual_channel),
+            master: MasterSide::new(backlog_size, dual_channel),
             replica: ReplicaSide::new(dual_channel),
             now: 0,
             is_master_up: true,
@@ -389,12 +389,12 @@ impl Pair {
         }
     }
 
-    fn cut_link(&mut self) {
-        self.cut_channel(MAIN_CHANNEL);
-        self.cut_channel(RDB_CHANNEL);
+    fn break_link(&mut self) {
+        self.break_channel(MAIN_CHANNEL);
+        self.break_channel(RDB_CHANNEL);
     }
 
-    fn cut_channel(&mut self, channel: usize) {
+    fn break_channel(&mut self, channel: usize) {
         let now = Instant::from_millis(self.now);
         self.to_replica[channel].clear();
         self.to_master[channel].clear();
@@ -420,12 +420,12 @@ impl Pair {
     fn advance_channel(&mut self, now: Instant, channel: usize) {
         if std::mem::take(&mut self.replica.wants_connection[channel]) {
             if self.is_master_up {
-                self.cut_channel(channel);
+                self.break_channel(channel);
                 self.master.accept(channel);
-                self.replica.connected[channel] = true;
+                self.replica.is_connected[channel] = true;
                 self.replica.handle_event(now, connected_event(channel));
             } else if channel == MAIN_CHANNEL {
-                self.replica.handle_event(now, replica::ReplicaEvent::ConnectFailed { refused: true });
+                self.replica.handle_event(now, replica::ReplicaEvent::ConnectFailed { is_refused: true });
             } else {
                 self.replica.handle_event(now, closed_event(RDB_CHANNEL));
             }
@@ -440,22 +440,22 @@ impl Pair {
         }
         let out = std::mem::take(&mut self.replica.output[channel]);
         if !out.is_empty() {
-            self.to_master[channel].push_back((self.now + LATENCY, out));
+            self.to_master[channel].push_back((self.now + LATENCY_MILLIS, out));
         }
-        let sent = self.master.send_due_rest(now, channel);
+        let sent = self.master.send_due_snapshot_rest(now, channel);
         let out = self.master.take_output(channel);
         // Split the bytes, so that lines and commands arrive in two chunks.
         let (first, second) = out.split_at(out.len() / 3);
         for piece in [first, second].into_iter().filter(|piece| !piece.is_empty()) {
-            self.to_replica[channel].push_back((self.now + LATENCY, piece.to_vec()));
+            self.to_replica[channel].push_back((self.now + LATENCY_MILLIS, piece.to_vec()));
         }
         if let Some(peer) = sent {
             self.master.handle_event(now, MasterDriverEvent::SnapshotSent(peer));
         }
         // Bytes sent before a side closed the connection still arrive.
         let arrived = self.to_replica[channel].is_empty() && self.to_master[channel].is_empty();
-        if arrived && self.replica.connected[channel] != self.master.served_replicas[channel].is_some() {
-            self.cut_channel(channel);
+        if arrived && self.replica.is_connected[channel] != self.master.served_replicas[channel].is_some() {
+            self.break_channel(channel);
         }
     }
 
@@ -483,14 +483,14 @@ impl Pair {
 
 #[test]
 fn replica_synchronises_streams_and_continues_after_a_broken_link() {
-    let mut pair = Pair::new(10_000);
+    let mut pair = ReplicationPair::new(10_000);
     pair.master.write(1);
     pair.run_for(1000);
     pair.master.write(2);
     pair.run_for(2000);
     pair.assert_converged();
     assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 0));
-    pair.cut_link();
+    pair.break_link();
     pair.master.write(3);
     pair.run_for(1500);
     pair.assert_converged();
@@ -498,11 +498,11 @@ fn replica_synchronises_streams_and_continues_after_a_broken_link() {
 }
 
 #[test]
-fn replica_away_beyond_the_backlog_takes_a_snapshot_again() {
-    let mut pair = Pair::new(1000);
+fn replica_that_lags_beyond_the_backlog_is_resynchronised_by_a_snapshot() {
+    let mut pair = ReplicationPair::new(1000);
     pair.run_for(1000);
     pair.is_master_up = false;
-    pair.cut_link();
+    pair.break_link();
     for number in 0..8000 {
         pair.master.write(number);
     }
@@ -515,12 +515,12 @@ fn replica_away_beyond_the_backlog_takes_a_snapshot_again() {
 
 #[test]
 fn changed_replication_id_needs_no_snapshot() {
-    let mut pair = Pair::new(10_000);
+    let mut pair = ReplicationPair::new(10_000);
     pair.run_for(1000);
     pair.master.write(1);
     pair.run_for(10);
     pair.is_master_up = false;
-    pair.cut_link();
+    pair.break_link();
     // The same stream continues under a new id, as after a promotion.
     pair.master.log.change_id(id(9));
     pair.master.write(2);
@@ -533,7 +533,7 @@ fn changed_replication_id_needs_no_snapshot() {
 
 #[test]
 fn both_sides_detect_a_silent_link() {
-    let mut pair = Pair::new(10_000);
+    let mut pair = ReplicationPair::new(10_000);
     pair.run_for(1000);
     // All packets are lost for 30 seconds, and neither side is notified.
     for _ in 0..30_000 {
@@ -541,7 +541,7 @@ fn both_sides_detect_a_silent_link() {
         pair.to_master[MAIN_CHANNEL].clear();
         pair.to_replica[MAIN_CHANNEL].clear();
     }
-    pair.cut_link();
+    pair.break_link();
     pair.master.write(5);
     pair.run_for(4000);
     pair.assert_converged();
@@ -549,7 +549,7 @@ fn both_sides_detect_a_silent_link() {
 
 #[test]
 fn dual_channel_stream_arrives_during_the_snapshot() {
-    let mut pair = Pair::with_config(100, true);
+    let mut pair = ReplicationPair::with_config(100, true);
     for number in 0..200 {
         pair.master.write(number);
     }
@@ -573,7 +573,7 @@ fn dual_channel_stream_arrives_during_the_snapshot() {
 #[test]
 fn snapshot_completed_before_the_main_channel_psync_is_used() {
     for second_half in 0..8 {
-        let mut pair = Pair::with_config(100, true);
+        let mut pair = ReplicationPair::with_config(100, true);
         pair.master.snapshot_rest_delay = second_half;
         pair.master.write(1);
         pair.run_for(500);
@@ -587,11 +587,11 @@ fn snapshot_completed_before_the_main_channel_psync_is_used() {
 fn losing_either_channel_at_any_moment_is_recovered() {
     for channel in [MAIN_CHANNEL, RDB_CHANNEL] {
         for moment in 0..280 {
-            let mut pair = Pair::with_config(1000, true);
+            let mut pair = ReplicationPair::with_config(1000, true);
             pair.master.write(1);
             pair.run_for(moment);
             pair.master.write(2);
-            pair.cut_channel(channel);
+            pair.break_channel(channel);
             pair.run_for(3000);
             pair.assert_converged();
             assert!(pair.master.full_syncs <= 2, "cut at {moment}");
@@ -609,23 +609,23 @@ proptest! {
         backlog in 0u64..3000,
         dual_channel: bool,
     ) {
-        let mut pair = Pair::with_config(backlog, dual_channel);
+        let mut pair = ReplicationPair::with_config(backlog, dual_channel);
         let (mut number, mut names) = (0, 100);
         for (step, millis) in steps {
             match step {
-                0 => pair.cut_link(),
+                0 => pair.break_link(),
                 1 => {
                     pair.is_master_up = !pair.is_master_up;
                     if !pair.is_master_up {
-                        pair.cut_link();
+                        pair.break_link();
                     }
                 }
                 2 => {
                     names += 1;
-                    pair.cut_link();
+                    pair.break_link();
                     pair.master.log.change_id(id(names));
                 }
-                3 => pair.cut_channel(RDB_CHANNEL),
+                3 => pair.break_channel(RDB_CHANNEL),
                 _ => for _ in 0..millis / 10 {
                     number += 1;
                     pair.master.write(number);

@@ -33,15 +33,15 @@ pub struct Capabilities {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotContents {
     /// Whether the snapshot contains the keys of all databases.
-    pub data: bool,
+    pub includes_data: bool,
     /// Whether the snapshot contains the function libraries.
-    pub functions: bool,
+    pub includes_functions: bool,
 }
 
 impl Default for SnapshotContents {
     /// Requests both keys and function libraries.
     fn default() -> Self {
-        Self { data: true, functions: true }
+        Self { includes_data: true, includes_functions: true }
     }
 }
 
@@ -49,10 +49,10 @@ impl Default for SnapshotContents {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SnapshotFormat {
     /// Whether to use the RDB format of Valkey 9 instead of that of Redis.
-    pub valkey_format: bool,
+    pub uses_valkey_format: bool,
     /// Whether to include the active times of stream consumers in the RDB format of Redis. Redis 7.0 cannot load them,
     /// and Redis does not announce its version; Valkey 8 can load them.
-    pub active_times: bool,
+    pub includes_active_times: bool,
     /// The parts that the replica requested.
     pub contents: SnapshotContents,
 }
@@ -61,12 +61,12 @@ impl SnapshotContents {
     /// Parses the value of `rdb-filter-only`: the list of parts to include, separated by spaces.
     fn parse(value: &[u8]) -> Result<Self, ReplconfError> {
         let words = split_words(&String::from_utf8_lossy(value)).ok_or(ReplconfError::UnbalancedQuotes)?;
-        let mut contents = Self { data: false, functions: false };
+        let mut contents = Self { includes_data: false, includes_functions: false };
         for word in words {
             if !word.eq_ignore_ascii_case("functions") {
                 return Err(ReplconfError::UnknownContents(word));
             }
-            contents.functions = true;
+            contents.includes_functions = true;
         }
         Ok(contents)
     }
@@ -88,7 +88,7 @@ pub struct PeerProfile {
     /// The parts of the snapshot that the client wants (`redis-cli --functions-rdb`).
     pub contents: SnapshotContents,
     /// Whether this is the snapshot connection of a replica that receives the stream over another connection.
-    pub rdb_channel: bool,
+    pub is_rdb_channel: bool,
     /// The connection that transfers the snapshot, if it is not this one.
     pub snapshot_connection: Option<PeerId>,
     /// Whether the replica sent SYNC: it expects no `+FULLRESYNC` line and sends no acknowledgements.
@@ -157,9 +157,9 @@ impl fmt::Display for ReplconfError {
 impl std::error::Error for ReplconfError {}
 
 /// The first major version of Valkey with its own RDB format.
-const VALKEY_WITH_OWN_RDB_FORMAT: i64 = 9;
+const FIRST_VALKEY_VERSION_WITH_OWN_RDB_FORMAT: i64 = 9;
 /// The first major version of Valkey that replicates the state of migrating slots.
-const VALKEY_WITH_SLOT_STATE_REPLICATION: i64 = 8;
+const FIRST_VALKEY_VERSION_WITH_SLOT_STATE_REPLICATION: i64 = 8;
 /// The maximum length of a host name (RFC 1035).
 const MAX_ADDRESS_LEN: usize = 255;
 
@@ -195,7 +195,7 @@ impl PeerProfile {
                 b"getack" => return Ok(ReplconfAction::GetAck),
                 b"rdb-only" => self.is_rdb_only = parse_bool(value)?,
                 b"rdb-filter-only" => self.contents = SnapshotContents::parse(value)?,
-                b"rdb-channel" => self.rdb_channel = parse_bool(value)?,
+                b"rdb-channel" => self.is_rdb_channel = parse_bool(value)?,
                 b"set-rdb-client-id" => {
                     asked = ReplconfAction::UseSnapshotConnection(PeerId(parse_number(value)?));
                 }
@@ -203,9 +203,9 @@ impl PeerProfile {
                 b"version" => {
                     let major = value.split(|byte| *byte == b'.').next().and_then(parse_i64);
                     self.capabilities.valkey_format =
-                        major.is_some_and(|major| major >= VALKEY_WITH_OWN_RDB_FORMAT);
+                        major.is_some_and(|major| major >= FIRST_VALKEY_VERSION_WITH_OWN_RDB_FORMAT);
                     self.capabilities.slot_moves =
-                        major.is_some_and(|major| major >= VALKEY_WITH_SLOT_STATE_REPLICATION);
+                        major.is_some_and(|major| major >= FIRST_VALKEY_VERSION_WITH_SLOT_STATE_REPLICATION);
                 }
                 _ => return Err(ReplconfError::Unrecognized(option.to_vec())),
             }
@@ -223,7 +223,11 @@ impl PeerProfile {
     /// Returns the format and contents of a snapshot for this replica.
     pub(crate) fn snapshot_format(&self) -> SnapshotFormat {
         let Capabilities { valkey_format, slot_moves: is_valkey_8, .. } = self.capabilities;
-        SnapshotFormat { valkey_format, active_times: is_valkey_8 && !valkey_format, contents: self.contents }
+        SnapshotFormat {
+            uses_valkey_format: valkey_format,
+            includes_active_times: is_valkey_8 && !valkey_format,
+            contents: self.contents,
+        }
     }
 
     /// Records a capability. Unknown capabilities belong to later versions and are ignored.
@@ -256,7 +260,7 @@ fn parse_number<N: TryFrom<i64>>(text: &[u8]) -> Result<N, ReplconfError> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PsyncRequest {
     /// The replication id of the replica's data; `?` if it has none.
-    pub id: Vec<u8>,
+    pub repl_id: Vec<u8>,
     /// The first missing byte of the stream, counted from one; -1 if the replica has no data.
     pub first_byte: i64,
     /// Whether the sender is a master that asks its replica to take over (PSYNC FAILOVER).
@@ -277,7 +281,7 @@ impl PsyncRequest {
     pub fn parse(args: Args<'_>) -> Result<Self, ReplconfError> {
         let (Some(id), Some(offset)) = (args.get(1), args.get(2)) else { return Err(ReplconfError::Syntax) };
         let failover = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"failover"));
-        Ok(Self { id: id.to_vec(), first_byte: parse_number(offset)?, is_failover: failover })
+        Ok(Self { repl_id: id.to_vec(), first_byte: parse_number(offset)?, is_failover: failover })
     }
 }
 
@@ -339,10 +343,10 @@ mod tests {
     #[test]
     fn dual_channel_replica_announces_itself_on_both_connections() {
         let (_, main) = apply_replconf("REPLCONF capa eof capa psync2 capa dual-channel");
-        assert!(main.capabilities.dual_channel && !main.rdb_channel);
+        assert!(main.capabilities.dual_channel && !main.is_rdb_channel);
         let (_, rdb) =
             apply_replconf("REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.1.2");
-        assert!(rdb.rdb_channel && rdb.is_rdb_only && rdb.capabilities.valkey_format);
+        assert!(rdb.is_rdb_channel && rdb.is_rdb_only && rdb.capabilities.valkey_format);
         let unknown = ReplconfError::UnknownRdbClient(PeerId(999));
         assert_eq!(unknown.to_string(), "ERR Unrecognized RDB client id 999");
     }
@@ -353,7 +357,7 @@ mod tests {
         for (version, expected) in table {
             let (reply, profile) = apply_replconf(&format!("REPLCONF version {version}"));
             assert_eq!(
-                (reply, profile.snapshot_format().valkey_format),
+                (reply, profile.snapshot_format().uses_valkey_format),
                 (Ok(ReplconfAction::Ok), expected),
                 "{version}"
             );
@@ -364,12 +368,12 @@ mod tests {
     fn active_times_of_consumers_are_sent_only_to_replicas_that_can_load_them() {
         let format = |line: &str| apply_replconf(line).1.snapshot_format();
         let redis = format("REPLCONF capa eof capa psync2");
-        assert_eq!((redis.valkey_format, redis.active_times), (false, false));
+        assert_eq!((redis.uses_valkey_format, redis.includes_active_times), (false, false));
         let valkey_8 = format("REPLCONF version 8.1.4");
-        assert_eq!((valkey_8.valkey_format, valkey_8.active_times), (false, true));
+        assert_eq!((valkey_8.uses_valkey_format, valkey_8.includes_active_times), (false, true));
         // The RDB format of Valkey always includes the active times of consumers.
         let valkey_9 = format("REPLCONF version 9.1.2");
-        assert_eq!((valkey_9.valkey_format, valkey_9.active_times), (true, false));
+        assert_eq!((valkey_9.uses_valkey_format, valkey_9.includes_active_times), (true, false));
     }
 
     #[test]
@@ -377,7 +381,7 @@ mod tests {
         let parse = |line: &str| PsyncRequest::parse(line.split(' ').collect::<Request>().args());
         assert_eq!(
             parse("PSYNC ? -1"),
-            Ok(PsyncRequest { id: b"?".to_vec(), first_byte: -1, is_failover: false })
+            Ok(PsyncRequest { repl_id: b"?".to_vec(), first_byte: -1, is_failover: false })
         );
         assert_eq!(parse("PSYNC abc x"), Err(ReplconfError::NotInteger));
         assert_eq!(parse("PSYNC abc"), Err(ReplconfError::Syntax));

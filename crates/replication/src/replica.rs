@@ -31,7 +31,7 @@ use crate::log::ReplPosition;
 use dual::DualChannelSync;
 use link::{Handshake, HandshakeStep};
 use stream_buffer::StreamBuffer;
-use transfer::Transfer;
+use transfer::IncomingTransfer;
 
 /// Delay before retrying a connection that the master's host refused.
 pub const REFUSED_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ pub const FAILED_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Delay before reconnecting after a link that had worked broke.
 pub const LOST_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// How long a link must be up to count as lasting.
-pub const LASTING_LINK_DURATION: Duration = Duration::from_secs(5);
+pub const STABLE_LINK_DURATION: Duration = Duration::from_secs(5);
 /// Interval of acknowledgements, and of the empty lines sent while a snapshot is loaded.
 const ACK_PERIOD: Duration = Duration::from_secs(1);
 
@@ -80,7 +80,7 @@ pub enum ReplicaEvent {
     /// The connection to the master could not be established.
     ConnectFailed {
         /// Whether the host refused the connection because nothing listens on the port.
-        refused: bool,
+        is_refused: bool,
     },
     /// The connection to the master broke or was closed by the master.
     Closed,
@@ -224,22 +224,22 @@ enum LinkPhase {
     },
     Connecting,
     Handshake(Handshake),
-    TransferringSnapshot(Transfer),
+    TransferringSnapshot(IncomingTransfer),
     DualChannel(DualChannelSync),
     Loading {
         position: ReplPosition,
         /// The position before the load started, to be restored if the snapshot is rejected.
         position_before_load: Option<ReplPosition>,
-        buffered: StreamBuffer,
-        next_keepalive: Instant,
+        stream_buffer: StreamBuffer,
+        next_keepalive_at: Instant,
         stream: StreamDuringLoad,
     },
     /// The stream is being applied. Bytes that were buffered during the load are applied before more bytes are read. If
     /// the link is `lost`, it is re-established afterwards.
     Streaming {
-        next_ack: Instant,
-        lasting_at: Instant,
-        buffered: StreamBuffer,
+        next_ack_at: Instant,
+        stable_at: Instant,
+        stream_buffer: StreamBuffer,
         is_link_lost: bool,
     },
 }
@@ -259,12 +259,12 @@ enum StreamDuringLoad {
 #[derive(Debug)]
 pub struct Replica {
     config: ReplicaConfig,
-    state: LinkPhase,
+    phase: LinkPhase,
     /// The position that the data has reached; `None` if the data belongs to no history.
     position: Option<ReplPosition>,
     /// The offset up to which the append-only file is on disk; `None` without such a file.
     fsynced_offset: Option<ReplOffset>,
-    last_heard: Instant,
+    last_heard_at: Instant,
     /// When the link went down; `None` while it is up.
     down_since: Option<Instant>,
     /// Whether the link was ever up, so that the data is a possibly old state of this master.
@@ -284,10 +284,10 @@ impl Replica {
     pub fn new(config: ReplicaConfig, position: Option<ReplPosition>, now: Instant) -> Self {
         Self {
             config,
-            state: LinkPhase::Idle { retry_at: now },
+            phase: LinkPhase::Idle { retry_at: now },
             position,
             fsynced_offset: None,
-            last_heard: now,
+            last_heard_at: now,
             down_since: Some(now),
             was_ever_up: false,
             is_psync_refused: false,
@@ -299,13 +299,13 @@ impl Replica {
 
     /// Sets the position of the data before the first connection.
     pub fn set_initial_position(&mut self, position: Option<ReplPosition>) {
-        assert!(matches!(self.state, LinkPhase::Idle { .. }), "the data is told before it is asked for");
+        assert!(matches!(self.phase, LinkPhase::Idle { .. }), "the data is told before it is asked for");
         self.position = position;
     }
 
     /// Sets the offset up to which the append-only file is on disk, for the next acknowledgement.
-    pub fn set_fsynced_offset(&mut self, synced: Option<ReplOffset>) {
-        self.fsynced_offset = synced;
+    pub fn set_fsynced_offset(&mut self, synced_offset: Option<ReplOffset>) {
+        self.fsynced_offset = synced_offset;
     }
 
     /// Returns the position that the data has reached; `None` if the data belongs to no history.
@@ -317,7 +317,7 @@ impl Replica {
     /// Returns the state of the link as ROLE and INFO show it.
     #[must_use]
     pub fn link_state(&self) -> LinkState {
-        match &self.state {
+        match &self.phase {
             LinkPhase::Idle { .. } => LinkState::Connect,
             LinkPhase::Connecting => LinkState::Connecting,
             LinkPhase::Handshake(_) => LinkState::Handshake,
@@ -349,17 +349,17 @@ impl Replica {
 
     /// Returns the time at which the last bytes were received.
     #[must_use]
-    pub fn last_heard(&self) -> Instant {
-        self.last_heard
+    pub fn last_heard_at(&self) -> Instant {
+        self.last_heard_at
     }
 
     /// Returns the length, if known, and the received size of the snapshot that is being transferred.
     #[must_use]
     pub fn transfer_progress(&self) -> Option<(Option<u64>, u64)> {
-        match &self.state {
+        match &self.phase {
             LinkPhase::TransferringSnapshot(transfer) => Some((transfer.len(), self.received_bytes)),
             LinkPhase::DualChannel(dual) if dual.has_snapshot_started() => {
-                Some((dual.transfer_progress().and_then(Transfer::len), self.received_bytes))
+                Some((dual.transfer_progress().and_then(IncomingTransfer::len), self.received_bytes))
             }
             LinkPhase::Loading { .. } => Some((Some(self.received_bytes), self.received_bytes)),
             _ => None,
@@ -369,11 +369,10 @@ impl Replica {
     /// Returns how many bytes of the stream are buffered until a snapshot is loaded.
     #[must_use]
     pub fn buffered_bytes(&self) -> u64 {
-        match &self.state {
+        match &self.phase {
             LinkPhase::DualChannel(dual) => dual.buffered_bytes(),
-            LinkPhase::Loading { buffered: held, .. } | LinkPhase::Streaming { buffered: held, .. } => {
-                held.buffered_bytes()
-            }
+            LinkPhase::Loading { stream_buffer: held, .. }
+            | LinkPhase::Streaming { stream_buffer: held, .. } => held.buffered_bytes(),
             LinkPhase::Idle { .. }
             | LinkPhase::Connecting
             | LinkPhase::Handshake(_)
@@ -385,7 +384,7 @@ impl Replica {
     #[must_use]
     pub fn should_read(&self) -> bool {
         let limit = self.config.buffer_limit;
-        match &self.state {
+        match &self.phase {
             LinkPhase::DualChannel(_) | LinkPhase::Loading { stream: StreamDuringLoad::Buffered, .. } => {
                 limit == 0 || self.buffered_bytes() < limit
             }
@@ -406,16 +405,16 @@ impl Replica {
     /// Returns the time of the next [`ReplicaEvent::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let silence = self.last_heard + self.config.timeout;
-        Some(match &self.state {
+        let silence = self.last_heard_at + self.config.timeout;
+        Some(match &self.phase {
             LinkPhase::Idle { retry_at } => *retry_at,
             LinkPhase::Connecting
             | LinkPhase::Handshake(_)
             | LinkPhase::TransferringSnapshot(_)
             | LinkPhase::DualChannel(_) => silence,
             // The connection is not read while the snapshot is loaded, so only keepalives are due.
-            LinkPhase::Loading { next_keepalive: next_sign, .. } => *next_sign,
-            LinkPhase::Streaming { next_ack, .. } => (*next_ack).min(silence),
+            LinkPhase::Loading { next_keepalive_at: next_sign, .. } => *next_sign,
+            LinkPhase::Streaming { next_ack_at: next_ack, .. } => (*next_ack).min(silence),
         })
     }
 
@@ -424,13 +423,13 @@ impl Replica {
         match event {
             ReplicaEvent::Deadline => self.on_deadline(now, out),
             ReplicaEvent::Connected => self.on_connected(now, out),
-            ReplicaEvent::ConnectFailed { refused } => {
+            ReplicaEvent::ConnectFailed { is_refused: refused } => {
                 self.schedule_reconnect(now, if refused { REFUSED_RETRY_DELAY } else { FAILED_RETRY_DELAY });
             }
             ReplicaEvent::Closed => self.on_closed(now, out),
             ReplicaEvent::RdbChannel(input) => self.on_rdb_channel(now, input, out),
             ReplicaEvent::Received(bytes) => {
-                self.last_heard = now;
+                self.last_heard_at = now;
                 self.on_received(now, bytes, out);
             }
             ReplicaEvent::ReplacingData => self.position = None,
@@ -446,7 +445,7 @@ impl Replica {
                 self.apply_buffered(now, out);
             }
             ReplicaEvent::LoadRejected => {
-                if let LinkPhase::Loading { position_before_load: before, .. } = self.state {
+                if let LinkPhase::Loading { position_before_load: before, .. } = self.phase {
                     self.position = before;
                 }
                 self.failed_full_syncs += 1;
@@ -462,25 +461,25 @@ impl Replica {
     }
 
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
-        let silent = now >= self.last_heard + self.config.timeout;
-        match &mut self.state {
+        let silent = now >= self.last_heard_at + self.config.timeout;
+        match &mut self.phase {
             LinkPhase::Idle { retry_at } => {
                 if now >= *retry_at {
-                    self.state = LinkPhase::Connecting;
-                    self.last_heard = now;
+                    self.phase = LinkPhase::Connecting;
+                    self.last_heard_at = now;
                     out.push(ReplicaAction::Connect);
                 }
             }
-            LinkPhase::Loading { next_keepalive: next_sign, .. } => {
+            LinkPhase::Loading { next_keepalive_at: next_sign, .. } => {
                 if now >= *next_sign {
                     *next_sign = now + ACK_PERIOD;
-                    self.last_heard = now;
+                    self.last_heard_at = now;
                     // An empty line tells the master that the replica is alive.
                     out.push(ReplicaAction::Send(b"\n".to_vec()));
                 }
             }
             _ if silent => self.close_link(now, LinkError::TimedOut, out),
-            LinkPhase::Streaming { next_ack, lasting_at: lasts_at, .. } => {
+            LinkPhase::Streaming { next_ack_at: next_ack, stable_at: lasts_at, .. } => {
                 if now >= *lasts_at {
                     (self.consecutive_full_syncs, self.failed_full_syncs) = (0, 0);
                 }
@@ -497,33 +496,33 @@ impl Replica {
     }
 
     fn on_connected(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
-        self.last_heard = now;
+        self.last_heard_at = now;
         let mut hello = Vec::new();
-        self.state = LinkPhase::Handshake(Handshake::start(&mut hello));
+        self.phase = LinkPhase::Handshake(Handshake::start(&mut hello));
         out.push(ReplicaAction::Send(hello));
     }
 
     fn on_closed(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
-        if let LinkPhase::Loading { stream, .. } = &mut self.state {
+        if let LinkPhase::Loading { stream, .. } = &mut self.phase {
             // The replica has received the whole snapshot, so the load continues and the link is re-established
             // afterwards.
             *stream = StreamDuringLoad::Lost;
             return;
         }
-        if matches!(self.state, LinkPhase::DualChannel(_)) {
+        if matches!(self.phase, LinkPhase::DualChannel(_)) {
             out.push(ReplicaAction::RdbChannel(RdbChannelAction::Close));
         }
-        let worked = matches!(self.state, LinkPhase::Streaming { .. });
+        let worked = matches!(self.phase, LinkPhase::Streaming { .. });
         self.schedule_reconnect(now, if worked { LOST_RETRY_DELAY } else { FAILED_RETRY_DELAY });
     }
 
     fn on_received(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
-        match &mut self.state {
+        match &mut self.phase {
             // Drop late data of a closed connection.
             LinkPhase::Idle { .. } | LinkPhase::Connecting => {}
             LinkPhase::Handshake(_) => self.on_handshake_bytes(now, &bytes, out),
             LinkPhase::TransferringSnapshot(_) => self.on_snapshot_bytes(now, bytes, out),
-            LinkPhase::Loading { buffered: held, .. } => held.push(&bytes),
+            LinkPhase::Loading { stream_buffer: held, .. } => held.push(&bytes),
             LinkPhase::DualChannel(dual) => {
                 let outcome = dual.on_main_received(&bytes, out);
                 self.continue_dual_channel(now, outcome, out);
@@ -533,7 +532,7 @@ impl Replica {
     }
 
     fn on_handshake_bytes(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<ReplicaAction>) {
-        let LinkPhase::Handshake(handshake) = &mut self.state else { return };
+        let LinkPhase::Handshake(handshake) = &mut self.phase else { return };
         let mut send = Vec::new();
         let step = handshake.advance(bytes, &self.config, self.position, &mut send);
         if !send.is_empty() {
@@ -543,11 +542,11 @@ impl Replica {
         match step {
             HandshakeStep::Incomplete => {}
             HandshakeStep::Failed(reason) => self.close_link(now, reason, out),
-            HandshakeStep::DualChannel => self.state = LinkPhase::DualChannel(DualChannelSync::start(out)),
+            HandshakeStep::DualChannel => self.phase = LinkPhase::DualChannel(DualChannelSync::start(out)),
             HandshakeStep::FullResync { position, remaining: rest } => {
                 self.received_bytes = 0;
                 self.consecutive_full_syncs += 1;
-                self.state = LinkPhase::TransferringSnapshot(Transfer::new(position));
+                self.phase = LinkPhase::TransferringSnapshot(IncomingTransfer::new(position));
                 if !rest.is_empty() {
                     self.on_snapshot_bytes(now, rest, out);
                 }
@@ -564,7 +563,7 @@ impl Replica {
     }
 
     fn on_snapshot_bytes(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
-        let LinkPhase::TransferringSnapshot(transfer) = &mut self.state else { return };
+        let LinkPhase::TransferringSnapshot(transfer) = &mut self.phase else { return };
         let before = out.len();
         let outcome = transfer.advance(bytes, out);
         self.received_bytes += count_snapshot_bytes(&out[before..]);
@@ -584,17 +583,17 @@ impl Replica {
         &mut self,
         now: Instant,
         position: ReplPosition,
-        buffered: StreamBuffer,
+        stream_buffer: StreamBuffer,
         stream: StreamDuringLoad,
         out: &mut Vec<ReplicaAction>,
     ) {
         // From now on the data is an incomplete mix, so it has no position.
         let before = self.position.take();
-        self.state = LinkPhase::Loading {
+        self.phase = LinkPhase::Loading {
             position,
             position_before_load: before,
-            buffered,
-            next_keepalive: now + ACK_PERIOD,
+            stream_buffer,
+            next_keepalive_at: now + ACK_PERIOD,
             stream,
         };
         out.push(ReplicaAction::LoadSnapshot { position });
@@ -602,7 +601,7 @@ impl Replica {
 
     fn on_rdb_channel(&mut self, now: Instant, event: RdbChannelEvent, out: &mut Vec<ReplicaAction>) {
         // Drop late data of a closed connection.
-        let LinkPhase::DualChannel(dual) = &mut self.state else { return };
+        let LinkPhase::DualChannel(dual) = &mut self.phase else { return };
         let outcome = match event {
             RdbChannelEvent::Connected => {
                 dual.on_rdb_connected(&self.config, out);
@@ -621,7 +620,7 @@ impl Replica {
                 outcome
             }
         };
-        self.last_heard = now;
+        self.last_heard_at = now;
         self.continue_dual_channel(now, outcome, out);
     }
 
@@ -631,11 +630,11 @@ impl Replica {
         result: Result<(), LinkError>,
         out: &mut Vec<ReplicaAction>,
     ) {
-        let LinkPhase::DualChannel(dual) = &mut self.state else { return };
+        let LinkPhase::DualChannel(dual) = &mut self.phase else { return };
         match result {
             Err(reason) => self.close_link(now, reason, out),
             Ok(()) => {
-                if let Some((position, held)) = dual.take_complete() {
+                if let Some((position, held)) = dual.take_completed_sync() {
                     self.start_load(now, position, held, StreamDuringLoad::Buffered, out);
                 }
             }
@@ -643,9 +642,9 @@ impl Replica {
     }
 
     fn on_loaded(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
-        self.last_heard = now;
-        match &mut self.state {
-            LinkPhase::Loading { position, buffered: held, stream, .. } => {
+        self.last_heard_at = now;
+        match &mut self.phase {
+            LinkPhase::Loading { position, stream_buffer: held, stream, .. } => {
                 self.position = Some(*position);
                 let (held, lost) = (std::mem::take(held), *stream == StreamDuringLoad::Lost);
                 self.start_streaming(now, held, lost, out);
@@ -659,12 +658,13 @@ impl Replica {
     fn start_streaming(
         &mut self,
         now: Instant,
-        buffered: StreamBuffer,
+        stream_buffer: StreamBuffer,
         is_link_lost: bool,
         out: &mut Vec<ReplicaAction>,
     ) {
-        let (next_ack, lasts_at) = (now + ACK_PERIOD, now + LASTING_LINK_DURATION);
-        self.state = LinkPhase::Streaming { next_ack, lasting_at: lasts_at, buffered, is_link_lost };
+        let (next_ack, lasts_at) = (now + ACK_PERIOD, now + STABLE_LINK_DURATION);
+        self.phase =
+            LinkPhase::Streaming { next_ack_at: next_ack, stable_at: lasts_at, stream_buffer, is_link_lost };
         self.was_ever_up = true;
         self.down_since = None;
         out.push(ReplicaAction::LinkUp);
@@ -673,7 +673,8 @@ impl Replica {
 
     /// Passes on the next buffered chunk after the previous one was applied. Needs no deadline in between.
     fn apply_buffered(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
-        let LinkPhase::Streaming { next_ack, buffered: held, is_link_lost: lost, .. } = &mut self.state
+        let LinkPhase::Streaming { next_ack_at: next_ack, stream_buffer: held, is_link_lost: lost, .. } =
+            &mut self.phase
         else {
             return;
         };
@@ -692,7 +693,7 @@ impl Replica {
     }
 
     fn send_acknowledgement(&self, out: &mut Vec<ReplicaAction>) {
-        if let (LinkPhase::Streaming { .. }, Some(position)) = (&self.state, self.position) {
+        if let (LinkPhase::Streaming { .. }, Some(position)) = (&self.phase, self.position) {
             let ReplOffset(offset) = position.offset;
             let mut ack = Vec::new();
             let offset = offset.to_string();
@@ -713,12 +714,12 @@ impl Replica {
         self.schedule_reconnect(now, retry);
     }
 
-    fn schedule_reconnect(&mut self, now: Instant, retry: Duration) {
+    fn schedule_reconnect(&mut self, now: Instant, retry_delay: Duration) {
         let least = match (self.consecutive_full_syncs, self.failed_full_syncs) {
             (0 | 1, 0) => Duration::ZERO,
             (_, spoiled) => FAILED_RETRY_DELAY * (1 << spoiled.saturating_sub(1).min(4)),
         };
-        self.state = LinkPhase::Idle { retry_at: now + retry.max(least) };
+        self.phase = LinkPhase::Idle { retry_at: now + retry_delay.max(least) };
         self.down_since.get_or_insert(now);
     }
 }

@@ -48,6 +48,11 @@ pub enum ReplicaDriverAction {
 }
 
 /// Drives the replica side of replication. Idle on a master. `M` identifies a master.
+///
+/// This type does not implement [`driver::Driver`], for two reasons. [`ReplicaDriver::handle`] takes the log as a
+/// further argument, because a role change, the acceptance of a stream and a new replication id must take effect under
+/// the lock of the log, which other threads share. And a role change need not wait for the task that follows the earlier
+/// master: that task names its stream with each event and deadline, so that a late one has no effect.
 #[derive(Debug)]
 pub struct ReplicaDriver<M> {
     /// The followed master; `None` if this node is a master.
@@ -147,35 +152,35 @@ impl<M: PartialEq> ReplicaDriver<M> {
     }
 
     /// Sets the offset up to which the append-only file is on disk, for the next acknowledgement.
-    pub fn set_fsynced_offset(&mut self, synced: Option<ReplOffset>) {
+    pub fn set_fsynced_offset(&mut self, synced_offset: Option<ReplOffset>) {
         if let Some(upstream) = &mut self.followed_master {
-            upstream.replica.set_fsynced_offset(synced);
+            upstream.replica.set_fsynced_offset(synced_offset);
         }
     }
 
     /// Returns whether the process should read from the main connection. Unread data stays in the master's output
     /// buffer.
     #[must_use]
-    pub fn should_read(&self, stream: StreamEpoch) -> bool {
-        self.idle_upstream(stream).is_some_and(|upstream| upstream.replica.should_read())
+    pub fn should_read(&self, stream_epoch: StreamEpoch) -> bool {
+        self.idle_upstream(stream_epoch).is_some_and(|upstream| upstream.replica.should_read())
     }
 
     /// Returns whether the process should read from the connection that transfers the snapshot.
     #[must_use]
-    pub fn should_read_rdb_channel(&self, stream: StreamEpoch) -> bool {
-        self.idle_upstream(stream).is_some()
+    pub fn should_read_rdb_channel(&self, stream_epoch: StreamEpoch) -> bool {
+        self.idle_upstream(stream_epoch).is_some()
     }
 
     /// Returns the time of the next `Deadline` event; `None` while the process finishes pending work.
     #[must_use]
-    pub fn next_deadline(&self, stream: StreamEpoch) -> Option<Instant> {
-        self.idle_upstream(stream)?.replica.next_deadline()
+    pub fn next_deadline(&self, stream_epoch: StreamEpoch) -> Option<Instant> {
+        self.idle_upstream(stream_epoch)?.replica.next_deadline()
     }
 
-    fn idle_upstream(&self, stream: StreamEpoch) -> Option<&Upstream<M>> {
+    fn idle_upstream(&self, stream_epoch: StreamEpoch) -> Option<&Upstream<M>> {
         self.followed_master
             .as_ref()
-            .filter(|upstream| upstream.stream == stream && upstream.pending_work == PendingWork::None)
+            .filter(|upstream| upstream.stream == stream_epoch && upstream.pending_work == PendingWork::None)
     }
 
     /// Starts to follow `master` and returns the new stream. The caller then publishes the role and sends

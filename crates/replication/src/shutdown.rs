@@ -38,9 +38,9 @@ pub struct PausedLog {
     pub log_end: ReplOffset,
     /// The number of replicas that the shutdown waits for; zero on a replica, whose replicas can get the data from the
     /// master.
-    pub replicas: usize,
+    pub replica_count: usize,
     /// The number of replicas that have the whole log.
-    pub in_sync: usize,
+    pub in_sync_count: usize,
     /// How long replicas that lack data may take to catch up (`shutdown-timeout`).
     pub replica_timeout: Duration,
 }
@@ -72,14 +72,14 @@ pub enum ShutdownAction {
         /// The offset that the replicas must acknowledge.
         log_end: ReplOffset,
         /// The number of replicas that must acknowledge the offset.
-        replicas: usize,
+        replica_count: usize,
     },
     /// Write to the server's log how many replicas have caught up, because the wait has ended.
     LogInSync {
         /// The number of replicas that have the whole log.
-        in_sync: usize,
+        in_sync_count: usize,
         /// The total number of replicas, including those that have not caught up.
-        total: usize,
+        replica_count: usize,
     },
     /// Ask a replica that has the whole log to take over, then send [`ShutdownEvent::HandedOver`].
     HandOver,
@@ -103,7 +103,7 @@ pub enum CancelReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShutdownPhase {
     PausingWrites,
-    Waiting { deadline: Instant, in_sync: usize, total: usize },
+    Waiting { deadline: Instant, in_sync_count: usize, replica_count: usize },
     HandingOver { deadline: Instant },
     Saving,
     Finished,
@@ -113,7 +113,7 @@ enum ShutdownPhase {
 #[derive(Debug)]
 pub struct ShutdownSequence {
     options: ShutdownOptions,
-    state: ShutdownPhase,
+    phase: ShutdownPhase,
 }
 
 impl ShutdownSequence {
@@ -121,11 +121,12 @@ impl ShutdownSequence {
     #[must_use]
     pub fn new(options: ShutdownOptions, out: &mut Vec<ShutdownAction>) -> Self {
         out.push(ShutdownAction::PauseWrites);
-        Self { options, state: ShutdownPhase::PausingWrites }
+        Self { options, phase: ShutdownPhase::PausingWrites }
     }
 
     fn begin_waiting(&mut self, now: Instant, log: PausedLog, out: &mut Vec<ShutdownAction>) {
-        let PausedLog { log_end: end, replicas: of, in_sync, replica_timeout: longest } = log;
+        let PausedLog { log_end: end, replica_count: of, in_sync_count: in_sync, replica_timeout: longest } =
+            log;
         if of == 0 {
             self.save(out);
         } else if self.options.skips_replicas || longest.is_zero() {
@@ -133,13 +134,20 @@ impl ShutdownSequence {
         } else if in_sync >= of {
             self.end_waiting(now, in_sync, of, out);
         } else {
-            self.state = ShutdownPhase::Waiting { deadline: now + longest, in_sync, total: of };
-            out.push(ShutdownAction::AwaitReplicas { log_end: end, replicas: of });
+            self.phase =
+                ShutdownPhase::Waiting { deadline: now + longest, in_sync_count: in_sync, replica_count: of };
+            out.push(ShutdownAction::AwaitReplicas { log_end: end, replica_count: of });
         }
     }
 
-    fn end_waiting(&mut self, now: Instant, in_sync: usize, total: usize, out: &mut Vec<ShutdownAction>) {
-        out.push(ShutdownAction::LogInSync { in_sync, total });
+    fn end_waiting(
+        &mut self,
+        now: Instant,
+        in_sync_count: usize,
+        replica_count: usize,
+        out: &mut Vec<ShutdownAction>,
+    ) {
+        out.push(ShutdownAction::LogInSync { in_sync_count, replica_count });
         self.hand_over(now, out);
     }
 
@@ -147,17 +155,17 @@ impl ShutdownSequence {
         if !self.options.hands_over {
             return self.save(out);
         }
-        self.state = ShutdownPhase::HandingOver { deadline: now + HANDOVER_TIMEOUT };
+        self.phase = ShutdownPhase::HandingOver { deadline: now + HANDOVER_TIMEOUT };
         out.push(ShutdownAction::HandOver);
     }
 
     fn save(&mut self, out: &mut Vec<ShutdownAction>) {
-        self.state = ShutdownPhase::Saving;
+        self.phase = ShutdownPhase::Saving;
         out.push(ShutdownAction::Save);
     }
 
     fn finish(&mut self, last_action: ShutdownAction, out: &mut Vec<ShutdownAction>) {
-        self.state = ShutdownPhase::Finished;
+        self.phase = ShutdownPhase::Finished;
         out.push(last_action);
     }
 }
@@ -168,19 +176,24 @@ impl Driver for ShutdownSequence {
 
     /// Handles an event and appends the resulting actions to `out`.
     fn handle(&mut self, now: Instant, event: ShutdownEvent, out: &mut Vec<ShutdownAction>) {
-        match (self.state, event) {
+        match (self.phase, event) {
             (ShutdownPhase::PausingWrites, ShutdownEvent::WritesPaused(held)) => {
                 self.begin_waiting(now, held, out);
             }
-            (ShutdownPhase::Waiting { deadline: until, total: of, .. }, ShutdownEvent::InSync(in_sync)) => {
-                self.state = ShutdownPhase::Waiting { deadline: until, in_sync, total: of };
+            (
+                ShutdownPhase::Waiting { deadline: until, replica_count: of, .. },
+                ShutdownEvent::InSync(in_sync),
+            ) => {
+                self.phase =
+                    ShutdownPhase::Waiting { deadline: until, in_sync_count: in_sync, replica_count: of };
                 if in_sync >= of {
                     self.end_waiting(now, in_sync, of, out);
                 }
             }
-            (ShutdownPhase::Waiting { deadline: until, in_sync, total: of }, ShutdownEvent::Deadline)
-                if now >= until =>
-            {
+            (
+                ShutdownPhase::Waiting { deadline: until, in_sync_count: in_sync, replica_count: of },
+                ShutdownEvent::Deadline,
+            ) if now >= until => {
                 self.end_waiting(now, in_sync, of, out);
             }
             (ShutdownPhase::HandingOver { .. }, ShutdownEvent::HandedOver) => self.save(out),
@@ -212,7 +225,7 @@ impl Driver for ShutdownSequence {
     /// Returns the latest time to call [`ShutdownSequence::handle`] with [`ShutdownEvent::Deadline`]. Only the states
     /// that wait for replicas and that hand over have a timeout.
     fn next_deadline(&self) -> Option<Instant> {
-        match self.state {
+        match self.phase {
             ShutdownPhase::Waiting { deadline: until, .. }
             | ShutdownPhase::HandingOver { deadline: until } => Some(until),
             ShutdownPhase::PausingWrites | ShutdownPhase::Saving | ShutdownPhase::Finished => None,
@@ -226,15 +239,15 @@ mod tests {
 
     const WRITES_PAUSED: PausedLog = PausedLog {
         log_end: ReplOffset(70),
-        replicas: 2,
-        in_sync: 0,
+        replica_count: 2,
+        in_sync_count: 0,
         replica_timeout: Duration::from_secs(10),
     };
-    const AWAITS_REPLICAS: ShutdownAction =
-        ShutdownAction::AwaitReplicas { log_end: ReplOffset(70), replicas: 2 };
+    const AWAIT_REPLICAS_ACTION: ShutdownAction =
+        ShutdownAction::AwaitReplicas { log_end: ReplOffset(70), replica_count: 2 };
 
-    fn logged_in_sync(in_sync: usize) -> ShutdownAction {
-        ShutdownAction::LogInSync { in_sync, total: 2 }
+    fn log_in_sync_action(in_sync_count: usize) -> ShutdownAction {
+        ShutdownAction::LogInSync { in_sync_count, replica_count: 2 }
     }
 
     /// Returns the actions of a shutdown with these events, each with its time in seconds.
@@ -249,12 +262,12 @@ mod tests {
     }
 
     #[test]
-    fn shutdown_waits_for_replicas_unless_there_are_none_or_no_time() {
+    fn shutdown_waits_for_replicas_unless_there_are_none_or_the_timeout_is_zero() {
         let save = vec![ShutdownAction::Save];
         let plan = ShutdownOptions::default();
         let held = |held| [(0, ShutdownEvent::WritesPaused(held))];
-        assert_eq!(actions_after(plan, &held(WRITES_PAUSED)), [AWAITS_REPLICAS]);
-        assert_eq!(actions_after(plan, &held(PausedLog { replicas: 0, ..WRITES_PAUSED })), save);
+        assert_eq!(actions_after(plan, &held(WRITES_PAUSED)), [AWAIT_REPLICAS_ACTION]);
+        assert_eq!(actions_after(plan, &held(PausedLog { replica_count: 0, ..WRITES_PAUSED })), save);
         assert_eq!(
             actions_after(plan, &held(PausedLog { replica_timeout: Duration::ZERO, ..WRITES_PAUSED })),
             save
@@ -264,8 +277,8 @@ mod tests {
             save
         );
         assert_eq!(
-            actions_after(plan, &held(PausedLog { in_sync: 2, ..WRITES_PAUSED })),
-            [logged_in_sync(2), ShutdownAction::Save]
+            actions_after(plan, &held(PausedLog { in_sync_count: 2, ..WRITES_PAUSED })),
+            [log_in_sync_action(2), ShutdownAction::Save]
         );
     }
 
@@ -273,18 +286,18 @@ mod tests {
     fn wait_ends_with_the_last_replica_or_the_timeout() {
         let begin = (0, ShutdownEvent::WritesPaused(WRITES_PAUSED));
         let table = [
-            (vec![(1, ShutdownEvent::InSync(1)), (9, ShutdownEvent::Deadline)], vec![AWAITS_REPLICAS]),
+            (vec![(1, ShutdownEvent::InSync(1)), (9, ShutdownEvent::Deadline)], vec![AWAIT_REPLICAS_ACTION]),
             (
                 vec![(1, ShutdownEvent::InSync(1)), (2, ShutdownEvent::InSync(2))],
-                vec![AWAITS_REPLICAS, logged_in_sync(2), ShutdownAction::Save],
+                vec![AWAIT_REPLICAS_ACTION, log_in_sync_action(2), ShutdownAction::Save],
             ),
             (
                 vec![(1, ShutdownEvent::InSync(1)), (10, ShutdownEvent::Deadline)],
-                vec![AWAITS_REPLICAS, logged_in_sync(1), ShutdownAction::Save],
+                vec![AWAIT_REPLICAS_ACTION, log_in_sync_action(1), ShutdownAction::Save],
             ),
             (
                 vec![(10, ShutdownEvent::Deadline), (11, ShutdownEvent::InSync(2))],
-                vec![AWAITS_REPLICAS, logged_in_sync(0), ShutdownAction::Save],
+                vec![AWAIT_REPLICAS_ACTION, log_in_sync_action(0), ShutdownAction::Save],
             ),
         ];
         for (inputs, expected) in table {
@@ -296,7 +309,7 @@ mod tests {
     fn data_is_saved_after_the_handover_or_its_timeout() {
         let plan = ShutdownOptions { hands_over: true, ..ShutdownOptions::default() };
         let begin = (0, ShutdownEvent::WritesPaused(WRITES_PAUSED));
-        let asked = [AWAITS_REPLICAS, logged_in_sync(2), ShutdownAction::HandOver];
+        let asked = [AWAIT_REPLICAS_ACTION, log_in_sync_action(2), ShutdownAction::HandOver];
         for ends in [(3, ShutdownEvent::HandedOver), (3, ShutdownEvent::Deadline)] {
             let inputs = [
                 begin,
@@ -309,7 +322,7 @@ mod tests {
             assert_eq!(actions_after(plan, &inputs), expected, "{ends:?}");
             assert_eq!(actions_after(plan, &inputs[..4]), asked, "a handover cannot be aborted");
         }
-        let nobody = PausedLog { replicas: 0, ..WRITES_PAUSED };
+        let nobody = PausedLog { replica_count: 0, ..WRITES_PAUSED };
         assert_eq!(actions_after(plan, &[(0, ShutdownEvent::WritesPaused(nobody))]), [ShutdownAction::Save]);
         assert_eq!(
             actions_after(ShutdownOptions { skips_replicas: true, ..plan }, &[begin]),
@@ -323,7 +336,7 @@ mod tests {
         let over = ShutdownAction::Cancel(CancelReason::Aborted);
         assert_eq!(
             actions_after(ShutdownOptions::default(), &[begin, (1, ShutdownEvent::Aborted)]),
-            [AWAITS_REPLICAS, over]
+            [AWAIT_REPLICAS_ACTION, over]
         );
         let late = [
             begin,
@@ -331,14 +344,19 @@ mod tests {
             (2, ShutdownEvent::InSync(2)),
             (10, ShutdownEvent::Deadline),
         ];
-        assert_eq!(actions_after(ShutdownOptions::default(), &late), [AWAITS_REPLICAS, over], "it is over");
+        assert_eq!(
+            actions_after(ShutdownOptions::default(), &late),
+            [AWAIT_REPLICAS_ACTION, over],
+            "it is over"
+        );
         let saving = [
             begin,
             (1, ShutdownEvent::InSync(2)),
             (2, ShutdownEvent::Aborted),
             (3, ShutdownEvent::Saved(true)),
         ];
-        let expected = [AWAITS_REPLICAS, logged_in_sync(2), ShutdownAction::Save, ShutdownAction::Exit];
+        let expected =
+            [AWAIT_REPLICAS_ACTION, log_in_sync_action(2), ShutdownAction::Save, ShutdownAction::Exit];
         assert_eq!(actions_after(ShutdownOptions::default(), &saving), expected);
     }
 

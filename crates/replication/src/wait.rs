@@ -11,14 +11,14 @@ pub enum RequiredCopies {
     /// Replicas must have acknowledged the log (WAIT).
     Acknowledged {
         /// The number of replicas that must have acknowledged the log.
-        replicas: usize,
+        replica_count: usize,
     },
     /// The log must be synced to disk in append-only files (WAITAOF).
     Synced {
         /// Whether the file of this node must be synced as well.
         requires_local_file: bool,
         /// The number of replicas whose files must be synced.
-        replicas: usize,
+        replica_count: usize,
     },
 }
 
@@ -70,7 +70,7 @@ pub struct CopyCount {
     /// Whether this node has the required log on disk.
     pub is_on_local_disk: bool,
     /// The number of replicas that have the required log in memory, or on disk if that was required.
-    pub replicas: usize,
+    pub replica_count: usize,
 }
 
 /// The append-only file of this node is required but disabled.
@@ -100,7 +100,7 @@ impl LogProgress {
         let replicas = replicas.iter().filter(|upto| has_it(upto)).count();
         Ok(CopyCount {
             is_on_local_disk: self.local_file.end_offset().is_some_and(|upto| has_it(&upto)),
-            replicas,
+            replica_count: replicas,
         })
     }
 
@@ -121,9 +121,9 @@ impl CopyCount {
     #[must_use]
     pub fn satisfies(self, required: RequiredCopies) -> bool {
         match required {
-            RequiredCopies::Acknowledged { replicas: by } => self.replicas >= by,
-            RequiredCopies::Synced { requires_local_file: here, replicas: at } => {
-                self.replicas >= at && (self.is_on_local_disk || !here)
+            RequiredCopies::Acknowledged { replica_count: by } => self.replica_count >= by,
+            RequiredCopies::Synced { requires_local_file: here, replica_count: at } => {
+                self.replica_count >= at && (self.is_on_local_disk || !here)
             }
         }
     }
@@ -195,13 +195,17 @@ impl<T: Ord + Clone> Waiters<T> {
 mod tests {
     use super::*;
 
-    fn progress(local: Option<u64>, acknowledged: &[u64], synced: &[u64]) -> LogProgress {
+    fn log_progress(
+        local_offset: Option<u64>,
+        acknowledged_offsets: &[u64],
+        synced_offsets: &[u64],
+    ) -> LogProgress {
         let offsets = |of: &[u64]| of.iter().map(|offset| ReplOffset(*offset)).collect();
         LogProgress {
-            local_file: local
+            local_file: local_offset
                 .map_or(DiskProgress::Disabled, |upto| DiskProgress::SyncedUpTo(ReplOffset(upto))),
-            acknowledged_offsets: offsets(acknowledged),
-            synced_offsets: offsets(synced),
+            acknowledged_offsets: offsets(acknowledged_offsets),
+            synced_offsets: offsets(synced_offsets),
         }
     }
 
@@ -211,17 +215,17 @@ mod tests {
         log_progress: &LogProgress,
     ) -> Vec<(&'static str, Result<usize, AppendOnlyOffError>)> {
         let released = waiters.release(log_progress).into_iter();
-        released.map(|(token, copies)| (token, copies.map(|copies| copies.replicas))).collect()
+        released.map(|(token, copies)| (token, copies.map(|copies| copies.replica_count))).collect()
     }
 
     #[test]
     fn each_waiter_has_its_own_offset_and_replica_count() {
         let mut waiters = Waiters::default();
         for (token, offset, by) in [("one", 10, 1), ("two", 10, 2), ("late", 30, 1), ("gone", 10, 1)] {
-            waiters.add(token, ReplOffset(offset), RequiredCopies::Acknowledged { replicas: by });
+            waiters.add(token, ReplOffset(offset), RequiredCopies::Acknowledged { replica_count: by });
         }
         waiters.remove("gone", ReplOffset(10));
-        let mut released = |acknowledged| release(&mut waiters, &progress(None, acknowledged, &[40, 40]));
+        let mut released = |acknowledged| release(&mut waiters, &log_progress(None, acknowledged, &[40, 40]));
         assert_eq!(released(&[]), []);
         assert_eq!(released(&[9, 5]), []);
         assert_eq!(released(&[10, 5]), [("one", Ok(1))]);
@@ -239,35 +243,39 @@ mod tests {
             waiters.add(
                 token,
                 ReplOffset(offset),
-                RequiredCopies::Synced { requires_local_file: here, replicas: at },
+                RequiredCopies::Synced { requires_local_file: here, replica_count: at },
             );
         }
-        let begun = LogProgress { local_file: DiskProgress::NothingSynced, ..progress(None, &[60, 60], &[]) };
+        let begun =
+            LogProgress { local_file: DiskProgress::NothingSynced, ..log_progress(None, &[60, 60], &[]) };
         assert_eq!(release(&mut waiters, &begun), []);
         // A replica that has the writes only in memory does not count for a waiter that requires them on disk.
-        assert_eq!(release(&mut waiters, &progress(Some(9), &[60, 60], &[10, 9])), []);
-        assert_eq!(release(&mut waiters, &progress(Some(19), &[60, 60], &[20])), [("here", Ok(1))]);
-        assert_eq!(release(&mut waiters, &progress(Some(20), &[60], &[20])), [("both", Ok(1))]);
+        assert_eq!(release(&mut waiters, &log_progress(Some(9), &[60, 60], &[10, 9])), []);
+        assert_eq!(release(&mut waiters, &log_progress(Some(19), &[60, 60], &[20])), [("here", Ok(1))]);
+        assert_eq!(release(&mut waiters, &log_progress(Some(20), &[60], &[20])), [("both", Ok(1))]);
         assert!(waiters.needs_disk());
-        assert_eq!(release(&mut waiters, &progress(None, &[20], &[20])), [("late", Err(AppendOnlyOffError))]);
+        assert_eq!(
+            release(&mut waiters, &log_progress(None, &[20], &[20])),
+            [("late", Err(AppendOnlyOffError))]
+        );
         assert!(!waiters.needs_disk());
-        assert_eq!(release(&mut waiters, &progress(None, &[30, 30], &[30, 10])), [("there", Ok(2))]);
+        assert_eq!(release(&mut waiters, &log_progress(None, &[30, 30], &[30, 10])), [("there", Ok(2))]);
         assert!(waiters.is_empty());
     }
 
     #[test]
     fn copies_in_memory_and_on_disk_are_counted_separately() {
-        let reach = progress(Some(30), &[40, 30, 20], &[30, 10]);
+        let reach = log_progress(Some(30), &[40, 30, 20], &[30, 10]);
         let count = |offset, wanted| {
             reach
                 .count_copies(ReplOffset(offset), wanted)
-                .map(|copies| (copies.is_on_local_disk, copies.replicas))
+                .map(|copies| (copies.is_on_local_disk, copies.replica_count))
         };
         for (offset, wanted, counted) in [
-            (30, RequiredCopies::Acknowledged { replicas: 1 }, (true, 2)),
-            (31, RequiredCopies::Acknowledged { replicas: 1 }, (false, 1)),
-            (30, RequiredCopies::Synced { requires_local_file: false, replicas: 1 }, (true, 1)),
-            (10, RequiredCopies::Synced { requires_local_file: true, replicas: 2 }, (true, 2)),
+            (30, RequiredCopies::Acknowledged { replica_count: 1 }, (true, 2)),
+            (31, RequiredCopies::Acknowledged { replica_count: 1 }, (false, 1)),
+            (30, RequiredCopies::Synced { requires_local_file: false, replica_count: 1 }, (true, 1)),
+            (10, RequiredCopies::Synced { requires_local_file: true, replica_count: 2 }, (true, 2)),
         ] {
             assert_eq!(count(offset, wanted), Ok(counted), "{wanted:?} of {offset}");
         }

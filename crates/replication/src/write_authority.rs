@@ -101,8 +101,8 @@ impl WriteAuthority {
     /// Allows `stream` to be applied. Must be called once every write that started before [`WriteAuthority::demote`]
     /// has finished, because the end of the log is final from then on. Returns false if a newer stream has replaced
     /// `stream`.
-    pub fn admit_stream(&mut self, stream: StreamEpoch) -> bool {
-        let current = self.is_current_stream(stream);
+    pub fn admit_stream(&mut self, stream_epoch: StreamEpoch) -> bool {
+        let current = self.is_current_stream(stream_epoch);
         if current {
             self.mode = WriteMode::Replica;
         }

@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Capacity in bytes above which an empty buffer is freed.
-const MAX_IDLE_BUFFER: usize = 16 * 1024;
+const MAX_IDLE_BUFFER_BYTES: usize = 16 * 1024;
 /// A chunk of at least this length is closed before more is appended.
-const MIN_CLOSED_CHUNK: usize = 64 * 1024;
+const MIN_CLOSED_CHUNK_BYTES: usize = 64 * 1024;
 /// A message of at least this length is shared between its receivers. A shorter one is copied, because a separate chunk
 /// would need a separate socket write.
-const MIN_SHARED_MESSAGE: usize = 16 * 1024;
+const MIN_SHARED_MESSAGE_BYTES: usize = 16 * 1024;
 
 /// An immutable message for any number of receivers.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ impl SharedBytes {
 
 impl From<Vec<u8>> for SharedBytes {
     fn from(mut bytes: Vec<u8>) -> Self {
-        if bytes.len() >= MIN_SHARED_MESSAGE {
+        if bytes.len() >= MIN_SHARED_MESSAGE_BYTES {
             bytes.shrink_to_fit();
         }
         Self(Arc::new(bytes))
@@ -57,7 +57,7 @@ impl Chunk {
     }
 
     /// Returns the memory of the chunk. A shared chunk counts in full for each receiver, as in Valkey.
-    fn memory(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         match self {
             Self::Owned(bytes) => bytes.capacity(),
             Self::Shared(bytes) => bytes.len(),
@@ -72,7 +72,7 @@ pub struct ByteQueue {
     closed_chunks: VecDeque<Chunk>,
     /// Number of bytes in `closed_chunks`, including those already sent.
     closed_len: usize,
-    closed_memory: usize,
+    closed_memory_bytes: usize,
     open_chunk: Vec<u8>,
     /// Number of bytes at the start of the first chunk that have been sent.
     sent_bytes: usize,
@@ -96,30 +96,30 @@ impl ByteQueue {
     /// Returns the memory of the queue in bytes, including spare capacity.
     #[inline]
     #[must_use]
-    pub fn memory(&self) -> usize {
-        self.closed_memory + self.open_chunk.capacity()
+    pub fn memory_bytes(&self) -> usize {
+        self.closed_memory_bytes + self.open_chunk.capacity()
     }
 
     /// Returns the memory that counts against the output buffer limit: [`Self::memory`] minus the buffer that an idle
     /// queue retains, but at least the number of pending bytes.
     #[must_use]
     pub fn charged_bytes(&self) -> usize {
-        charged_bytes(self.len(), self.memory())
+        charged_bytes(self.len(), self.memory_bytes())
     }
 
     /// Returns the length that [`Self::buffer`] may reach before the queue uses `limit` bytes of memory.
     #[must_use]
     pub fn buffer_limit(&self, limit: usize) -> usize {
         let sent = if self.closed_chunks.is_empty() { self.sent_bytes } else { 0 };
-        limit.saturating_sub(self.closed_memory).saturating_add(sent)
+        limit.saturating_sub(self.closed_memory_bytes).saturating_add(sent)
     }
 
     /// Returns the last chunk, to which output is appended.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         if self.closed_chunks.is_empty() && self.sent_bytes > 0 {
-            self.release_sent(MAX_IDLE_BUFFER);
+            self.release_sent(MAX_IDLE_BUFFER_BYTES);
         }
-        if self.open_chunk.len() >= MIN_CLOSED_CHUNK {
+        if self.open_chunk.len() >= MIN_CLOSED_CHUNK_BYTES {
             self.close_open_chunk();
         }
         &mut self.open_chunk
@@ -134,7 +134,7 @@ impl ByteQueue {
 
     /// Appends a message; a long message is not copied but shared with other receivers.
     pub fn push_message(&mut self, message: &SharedBytes) {
-        if message.len() < MIN_SHARED_MESSAGE {
+        if message.len() < MIN_SHARED_MESSAGE_BYTES {
             self.buffer().extend_from_slice(&message.0);
         } else {
             self.close_open_chunk();
@@ -148,7 +148,7 @@ impl ByteQueue {
         if !other.closed_chunks.is_empty() {
             self.close_open_chunk();
             other.closed_chunks.drain(..).for_each(|piece| self.push_closed(piece));
-            (other.closed_len, other.closed_memory) = (0, 0);
+            (other.closed_len, other.closed_memory_bytes) = (0, 0);
         }
         self.buffer().extend_from_slice(&other.open_chunk);
         other.clear_open_chunk();
@@ -192,7 +192,7 @@ impl ByteQueue {
                 self.sent_bytes = 0;
                 self.pop_closed();
             }
-            _ => self.release_sent(MIN_CLOSED_CHUNK),
+            _ => self.release_sent(MIN_CLOSED_CHUNK_BYTES),
         }
     }
 
@@ -218,8 +218,8 @@ impl ByteQueue {
         while surplus > 0
             && let Some(piece) = self.closed_chunks.pop_back()
         {
-            (self.closed_len, self.closed_memory) =
-                (self.closed_len - piece.bytes().len(), self.closed_memory - piece.memory());
+            (self.closed_len, self.closed_memory_bytes) =
+                (self.closed_len - piece.bytes().len(), self.closed_memory_bytes - piece.memory_bytes());
             let kept = piece.bytes().len().saturating_sub(surplus);
             surplus -= piece.bytes().len() - kept;
             if kept > 0 {
@@ -234,7 +234,7 @@ impl ByteQueue {
 
     fn clear_open_chunk(&mut self) {
         self.open_chunk.clear();
-        if self.open_chunk.capacity() > MAX_IDLE_BUFFER {
+        if self.open_chunk.capacity() > MAX_IDLE_BUFFER_BYTES {
             self.open_chunk = Vec::new();
         }
     }
@@ -249,14 +249,14 @@ impl ByteQueue {
 
     fn push_closed(&mut self, chunk: Chunk) {
         self.closed_len += chunk.bytes().len();
-        self.closed_memory += chunk.memory();
+        self.closed_memory_bytes += chunk.memory_bytes();
         self.closed_chunks.push_back(chunk);
     }
 
     fn pop_closed(&mut self) {
         if let Some(piece) = self.closed_chunks.pop_front() {
             self.closed_len -= piece.bytes().len();
-            self.closed_memory -= piece.memory();
+            self.closed_memory_bytes -= piece.memory_bytes();
         }
         if self.closed_chunks.is_empty() && self.closed_chunks.capacity() > 64 {
             self.closed_chunks = VecDeque::new();
@@ -276,12 +276,12 @@ impl ByteQueue {
         }
         let (len, memory) = (bytes.len(), bytes.capacity());
         bytes.drain(..self.sent_bytes);
-        if bytes.capacity() > MIN_CLOSED_CHUNK {
+        if bytes.capacity() > MIN_CLOSED_CHUNK_BYTES {
             shrink_if_large(bytes);
         }
         if is_closed {
             self.closed_len -= len - bytes.len();
-            self.closed_memory -= memory - bytes.capacity();
+            self.closed_memory_bytes -= memory - bytes.capacity();
         }
         self.sent_bytes = 0;
     }
@@ -291,13 +291,13 @@ impl ByteQueue {
 /// bytes.
 #[must_use]
 pub fn charged_bytes(pending: usize, memory: usize) -> usize {
-    pending.max(memory.saturating_sub(MAX_IDLE_BUFFER))
+    pending.max(memory.saturating_sub(MAX_IDLE_BUFFER_BYTES))
 }
 
 /// Frees the spare capacity if it is large.
 fn shrink_if_large(bytes: &mut Vec<u8>) {
     let spare = bytes.capacity() - bytes.len();
-    if spare > MAX_IDLE_BUFFER && spare > bytes.len() / 4 {
+    if spare > MAX_IDLE_BUFFER_BYTES && spare > bytes.len() / 4 {
         bytes.shrink_to_fit();
     }
 }
@@ -317,7 +317,7 @@ mod tests {
             queue.push_message(&message);
             queue.buffer().extend_from_slice(b"behind");
             assert_eq!(queue.len(), (1 << 20) + 12);
-            assert!(queue.memory() >= 1 << 20, "each counts it");
+            assert!(queue.memory_bytes() >= 1 << 20, "each counts it");
         }
         assert_eq!(Arc::strong_count(&message.0), 41);
         let mut sent = Vec::new();
@@ -339,7 +339,7 @@ mod tests {
                 let len = queue.next_bytes().len().min(4000);
                 queue.consume(len);
             }
-            assert!(queue.memory() < 4_000_000, "{pieces} pieces: {}", queue.memory());
+            assert!(queue.memory_bytes() < 4_000_000, "{pieces} pieces: {}", queue.memory_bytes());
         }
     }
 
@@ -416,7 +416,7 @@ mod tests {
                 }
                 prop_assert_eq!(queue.len(), twin.len());
                 prop_assert_eq!(queue.next_bytes().is_empty(), twin.is_empty());
-                prop_assert!(queue.memory() >= queue.len());
+                prop_assert!(queue.memory_bytes() >= queue.len());
                 let skip = twin.len() / 3;
                 prop_assert_eq!(queue.copy_pending(skip), twin.iter().skip(skip).copied().collect::<Vec<u8>>());
             }

@@ -20,7 +20,7 @@ pub(crate) struct ReplyWriter<'a, 'r, 'w> {
     /// The protocol version that the script selected with `redis.setresp`.
     pub(crate) protocol: Protocol,
     pub(crate) reply: &'r mut Writer<'w>,
-    pub(crate) steps: StepCounter<'a>,
+    pub(crate) step_counter: StepCounter<'a>,
     /// Called for each error in the reply. The second argument says whether the error statistics already include the
     /// error.
     pub(crate) on_error: &'r mut dyn FnMut(&[u8], bool),
@@ -45,7 +45,7 @@ impl ReplyWriter<'_, '_, '_> {
             Value::Table(table) => self.write_table(table, depth)?,
             _ => reply.null(),
         }
-        self.steps.step(0, self.reply.len())
+        self.step_counter.step(0, self.reply.len())
     }
 
     pub(crate) fn write_error(&mut self, text: &[u8], is_counted: bool) {
@@ -91,7 +91,7 @@ impl ReplyWriter<'_, '_, '_> {
         let mut entries = 0;
         visit_entries(table, depth, |_, _: bool| {
             entries += 1;
-            self.steps.step(0, 0).map(|()| true)
+            self.step_counter.step(0, 0).map(|()| true)
         })?;
         Ok(entries)
     }
@@ -127,7 +127,7 @@ impl ReplyWriter<'_, '_, '_> {
         let mut len = 0;
         while table.raw_get::<Option<bool>>(len + 1)?.is_some() {
             len += 1;
-            self.steps.step(0, 0)?;
+            self.step_counter.step(0, 0)?;
         }
         self.reply.array(len);
         (1..=len).try_for_each(|index| self.write(&table.raw_get(index)?, depth + 1))

@@ -20,7 +20,7 @@ use mlua::ffi::{self, lua_State};
 use mlua::{Function, IntoLuaMulti, Lua, Table, Value};
 use resp::{Args, Protocol, Request};
 
-use crate::collector::Collector;
+use crate::collector::GarbageCollector;
 use crate::debugger::Debugger;
 use crate::interpreter::{HookState, LARGE_REQUEST_BYTES, LuaHost, StopCause, StopReason, stopped_error};
 use crate::libraries::RaisedError;
@@ -196,9 +196,9 @@ impl HostBridge {
         // SAFETY: memory usage may be queried and the collector configured on any state.
         unsafe {
             let used = (ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0) as usize) << 10;
-            if collector.switch_to_thorough(used) {
-                ffi::lua_gc(state, ffi::LUA_GCSETSTEPMUL, Collector::FULL_COLLECTION_STEP);
-                ffi::lua_gc(state, ffi::LUA_GCSETPAUSE, Collector::SHORT_PAUSE_PERCENT);
+            if collector.start_full_collections_if_due(used) {
+                ffi::lua_gc(state, ffi::LUA_GCSETSTEPMUL, GarbageCollector::FULL_COLLECTION_STEP);
+                ffi::lua_gc(state, ffi::LUA_GCSETPAUSE, GarbageCollector::SHORT_PAUSE_PERCENT);
             }
         }
         // SAFETY: the host keeps the reply valid until its next call.
@@ -217,7 +217,7 @@ impl HostBridge {
 
     /// Collects garbage if that is due before a reply of `bytes` is converted. No other part of the bridge is borrowed
     /// during the collection.
-    fn collect_before_reply(&self, state: *mut lua_State, bytes: usize) {
+    fn collect_garbage_before_reply(&self, state: *mut lua_State, bytes: usize) {
         if bytes < LARGE_REPLY_BYTES {
             return;
         }
@@ -306,7 +306,7 @@ unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
         let bridge = ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast::<HostBridge>();
         match (*bridge).run_catching_panics(state) {
             CallResult::Value(wire) => {
-                (*bridge).collect_before_reply(state, wire.len());
+                (*bridge).collect_garbage_before_reply(state, wire.len());
                 push_value(state, &mut Reader::new(&*wire), 0);
                 1
             }

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn eval_scripts_are_evicted_and_loaded_ones_stay() {
+    fn eval_scripts_are_evicted_but_loaded_scripts_are_kept() {
         let scripts = Scripts::default();
         let text = |n: usize| format!("return {n}");
         let make = |n: usize| Arc::new(Script::new(text(n).as_bytes()).unwrap());

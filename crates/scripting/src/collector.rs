@@ -4,7 +4,7 @@
 //! collector makes one small step per allocation, whatever the size, so a loop that creates strings of megabytes
 //! outruns it. This module therefore uses larger steps, and before creating a large value it collects all garbage once
 //! half of the memory above the live data is used. Allocations that it cannot see (Lua's own `..`) may still fail; the
-//! script is then run again with a non-incremental collector ([`Collector::set_thorough`]). A script that has written
+//! script is then run again with a non-incremental collector ([`GarbageCollector::set_full_collections`]). A script that has written
 //! cannot be repeated, so it gets that collector as soon as it uses much memory.
 //!
 //! Lua memory does not count towards `maxmemory`, so it is published while a script runs for other threads that check
@@ -32,18 +32,18 @@ const PAUSE_PERCENT: i32 = 200;
 
 /// Decides when to collect the garbage of one Lua state, in addition to Lua's own steps.
 #[derive(Debug)]
-pub(crate) struct Collector {
+pub(crate) struct GarbageCollector {
     /// The memory limit of the state, in bytes.
     limit_bytes: Rc<Cell<usize>>,
     /// Upper bound of the live memory, in bytes.
     live_bytes: Cell<usize>,
     /// Upper bound of the live memory while no script runs, in bytes.
     live_bytes_at_rest: Cell<usize>,
-    is_thorough: Cell<bool>,
+    uses_full_collections: Cell<bool>,
     interpreter_state: Arc<InterpreterState>,
 }
 
-impl Collector {
+impl GarbageCollector {
     /// Step multiplier that makes each step a full collection.
     pub(crate) const FULL_COLLECTION_STEP: i32 = 0;
     /// A full collection starts when memory reaches this percentage of the live memory, so the live memory may be up to
@@ -55,7 +55,7 @@ impl Collector {
             limit_bytes: limit.clone(),
             live_bytes: Cell::default(),
             live_bytes_at_rest: Cell::default(),
-            is_thorough: Cell::default(),
+            uses_full_collections: Cell::default(),
             interpreter_state: interpreter_state.clone(),
         }
     }
@@ -67,11 +67,11 @@ impl Collector {
 
     /// Starts full collections for the script if they are due with `used_bytes` in use. Returns true at most once per
     /// script.
-    pub(crate) fn switch_to_thorough(&self, used_bytes: usize) -> bool {
-        let due = !self.is_thorough.get()
+    pub(crate) fn start_full_collections_if_due(&self, used_bytes: usize) -> bool {
+        let due = !self.uses_full_collections.get()
             && used_bytes > self.limit_bytes.get() / 8
             && self.interpreter_state.has_written();
-        self.is_thorough.set(self.is_thorough.get() || due);
+        self.uses_full_collections.set(self.uses_full_collections.get() || due);
         due
     }
 
@@ -100,17 +100,17 @@ impl Collector {
     }
 
     /// Collects garbage if that is due before creating a value of `bytes`.
-    pub(crate) fn collect_if_due(&self, lua: &Lua, bytes: usize) -> mlua::Result<()> {
+    pub(crate) fn collect_garbage_if_due(&self, lua: &Lua, bytes: usize) -> mlua::Result<()> {
         let used = lua.used_memory();
         if self.is_collection_due(used, bytes) {
-            self.collect(lua)?;
+            self.collect_garbage(lua)?;
         }
         self.publish_used_bytes(lua.used_memory() + bytes);
         Ok(())
     }
 
     /// Runs a full collection.
-    pub(crate) fn collect(&self, lua: &Lua) -> mlua::Result<()> {
+    pub(crate) fn collect_garbage(&self, lua: &Lua) -> mlua::Result<()> {
         lua.gc_collect()?;
         let used = lua.used_memory();
         self.record_live_bytes(used);
@@ -119,9 +119,9 @@ impl Collector {
     }
 
     /// Collects garbage at the end of a script that has left much of it.
-    pub(crate) fn collect_after_script(&self, lua: &Lua) {
-        if self.is_thorough.replace(false) {
-            Self::set_thorough(lua, false);
+    pub(crate) fn collect_garbage_after_script(&self, lua: &Lua) {
+        if self.uses_full_collections.replace(false) {
+            Self::set_full_collections(lua, false);
         }
         let used = lua.used_memory();
         self.publish_used_bytes(used);
@@ -133,7 +133,7 @@ impl Collector {
         };
         if used > kept.min(limit / 4) && used > 2 * self.live_bytes_at_rest.get() {
             // Only finalizers can make a collection fail, and the finalizers of this crate never do.
-            let _ = self.collect(lua);
+            let _ = self.collect_garbage(lua);
             self.live_bytes_at_rest.set(self.live_bytes.get());
         }
         // The script has ended, so its values are garbage now.
@@ -141,10 +141,10 @@ impl Collector {
     }
 
     /// Enables or disables full collections in place of each of Lua's steps.
-    pub(crate) fn set_thorough(lua: &Lua, thorough: bool) {
+    pub(crate) fn set_full_collections(lua: &Lua, enabled: bool) {
         let mut parameters = GcIncParams::default();
-        parameters.step_multiplier = Some(if thorough { Self::FULL_COLLECTION_STEP } else { STEP_SIZE });
-        parameters.pause = Some(if thorough { Self::SHORT_PAUSE_PERCENT } else { PAUSE_PERCENT });
+        parameters.step_multiplier = Some(if enabled { Self::FULL_COLLECTION_STEP } else { STEP_SIZE });
+        parameters.pause = Some(if enabled { Self::SHORT_PAUSE_PERCENT } else { PAUSE_PERCENT });
         lua.gc_set_mode(GcMode::Incremental(parameters));
     }
 }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn collection_starts_at_half_of_available_memory() {
-        let collector = Collector::new(&Rc::new(Cell::new(64 * MB)), &Arc::default());
+        let collector = GarbageCollector::new(&Rc::new(Cell::new(64 * MB)), &Arc::default());
         assert!(!collector.is_collection_due(15 * MB, MB));
         assert!(!collector.is_collection_due(30 * MB, MB));
         assert!(collector.is_collection_due(30 * MB, 3 * MB));

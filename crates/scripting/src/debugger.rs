@@ -197,8 +197,8 @@ impl Debugger {
         self.output_lines.borrow_mut().push(line.as_ref().iter().map(shown).collect());
     }
 
-    fn print_shortened(&self, begin: &str, text: &[u8]) {
-        let (mut line, most) = ([begin.as_bytes(), text].concat(), self.max_printed_bytes.get());
+    fn print_shortened(&self, prefix: &str, text: &[u8]) {
+        let (mut line, most) = ([prefix.as_bytes(), text].concat(), self.max_printed_bytes.get());
         if most == 0 || line.len() <= most {
             return self.print_line(line);
         }

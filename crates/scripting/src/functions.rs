@@ -82,7 +82,7 @@ impl std::error::Error for FunctionError {}
 /// The libraries of a server.
 #[derive(Debug, Default)]
 pub struct Functions {
-    loaded: RwLock<LoadedLibraries>,
+    loaded_libraries: RwLock<LoadedLibraries>,
     pub(crate) releases: Releases,
 }
 
@@ -139,7 +139,7 @@ impl Functions {
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<(Arc<Library>, usize)> {
         let name = std::str::from_utf8(name).ok()?;
-        let loaded = self.loaded.read();
+        let loaded = self.loaded_libraries.read();
         match loaded.functions.get(name) {
             Some(found) => Some(found.clone()),
             None => loaded.functions.get(&name.to_lowercase()).cloned(),
@@ -159,7 +159,7 @@ impl Functions {
     /// # Errors
     /// As for [`Functions::add`].
     pub fn add_all(&self, libraries: Vec<Library>, policy: RestorePolicy) -> Result<(), FunctionError> {
-        let mut loaded = self.loaded.write();
+        let mut loaded = self.loaded_libraries.write();
         let mut next =
             if policy == RestorePolicy::Flush { LoadedLibraries::default() } else { loaded.clone() };
         libraries.into_iter().try_for_each(|library| next.add(library, policy == RestorePolicy::Replace))?;
@@ -182,7 +182,7 @@ impl Functions {
 
     /// Deletes a library. Returns whether a library with this name existed.
     pub fn remove(&self, name: &[u8]) -> bool {
-        let mut loaded = self.loaded.write();
+        let mut loaded = self.loaded_libraries.write();
         let name = std::str::from_utf8(name).unwrap_or_default();
         let Some(library) = loaded.libraries.get(name).cloned() else { return false };
         loaded.remove(&library);
@@ -193,7 +193,7 @@ impl Functions {
 
     /// Deletes all libraries.
     pub fn flush(&self) {
-        let before = std::mem::take(&mut *self.loaded.write());
+        let before = std::mem::take(&mut *self.loaded_libraries.write());
         self.record_releases(&before.libraries.values().collect::<Vec<_>>());
         drop(before);
         self.releases.announce();
@@ -202,19 +202,19 @@ impl Functions {
     /// All libraries sorted by name.
     #[must_use]
     pub fn libraries(&self) -> Vec<Arc<Library>> {
-        self.loaded.read().libraries.values().cloned().collect()
+        self.loaded_libraries.read().libraries.values().cloned().collect()
     }
 
     /// Memory of all libraries in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.loaded.read().libraries.values().map(|library| library.bytes()).sum()
+        self.loaded_libraries.read().libraries.values().map(|library| library.bytes()).sum()
     }
 
     /// The number of functions in all libraries.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.loaded.read().functions.len()
+        self.loaded_libraries.read().functions.len()
     }
 
     /// Whether there are no functions.

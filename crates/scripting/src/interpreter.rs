@@ -19,7 +19,7 @@ use resp::{Args, Protocol, Request, Writer};
 use crate::answer::ReplyWriter;
 use crate::bridge::{self, HostBridge};
 use crate::cache::Scripts;
-use crate::collector::Collector;
+use crate::collector::GarbageCollector;
 use crate::debugger::{self, DebugConsole, Debugger};
 use crate::functions::Library;
 use crate::libraries::server::question;
@@ -194,7 +194,7 @@ pub(crate) struct HookState {
     kill_position: RefCell<Option<String>>,
     /// Whether the registration code of a library is running; it is stopped at the timeout.
     is_loading: Cell<bool>,
-    pub(crate) collector: Rc<Collector>,
+    pub(crate) collector: Rc<GarbageCollector>,
     /// The command that called the script.
     command: RefCell<Request>,
 }
@@ -272,8 +272,8 @@ impl Interpreter {
     fn build(running: Arc<InterpreterState>, options: &InterpreterOptions) -> mlua::Result<Self> {
         let lua = Lua::new_with(StdLib::ALL_SAFE, LuaOptions::default())?;
         let memory = Rc::new(Cell::new(MAX_MEMORY_BYTES));
-        let collector = Rc::new(Collector::new(&memory, &running));
-        Collector::set_thorough(&lua, false);
+        let collector = Rc::new(GarbageCollector::new(&memory, &running));
+        GarbageCollector::set_full_collections(&lua, false);
         let watch = Rc::new(HookState {
             interpreter_state: running,
             nanos: options.nanos,
@@ -288,7 +288,7 @@ impl Interpreter {
         });
         let (watched, json) = (watch.clone(), JsonSettings::default());
         let look = lua.create_function(move |lua, bytes: Option<f64>| {
-            watched.collector.collect_if_due(lua, bytes.unwrap_or(0.0) as usize)?;
+            watched.collector.collect_garbage_if_due(lua, bytes.unwrap_or(0.0) as usize)?;
             on_instruction_count(lua, &watched).map(drop)
         })?;
         let random = Rc::new(Random::new((options.nanos)()));
@@ -380,7 +380,7 @@ impl Interpreter {
         self.drop_stale_libraries();
         // The first collection runs finalizers, and only the second one frees the values that had them.
         for _ in 0..2 {
-            let _ = self.hook_state.collector.collect(&self.lua);
+            let _ = self.hook_state.collector.collect_garbage(&self.lua);
         }
     }
 
@@ -525,7 +525,7 @@ impl Interpreter {
         let words = self.hook_state.command.borrow();
         let taken = words.heap_bytes() + words.args().len() * STRING_OVERHEAD_BYTES;
         drop(words);
-        self.hook_state.collector.collect_if_due(&self.lua, taken)?;
+        self.hook_state.collector.collect_garbage_if_due(&self.lua, taken)?;
         self.lua.set_memory_limit(self.memory_limit.get())?;
         let ran = f();
         self.lua.set_memory_limit(0)?;
@@ -534,10 +534,10 @@ impl Interpreter {
 
     /// Frees all garbage and runs `run` with full collections, which let no garbage accumulate.
     pub fn with_full_collection<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
-        let _ = self.hook_state.collector.collect(&self.lua);
-        Collector::set_thorough(&self.lua, true);
+        let _ = self.hook_state.collector.collect_garbage(&self.lua);
+        GarbageCollector::set_full_collections(&self.lua, true);
         let ran = run(self);
-        Collector::set_thorough(&self.lua, false);
+        GarbageCollector::set_full_collections(&self.lua, false);
         ran
     }
 
@@ -626,8 +626,12 @@ impl Interpreter {
         on_error: &mut dyn FnMut(&[u8], bool),
     ) -> Result<(), ScriptFailure> {
         let start = reply.len();
-        let mut answer =
-            ReplyWriter { protocol: value.protocol, reply, steps: self.limits.step_counter(), on_error };
+        let mut answer = ReplyWriter {
+            protocol: value.protocol,
+            reply,
+            step_counter: self.limits.step_counter(),
+            on_error,
+        };
         let written = answer.write(&value.value, 0);
         let stopped = self.take_stop_cause().is_some();
         if let Err(complaint) = &written {
@@ -651,7 +655,7 @@ impl Interpreter {
             *words = Request::new();
         }
         self.bridge.release_large_request();
-        self.hook_state.collector.collect_after_script(&self.lua);
+        self.hook_state.collector.collect_garbage_after_script(&self.lua);
     }
 
     pub(crate) fn empty_table(&self) -> mlua::Result<Table> {
@@ -851,9 +855,9 @@ fn position_in_script(lua: &Lua) -> Option<String> {
 }
 
 fn on_instruction_count(lua: &Lua, hook_state: &Rc<HookState>) -> mlua::Result<VmState> {
-    hook_state.collector.collect_if_due(lua, 0)?;
-    if hook_state.collector.switch_to_thorough(lua.used_memory()) {
-        Collector::set_thorough(lua, true);
+    hook_state.collector.collect_garbage_if_due(lua, 0)?;
+    if hook_state.collector.start_full_collections_if_due(lua.used_memory()) {
+        GarbageCollector::set_full_collections(lua, true);
     }
     let running = &hook_state.interpreter_state;
     let timeout = hook_state.timeout_nanos.get();

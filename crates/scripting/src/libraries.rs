@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use mlua::{Function, IntoLuaMulti, Lua, MultiValue, Table, Value};
 
-use crate::collector::Collector;
+use crate::collector::GarbageCollector;
 use crate::random::Random;
 pub(crate) use cjson::SharedJsonOptions as JsonSettings;
 
@@ -34,7 +34,7 @@ pub(crate) struct FunctionLimits {
     pub(crate) check_hook: Function,
     /// The memory limit of the Lua state in bytes.
     pub(crate) memory_limit: Rc<Cell<usize>>,
-    pub(crate) collector: Rc<Collector>,
+    pub(crate) collector: Rc<GarbageCollector>,
 }
 
 impl FunctionLimits {
@@ -55,7 +55,7 @@ impl FunctionLimits {
         lua: &Lua,
         run: impl FnOnce(StepCounter<'_>) -> LibraryResult<R>,
     ) -> LibraryResult<R> {
-        self.collector.collect_if_due(lua, 0)?;
+        self.collector.collect_garbage_if_due(lua, 0)?;
         let bound = lua.set_memory_limit(0)?;
         let lifted = Some((lua, bound)).filter(|_| bound > 0);
         let made = run(StepCounter { limits: self, steps: 0, lifted_limit: lifted });

@@ -24,8 +24,8 @@ pub enum KillResult {
 const KEEP_RUNNING: u8 = 0;
 const KILLED: u8 = 1;
 /// Values of `shutdown_stop_policy`: a shutdown stops only scripts that have not written, or all scripts.
-const STOP_UNWRITTEN: u8 = 1;
-const STOP_ALL: u8 = 2;
+const STOP_UNWRITTEN_SCRIPTS: u8 = 1;
+const STOP_ALL_SCRIPTS: u8 = 2;
 
 /// Grace period in nanoseconds for scripts that may be stopped during shutdown.
 const SHUTDOWN_GRACE_NANOS: u64 = 500_000_000;
@@ -50,14 +50,14 @@ pub struct InterpreterState {
 /// The memory of one Lua state, included in the total of all states.
 #[derive(Debug, Default)]
 struct StateMemory {
-    own_bytes: AtomicUsize,
+    interpreter_bytes: AtomicUsize,
     /// The total of all Lua states of a server, in bytes.
     total_bytes: Arc<AtomicUsize>,
 }
 
 impl StateMemory {
     fn set_bytes(&self, bytes: usize) {
-        let before = self.own_bytes.swap(bytes, Ordering::Relaxed);
+        let before = self.interpreter_bytes.swap(bytes, Ordering::Relaxed);
         self.total_bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
 }
@@ -70,7 +70,7 @@ impl Drop for StateMemory {
 
 impl InterpreterState {
     pub(crate) fn new(shutdown_stop_policy: &Arc<AtomicU8>, lua_bytes: &Arc<AtomicUsize>) -> Self {
-        let memory = StateMemory { own_bytes: AtomicUsize::new(0), total_bytes: lua_bytes.clone() };
+        let memory = StateMemory { interpreter_bytes: AtomicUsize::new(0), total_bytes: lua_bytes.clone() };
         Self { shutdown_stop_policy: shutdown_stop_policy.clone(), memory, ..Self::default() }
     }
 
@@ -130,8 +130,8 @@ impl InterpreterState {
     /// Whether the script delays a shutdown beyond its grace period. `now` reads the thread's clock.
     pub(crate) fn delays_shutdown(&self, now: impl Fn() -> u64) -> bool {
         let ended = match self.shutdown_stop_policy.load(Ordering::Acquire) {
-            STOP_UNWRITTEN => !self.has_written(),
-            STOP_ALL => true,
+            STOP_UNWRITTEN_SCRIPTS => !self.has_written(),
+            STOP_ALL_SCRIPTS => true,
             _ => false,
         };
         ended && self.elapsed_nanos(now()) > SHUTDOWN_GRACE_NANOS
@@ -199,7 +199,7 @@ impl crate::Scripts {
     /// data will be saved.
     pub fn begin_shutdown(&self, saves_data: bool) {
         self.shutdown_stop_policy
-            .store(if saves_data { STOP_UNWRITTEN } else { STOP_ALL }, Ordering::Release);
+            .store(if saves_data { STOP_UNWRITTEN_SCRIPTS } else { STOP_ALL_SCRIPTS }, Ordering::Release);
     }
 
     /// Cancels a shutdown, so that scripts continue to run.
@@ -209,7 +209,7 @@ impl crate::Scripts {
 
     /// Whether the script of any thread is busy.
     #[must_use]
-    pub fn any_busy(&self) -> bool {
+    pub fn has_busy_script(&self) -> bool {
         self.interpreter_states().iter().any(|running| running.is_busy())
     }
 }

@@ -1,7 +1,7 @@
 //! Commands that do not involve the state machine: connections, subscriptions and process information.
 
 use engine::{CommandError, CommandRunner, Flags, NodeFlags, PipelinedRequests, RegisteredCommand};
-use process::access::genpass;
+use process::access::run_acl_genpass;
 use resp::{Batch, ParseLimits, Parser, Protocol, Request, Writer, encode_request};
 
 use super::access;
@@ -181,7 +181,7 @@ fn run_acl(call: &mut CommandCall<'_>) {
         return call.reply_writer().error(acl::NO_FILE_ERROR);
     }
     let request: Request = call.args.iter().collect();
-    if let Err(text) = genpass(request.args(), &mut call.reply_writer()) {
+    if let Err(text) = run_acl_genpass(request.args(), &mut call.reply_writer()) {
         call.reply_writer().error(&text);
     }
 }

@@ -130,7 +130,7 @@ fn run_sentinel(
 ) -> Result<()> {
     log::start_logging(&config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
-    log::set_role(b'X');
+    log::set_role_letter(b'X');
     log::log_startup("sentinel", own.global.port);
     crash::abort_on_panic(None);
     file_limit::raise_at_startup(&config);

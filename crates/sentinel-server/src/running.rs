@@ -98,7 +98,7 @@ async fn listen(
     let ids = Arc::new(AtomicUsize::new(1));
     let backlog = config.get(keys::TCP_BACKLOG);
     let (bind, tls_port) = (config.get(keys::BIND), config.get(keys::TLS_PORT));
-    listener::wait_until_free(&bind, &[port, tls_port]).await;
+    listener::wait_until_ports_are_free(&bind, &[port, tls_port]).await;
     let mut listeners = if port == 0 { Vec::new() } else { listener::bind(&bind, port, backlog)? };
     if tls_port != 0 {
         let bound = listener::bind(&bind, tls_port, backlog)?;

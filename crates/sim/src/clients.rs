@@ -15,11 +15,12 @@ const KEYS_PER_TYPE: usize = 5;
 const PLAIN_KEY_COUNT: usize = 6;
 
 /// The name of a command, followed by its arguments.
-pub(crate) type Words = Vec<String>;
+pub(crate) type CommandWords = Vec<String>;
 
-const LIBRARY: &str = "#!lua name=lib\nredis.register_function('put', function(keys, args) \
+const FUNCTION_LIBRARY: &str = "#!lua name=lib\nredis.register_function('put', function(keys, args) \
                        return redis.call('SET', keys[1], args[1]) end)";
-const SCRIPT: &str = "redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('INCR', KEYS[2])";
+const PUSH_AND_INCREMENT_SCRIPT: &str =
+    "redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('INCR', KEYS[2])";
 
 /// Command templates. Placeholders: `%` is a unique value, `#` a small number, `@` a Unix time in
 /// milliseconds near now, `?` one of a few fields; a letter and `*` is one of a few keys of that
@@ -188,45 +189,53 @@ fn key_count(letter: &str) -> usize {
 }
 
 /// Fills the placeholders of a template. Key names start with `tag`.
-fn fill_template(template: &str, tag: &str, random: &mut RandomSource, values_issued: &mut u64) -> Words {
+fn fill_template(
+    template: &str,
+    tag: &str,
+    random: &mut RandomSource,
+    values_issued: &mut u64,
+) -> CommandWords {
     let fill = |word: &str| match word {
         "%" => {
             *values_issued += 1;
             let text = format!("v{values_issued}");
-            if random.chance(2) && !template.contains("p*") { text + &"-".repeat(700) } else { text }
+            if random.random_bool(2) && !template.contains("p*") { text + &"-".repeat(700) } else { text }
         }
-        "#" => random.below(9).to_string(),
-        "@" => (20 + random.below(3000)).to_string(),
-        "?" => format!("f{}", random.below(6)),
+        "#" => random.random_below(9).to_string(),
+        "@" => (20 + random.random_below(3000)).to_string(),
+        "?" => format!("f{}", random.random_below(6)),
         word if word.len() == 2 && word.ends_with('*') => {
             let letter = &word[..1];
-            format!("{tag}{letter}{}", random.below(key_count(letter)))
+            format!("{tag}{letter}{}", random.random_below(key_count(letter)))
         }
         word => word.to_owned(),
     };
     template.split(' ').map(fill).collect()
 }
 
-fn single_command(random: &mut RandomSource, values_issued: &mut u64) -> Words {
+fn single_command(random: &mut RandomSource, values_issued: &mut u64) -> CommandWords {
     let common = COMMAND_TEMPLATES.len() - RARE_TEMPLATE_COUNT;
-    let number =
-        if random.chance(2) { common + random.below(RARE_TEMPLATE_COUNT) } else { random.below(common) };
+    let number = if random.random_bool(2) {
+        common + random.random_below(RARE_TEMPLATE_COUNT)
+    } else {
+        random.random_below(common)
+    };
     fill_template(COMMAND_TEMPLATES[number], "", random, values_issued)
 }
 
 /// Returns read commands on random keys.
-pub(crate) fn read_commands(random: &mut RandomSource) -> Vec<Words> {
-    (0..=random.below(4))
-        .map(|_| fill_template(READ_TEMPLATES[random.below(READ_TEMPLATES.len())], "", random, &mut 0))
+pub(crate) fn read_commands(random: &mut RandomSource) -> Vec<CommandWords> {
+    (0..=random.random_below(4))
+        .map(|_| fill_template(READ_TEMPLATES[random.random_below(READ_TEMPLATES.len())], "", random, &mut 0))
         .collect()
 }
 
 /// Returns a blocking command on keys that start with `tag`, and a command that counts the elements for which it waits,
 /// if there is one.
-pub(crate) fn blocking_command(tag: &str, random: &mut RandomSource) -> (Words, Option<Words>) {
-    let (line, length) = BLOCKING_TEMPLATES[random.below(BLOCKING_TEMPLATES.len())];
+pub(crate) fn blocking_command(tag: &str, random: &mut RandomSource) -> (CommandWords, Option<CommandWords>) {
+    let (line, length) = BLOCKING_TEMPLATES[random.random_below(BLOCKING_TEMPLATES.len())];
     let mut words = fill_template(line.trim_end(), tag, random, &mut 0);
-    let millis = random.pick(&[0, 20, 300, 3000]);
+    let millis = random.pick_random(&[0, 20, 300, 3000]);
     match words.iter_mut().find(|word| *word == "&") {
         Some(place) => *place = millis.to_string(),
         None => words.push(format!("{}.{:03}", millis / 1000, millis % 1000)),
@@ -237,13 +246,13 @@ pub(crate) fn blocking_command(tag: &str, random: &mut RandomSource) -> (Words, 
 
 /// Returns the name of a random key that clients write only with SET.
 pub(crate) fn plain_key(random: &mut RandomSource) -> String {
-    format!("p{}", random.below(PLAIN_KEY_COUNT))
+    format!("p{}", random.random_below(PLAIN_KEY_COUNT))
 }
 
 /// Returns a command that adds many elements at once, so that the value switches to its large
 /// encoding.
-fn large_write(tag: &str, random: &mut RandomSource, values_issued: &mut u64) -> Words {
-    let (head, pairs) = random.pick(&[("RPUSH l*", false), ("SADD t*", false), ("HSET h*", true)]);
+fn large_write_command(tag: &str, random: &mut RandomSource, values_issued: &mut u64) -> CommandWords {
+    let (head, pairs) = random.pick_random(&[("RPUSH l*", false), ("SADD t*", false), ("HSET h*", true)]);
     let mut line = fill_template(head, tag, random, values_issued);
     for number in 0..150 {
         *values_issued += 1;
@@ -256,45 +265,51 @@ fn large_write(tag: &str, random: &mut RandomSource, values_issued: &mut u64) ->
 }
 
 /// Returns the commands that a client sends in one pipeline.
-pub(crate) fn pipeline(random: &mut RandomSource, values_issued: &mut u64) -> Vec<Words> {
-    match random.below(100) {
-        0..80 => (0..=random.below(3)).map(|_| single_command(random, values_issued)).collect(),
+pub(crate) fn random_pipeline(random: &mut RandomSource, values_issued: &mut u64) -> Vec<CommandWords> {
+    match random.random_below(100) {
+        0..80 => (0..=random.random_below(3)).map(|_| single_command(random, values_issued)).collect(),
         80..92 => {
-            let commands = (0..=random.below(4)).map(|_| single_command(random, values_issued)).collect();
-            transaction(commands, random)
+            let commands =
+                (0..=random.random_below(4)).map(|_| single_command(random, values_issued)).collect();
+            wrap_in_transaction(commands, random)
         }
-        92..94 => vec![large_write("", random, values_issued)],
-        94..99 => vec![script("", random, values_issued)],
+        92..94 => vec![large_write_command("", random, values_issued)],
+        94..99 => vec![script_command("", random, values_issued)],
         _ => {
             *values_issued += 1;
-            let key = format!("p{}", random.below(PLAIN_KEY_COUNT));
+            let key = format!("p{}", random.random_below(PLAIN_KEY_COUNT));
             let call = to_words(&["FCALL", "put", "1", &key, &format!("v{values_issued}")]);
-            vec![to_words(&["FUNCTION", "LOAD", "REPLACE", LIBRARY]), call]
+            vec![to_words(&["FUNCTION", "LOAD", "REPLACE", FUNCTION_LIBRARY]), call]
         }
     }
 }
 
-/// Like [`pipeline`], but all keys start with `tag` and are in one database.
-pub(crate) fn pipeline_with_tag(tag: &str, random: &mut RandomSource, values_issued: &mut u64) -> Vec<Words> {
+/// Like [`random_pipeline`], but all keys start with `tag` and are in one database.
+pub(crate) fn pipeline_with_tag(
+    tag: &str,
+    random: &mut RandomSource,
+    values_issued: &mut u64,
+) -> Vec<CommandWords> {
     let single_command = |random: &mut RandomSource, issued: &mut u64| {
         let lines = &COMMAND_TEMPLATES[..COMMAND_TEMPLATES.len() - RARE_TEMPLATE_COUNT];
         let of_keys = |line: &&str| line.contains('*') && !line.starts_with("MOVE");
         let lines: Vec<&str> = lines.iter().copied().filter(of_keys).collect();
-        fill_template(random.pick(&lines), tag, random, issued)
+        fill_template(random.pick_random(&lines), tag, random, issued)
     };
-    match random.below(100) {
-        0..70 => (0..=random.below(2)).map(|_| single_command(random, values_issued)).collect(),
+    match random.random_below(100) {
+        0..70 => (0..=random.random_below(2)).map(|_| single_command(random, values_issued)).collect(),
         70..88 => {
-            let commands = (0..=random.below(3)).map(|_| single_command(random, values_issued)).collect();
-            transaction(commands, random)
+            let commands =
+                (0..=random.random_below(3)).map(|_| single_command(random, values_issued)).collect();
+            wrap_in_transaction(commands, random)
         }
-        88..98 => vec![script(tag, random, values_issued)],
-        _ => vec![large_write(tag, random, values_issued)],
+        88..98 => vec![script_command(tag, random, values_issued)],
+        _ => vec![large_write_command(tag, random, values_issued)],
     }
 }
 
 /// Splits a pipeline into single commands and whole transactions.
-pub(crate) fn split_into_transactions(commands: Vec<Words>) -> Vec<Vec<Words>> {
+pub(crate) fn split_into_transactions(commands: Vec<CommandWords>) -> Vec<Vec<CommandWords>> {
     if commands[0][0] == "MULTI" {
         vec![commands]
     } else {
@@ -302,20 +317,22 @@ pub(crate) fn split_into_transactions(commands: Vec<Words>) -> Vec<Vec<Words>> {
     }
 }
 
-fn to_words(line: &[&str]) -> Words {
+fn to_words(line: &[&str]) -> CommandWords {
     line.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn transaction(commands: Vec<Words>, random: &mut RandomSource) -> Vec<Words> {
+fn wrap_in_transaction(commands: Vec<CommandWords>, random: &mut RandomSource) -> Vec<CommandWords> {
     let mut batch = vec![to_words(&["MULTI"])];
     batch.extend(commands);
-    batch.push(to_words(&[if random.chance(90) { "EXEC" } else { "DISCARD" }]));
+    batch.push(to_words(&[if random.random_bool(90) { "EXEC" } else { "DISCARD" }]));
     batch
 }
 
-fn script(tag: &str, random: &mut RandomSource, values_issued: &mut u64) -> Words {
+fn script_command(tag: &str, random: &mut RandomSource, values_issued: &mut u64) -> CommandWords {
     *values_issued += 1;
-    let (list, number) =
-        (format!("{tag}l{}", random.below(KEYS_PER_TYPE)), format!("{tag}n{}", random.below(KEYS_PER_TYPE)));
-    to_words(&["EVAL", SCRIPT, "2", &list, &number, &format!("v{values_issued}")])
+    let (list, number) = (
+        format!("{tag}l{}", random.random_below(KEYS_PER_TYPE)),
+        format!("{tag}n{}", random.random_below(KEYS_PER_TYPE)),
+    );
+    to_words(&["EVAL", PUSH_AND_INCREMENT_SCRIPT, "2", &list, &number, &format!("v{values_issued}")])
 }

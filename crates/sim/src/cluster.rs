@@ -14,9 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clock::{Instant, Millis};
+use driver::Driver;
 use engine::{PausePurpose, TopologyChange};
 use gossip::wire::{Header, MessageBody, Packet};
-use gossip::{ClusterAction, ClusterDriver, ClusterInput, ElectionEvent, Gossip, LinkId, StepInputs};
+use gossip::{
+    ClusterAction, ClusterDriver, ClusterDriverEvent, ClusterInput, ElectionEvent, Gossip, LinkId, StepInputs,
+};
 use slot_routing::{ClientTransport, NodeId, ReplOffset, Slot, Topology};
 
 use self::disk::Disk;
@@ -25,10 +28,10 @@ use self::key_moves::KeyMigration;
 use self::takeovers::Takeovers;
 use self::whole_moves::AtomicMigration;
 use self::wire::BusLink;
-use crate::data::{Data, RoleChange};
-use crate::simulation::{Phases, SimulatedSystem, Simulation, run_simulation, schedule_tick};
+use crate::data::{DataSimulation, RoleChange};
+use crate::simulation::{RunPhases, SimulatedSystem, Simulation, run_simulation, schedule_tick};
 use crate::trace::{START_TIME, to_nanos};
-use crate::{InjectedBug, InvariantName, Plan, RandomSource, RunResult};
+use crate::{InjectedBug, InvariantName, RandomSource, RunPlan, RunResult};
 
 mod data;
 mod disk;
@@ -49,11 +52,11 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 enum ClusterEvent {
     DialArrives {
-        wire: u64,
+        wire_id: u64,
     },
     /// An item arrives at one side of a link.
     ItemArrives {
-        wire: u64,
+        wire_id: u64,
         side: usize,
     },
     /// A duplicated or delayed packet arrives out of order.
@@ -122,7 +125,7 @@ struct ClusterHost {
     accepted_count: u64,
     topology: Option<Arc<Topology>>,
     /// The topology being published, and the running writes that must end before it takes effect.
-    publishing: Option<(TopologyChange, BTreeSet<u64>)>,
+    topology_being_published: Option<(TopologyChange, BTreeSet<u64>)>,
     /// Once the node has processed the stream up to this offset, the state machine is notified.
     watched_offset: Option<ReplOffset>,
     /// The header data that the state machine most recently processed from each node.
@@ -146,8 +149,8 @@ struct ReceivedHeader {
 struct ClusterWorld {
     simulation: Simulation<ClusterEvent>,
     hosts: Vec<ClusterHost>,
-    wires: BTreeMap<u64, BusLink>,
-    last_wire: u64,
+    bus_links: BTreeMap<u64, BusLink>,
+    last_wire_id: u64,
     /// Some slots of each initial master, which represent all of its slots.
     sample_slots: Vec<Slot>,
     /// Slots that are being migrated, each with the time limit of its migration.
@@ -160,8 +163,8 @@ struct ClusterWorld {
     key_migration_count: u64,
     takeovers: Takeovers,
     /// The node that lost its disk in this run, if any.
-    disk_lost_by: Option<NodeId>,
-    /// Whether a replica must replace the node in `disk_lost_by` without an operator; `None` until that is known.
+    node_with_lost_disk: Option<NodeId>,
+    /// Whether a replica must replace the node in `node_with_lost_disk` without an operator; `None` until that is known.
     is_lost_node_replaced: Option<bool>,
     /// Masters whose only replica was moved away by an operator.
     masters_without_replica: BTreeSet<NodeId>,
@@ -170,17 +173,17 @@ struct ClusterWorld {
     /// For each slot that two connected nodes serve, those nodes and when the conflict began.
     conflicting_owners: BTreeMap<(Slot, usize, usize), Instant>,
     /// The number of hosts that have changed their address so far.
-    address_changes: u8,
+    address_change_count: u8,
     invariants: Vec<invariants::NamedInvariant>,
 }
 
 /// Runs one plan. With `traced`, the result includes the event trace.
-pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
-    run_simulation(ClusterWorld::new(plan, traced))
+pub(crate) fn run(plan: RunPlan, is_traced: bool) -> RunResult {
+    run_simulation(ClusterWorld::new(plan, is_traced))
 }
 
 impl SimulatedSystem for ClusterWorld {
-    const PHASES: Phases = Phases {
+    const PHASES: RunPhases = RunPhases {
         // Includes the two seconds that masters wait after their start.
         settle_time: Duration::from_millis(2500),
         fault_time: Duration::from_secs(5),
@@ -202,8 +205,8 @@ impl SimulatedSystem for ClusterWorld {
 
     fn handle_event(&mut self, event: ClusterEvent) {
         match event {
-            ClusterEvent::DialArrives { wire } => self.on_dialled(wire),
-            ClusterEvent::ItemArrives { wire, side } => self.deliver_due(wire, side),
+            ClusterEvent::DialArrives { wire_id: wire } => self.on_dialled(wire),
+            ClusterEvent::ItemArrives { wire_id: wire, side } => self.deliver_due(wire, side),
             ClusterEvent::StrayPacket { from, to, packet } => self.deliver_stray(from, to, packet),
             ClusterEvent::DiskSynced { host, incarnation } => {
                 if self.simulation.is_incarnation(host, incarnation) {
@@ -214,7 +217,7 @@ impl SimulatedSystem for ClusterWorld {
             }
             ClusterEvent::CheckDrained { host, incarnation, running_writes: under_way } => {
                 if self.simulation.is_incarnation(host, incarnation) {
-                    self.on_drained(host, under_way);
+                    self.on_writes_drained(host, under_way);
                 }
             }
             ClusterEvent::TopologyPublished { host, incarnation } => {
@@ -256,7 +259,7 @@ impl SimulatedSystem for ClusterWorld {
         self.inject_random_fault();
     }
 
-    fn deadline(&mut self, host: usize) -> Option<Instant> {
+    fn next_deadline(&mut self, host: usize) -> Option<Instant> {
         let ClusterHost { gossip, driver, .. } = &self.hosts[host];
         let machine = gossip.as_ref()?.next_deadline();
         machine.into_iter().chain(driver.next_deadline()).min()
@@ -264,13 +267,12 @@ impl SimulatedSystem for ClusterWorld {
 
     fn on_deadline(&mut self, host: usize) {
         let now = self.simulation.now + self.simulation.processes[host].clock_offset;
-        let save = self.hosts[host].driver.take_due_save(now);
-        self.hosts[host].pending_actions.extend(save);
+        self.hosts[host].report_to_driver(now, ClusterDriverEvent::Deadline);
         self.handle_input(host, ClusterInput::Deadline);
     }
 
     fn restart_process(&mut self, host: usize) {
-        if !self.simulation.is_healed && self.simulation.random.chance(25) {
+        if !self.simulation.is_healed && self.simulation.random.random_bool(25) {
             self.change_address(host);
         }
         self.simulation.mark_running(host);
@@ -304,19 +306,19 @@ impl SimulatedSystem for ClusterWorld {
 
 impl ClusterWorld {
     /// Creates the hosts of a cluster that has formed already.
-    fn new(plan: Plan, traced: bool) -> Self {
+    fn new(plan: RunPlan, is_traced: bool) -> Self {
         let mut random = RandomSource::new(plan.seed);
         let formation = formation::form_cluster(plan.nodes, &mut random);
         let slots = formation.sample_slots.iter().copied().collect();
-        let data = Data::new(&mut random, slots, true);
-        let mut simulation = Simulation::new(plan, random, data, traced);
+        let data = DataSimulation::new(&mut random, slots, true);
+        let mut simulation = Simulation::new(plan, random, data, is_traced);
         (0..formation.nodes_confs.len()).for_each(|number| simulation.add_process(address_of(ip_of(number))));
         let host = |(number, nodes_conf)| ClusterHost::new(ip_of(number), Disk::with_content(nodes_conf));
         Self {
             simulation,
             hosts: formation.nodes_confs.into_iter().enumerate().map(host).collect(),
-            wires: BTreeMap::new(),
-            last_wire: 0,
+            bus_links: BTreeMap::new(),
+            last_wire_id: 0,
             sample_slots: formation.sample_slots,
             slot_migrations: Vec::new(),
             atomic_migrations: BTreeMap::new(),
@@ -324,12 +326,12 @@ impl ClusterWorld {
             key_migrations: BTreeMap::new(),
             key_migration_count: 0,
             takeovers: Takeovers::default(),
-            disk_lost_by: None,
+            node_with_lost_disk: None,
             is_lost_node_replaced: None,
             masters_without_replica: BTreeSet::new(),
             assigned_slots: BTreeSet::new(),
             conflicting_owners: BTreeMap::new(),
-            address_changes: 0,
+            address_change_count: 0,
             invariants: invariants::all_invariants(),
         }
     }
@@ -354,7 +356,7 @@ impl ClusterWorld {
 
     /// Starts a node with the `nodes.conf` on its disk.
     fn start(&mut self, host: usize) {
-        let rng = self.simulation.random.split();
+        let rng = self.simulation.random.split_generator();
         let config = formation::cluster_config(self.hosts[host].ip);
         let gossip = match self.hosts[host].disk.load() {
             Some(text) => match Gossip::restore(config, rng, text) {
@@ -369,7 +371,7 @@ impl ClusterWorld {
         (self.hosts[host].gossip, self.hosts[host].previous_id) = (Some(gossip), Some(id));
         self.simulation.trace(|| format!("host {host} starts as {id}"));
         if self.simulation.plan.injected_bug != Some(InjectedBug::EmptyMasterServes) {
-            let upto = self.simulation.data.stores[host].offset();
+            let upto = self.simulation.data.process_states[host].offset();
             self.record_forgotten(host);
             self.handle_input(host, ClusterInput::DatasetLoaded { offset: upto });
         }
@@ -379,8 +381,8 @@ impl ClusterWorld {
 
     /// Restarts the host at an address that was never used before.
     fn change_address(&mut self, host: usize) {
-        self.address_changes += 1;
-        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 2, self.address_changes));
+        self.address_change_count += 1;
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 2, self.address_change_count));
         self.simulation.trace(|| format!("host {host} has the address {ip} from now on"));
         self.hosts[host].ip = ip;
         self.simulation.data.addresses[host] = address_of(ip);
@@ -416,7 +418,8 @@ impl ClusterWorld {
 
     /// Returns whether the driver thread is publishing a topology or changing the node's role.
     fn is_driver_busy(&self, host: usize) -> bool {
-        self.hosts[host].publishing.is_some() || self.simulation.data.stores[host].is_changing_role()
+        self.hosts[host].topology_being_published.is_some()
+            || self.simulation.data.process_states[host].is_changing_role()
     }
 
     fn schedule_queued_inputs(&mut self, host: usize) {
@@ -452,14 +455,13 @@ impl ClusterWorld {
         let facts = self.replication_state(host);
         let ClusterHost { gossip, driver, wall_clock_offset: wall_skew, .. } = &mut self.hosts[host];
         let Some(gossip) = gossip else { return };
-        let wall = Millis(WALL_CLOCK_ORIGIN + now.as_millis() as i64 + *wall_skew);
-        let heard = self.simulation.data.stores[host].slot_changes.take_received();
+        let wall = Millis(WALL_CLOCK_ORIGIN_MILLIS + now.as_millis() as i64 + *wall_skew);
+        let heard = self.simulation.data.process_states[host].slot_changes.take_received();
         let news = StepInputs { replication: facts, stream_events: heard, ..StepInputs::default() };
-        let pending_actions = driver.run_machine(gossip, now + skew, wall, news, input);
-        self.watch_candidacy(host, &pending_actions.actions);
+        let step = driver.run_machine(gossip, now + skew, wall, news, input);
+        self.watch_candidacy(host, &step.actions);
         self.hosts[host].last_called_at = now + skew;
-        let out = self.hosts[host].driver.order_actions(pending_actions);
-        self.hosts[host].pending_actions.extend(out);
+        self.hosts[host].report_to_driver(now + skew, ClusterDriverEvent::MachineStepped(step));
         self.run_pending_actions(host);
         schedule_tick(self, host);
     }
@@ -467,7 +469,7 @@ impl ClusterWorld {
     /// Carries out actions one by one like the driver thread: while a topology is being published,
     /// all later actions wait.
     fn run_pending_actions(&mut self, host: usize) {
-        while self.hosts[host].publishing.is_none() {
+        while self.hosts[host].topology_being_published.is_none() {
             let Some(action) = self.hosts[host].pending_actions.pop_front() else {
                 return self.renew_lease(host);
             };
@@ -479,7 +481,7 @@ impl ClusterWorld {
     fn renew_lease(&mut self, host: usize) {
         let ClusterHost { gossip: Some(gossip), last_called_at, .. } = &self.hosts[host] else { return };
         let until = gossip.serving_lease().map_or(u64::MAX, |lease| to_nanos(*last_called_at + lease));
-        self.simulation.data.stores[host].engine().renew_lease(until);
+        self.simulation.data.process_states[host].engine().renew_lease(until);
     }
 
     fn perform_action(&mut self, host: usize, action: ClusterAction) {
@@ -487,7 +489,7 @@ impl ClusterWorld {
             ClusterAction::Connect { link, ip, .. } => self.dial(host, link, ip),
             ClusterAction::Close { link } => self.close_link(host, link),
             ClusterAction::Send { link, packet, .. } => self.send(host, link, packet),
-            ClusterAction::Persist { nodes_conf: text, sync } => {
+            ClusterAction::Persist { nodes_conf: text, must_sync: sync } => {
                 self.hosts[host].disk.queue_write(text, sync);
                 self.perform_queued_writes(host);
             }
@@ -500,7 +502,7 @@ impl ClusterWorld {
                 self.publish(host, *topology);
             }
             ClusterAction::RestrictReplicas(copies) => {
-                self.simulation.data.stores[host].replica_admission = copies;
+                self.simulation.data.process_states[host].replica_admission = copies;
             }
             ClusterAction::BecomeMaster => {
                 assert_ne!(self.simulation.plan.injected_bug, Some(InjectedBug::Panic), "injected panic");
@@ -511,15 +513,15 @@ impl ClusterWorld {
                 self.simulation.trace(|| format!("host {host} follows {ip}"));
                 self.follow(host, ip, foreign);
             }
-            ClusterAction::PauseWrites { until } => self.pause(host, until),
+            ClusterAction::PauseWrites { until } => self.pause_writes_until(host, until),
             ClusterAction::ReplicateSlotChange { slot, change, confirmation: confirm } => {
                 self.send_slot_change(host, slot, &change, confirm);
             }
             ClusterAction::ResumeWrites => self.simulation.resume_writes(host, PausePurpose::Failover),
             ClusterAction::WatchOffset(offset) => self.hosts[host].watched_offset = offset,
-            ClusterAction::DeleteSlotKeys(slots) => self.drop_slots(host, &slots),
+            ClusterAction::DeleteSlotKeys(slots) => self.delete_slot_keys(host, &slots),
             ClusterAction::Reply { token, result } => {
-                self.simulation.data.stores[host].slot_changes.remove_announced(token);
+                self.simulation.data.process_states[host].slot_changes.remove_announced(token);
                 self.on_command_reply(host, token, &result);
             }
             ClusterAction::Log(told) => self.on_slot_change(host, &told),
@@ -527,8 +529,8 @@ impl ClusterWorld {
                 let id = self.gossip(host).id();
                 self.check_invariants(&ClusterObservation::NodeReset { id });
                 self.simulation.queue_role_change(host, RoleChange::DropData);
-                let reply = self.hosts[host].driver.on_dataset_deleted();
-                self.hosts[host].pending_actions.extend(reply);
+                let now = self.simulation.clock_of(host);
+                self.hosts[host].report_to_driver(now, ClusterDriverEvent::DatasetDeleted);
             }
             // No client is subscribed, so the message is dropped.
             ClusterAction::DeliverPublication(_) => {}
@@ -558,17 +560,18 @@ impl ClusterWorld {
     }
 
     fn on_written(&mut self, host: usize, number: u64) {
-        let (released, is_all) = self.hosts[host].driver.on_written(number);
-        self.hosts[host].pending_actions.extend(released);
+        let now = self.simulation.clock_of(host);
+        self.hosts[host].report_to_driver(now, ClusterDriverEvent::Written(number));
+        let is_persisted = self.hosts[host].driver.take_persisted();
         self.run_pending_actions(host);
-        if is_all {
+        if is_persisted {
             self.handle_input(host, ClusterInput::Persisted);
         }
     }
 
     fn on_slot_change(&mut self, host: usize, event: &gossip::ClusterEvent) {
         self.simulation.trace(|| format!("host {host}: {event}"));
-        self.simulation.promotions +=
+        self.simulation.promotion_count +=
             usize::from(matches!(event, gossip::ClusterEvent::Election(ElectionEvent::Won(_))));
     }
 
@@ -590,9 +593,9 @@ impl ClusterWorld {
             // when `UnsavedVotes` is injected, because the test of that bug only has to show that it is detected.
             let often =
                 if self.simulation.plan.injected_bug == Some(InjectedBug::UnsavedVotes) { 50 } else { 5 };
-            if !self.simulation.is_healed && self.simulation.random.chance(often) {
+            if !self.simulation.is_healed && self.simulation.random.random_bool(often) {
                 let incarnation = self.simulation.processes[from].incarnation;
-                let soon = self.simulation.random.millis(0, 5);
+                let soon = self.simulation.random.random_millis(0, 5);
                 self.simulation.schedule_after(soon, ClusterEvent::ProcessDies { host: from, incarnation });
             }
         }
@@ -600,6 +603,13 @@ impl ClusterWorld {
 }
 
 impl ClusterHost {
+    /// Reports an event to the driver and queues the resulting actions.
+    fn report_to_driver(&mut self, now: Instant, event: ClusterDriverEvent) {
+        let mut actions = Vec::new();
+        self.driver.handle(now, event, &mut actions);
+        self.pending_actions.extend(actions);
+    }
+
     fn new(ip: IpAddr, disk: Disk) -> Self {
         Self {
             ip,
@@ -614,7 +624,7 @@ impl ClusterHost {
             links: BTreeMap::new(),
             accepted_count: 0,
             topology: None,
-            publishing: None,
+            topology_being_published: None,
             watched_offset: None,
             received_headers: BTreeMap::new(),
             election_rank: None,
@@ -626,10 +636,10 @@ impl ClusterHost {
 }
 
 /// The wall-clock time when the simulated monotonic clock is zero, a date in 2026.
-const WALL_CLOCK_ORIGIN: i64 = 1_790_000_000_000;
+const WALL_CLOCK_ORIGIN_MILLIS: i64 = 1_790_000_000_000;
 
 fn address_of(ip: IpAddr) -> String {
-    format!("{ip}:{}", formation::PORT)
+    format!("{ip}:{}", formation::CLIENT_PORT)
 }
 
 fn ip_of(number: usize) -> IpAddr {

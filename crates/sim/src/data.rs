@@ -52,7 +52,7 @@ mod whole_moves;
 mod writes;
 
 /// The wall-clock time when the simulated monotonic clock is zero.
-const WALL_CLOCK_ORIGIN: i64 = 1_700_000_000_000;
+const WALL_CLOCK_ORIGIN_MILLIS: i64 = 1_700_000_000_000;
 /// Interval at which an operation that needs a locked slot is retried.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(300);
 
@@ -67,7 +67,7 @@ pub(crate) enum DataEvent {
     /// Empties a slot that moved to another node.
     EmptySlot {
         process_id: ProcessId,
-        key: KeyGroup,
+        key_group: KeyGroup,
     },
     /// Ends an import whose keys could not be deleted earlier because writes were paused.
     EndImport {
@@ -115,7 +115,7 @@ pub(crate) enum DataEvent {
         process_id: ProcessId,
         transfer: TransferId,
         peers: Vec<PeerId>,
-        eof: bool,
+        uses_eof_mark: bool,
     },
     /// A snapshot has been written to its file.
     SnapshotWritten {
@@ -170,33 +170,33 @@ impl DataEvent {
 }
 
 /// The data of all processes, with the settings of the run.
-pub(crate) struct Data {
-    pub(crate) stores: Vec<ProcessState>,
+pub(crate) struct DataSimulation {
+    pub(crate) process_states: Vec<ProcessState>,
     /// The client address of each process.
     pub(crate) addresses: Vec<String>,
     links: BTreeMap<u64, ReplicaLink>,
-    last_link: u64,
+    last_link_id: u64,
     /// The number of writes so far; each write is identified by its number.
     write_count: u64,
     /// The number of started requests, including retries.
-    requests_started: u64,
+    started_request_count: u64,
     /// The number of distinct values that client commands have written so far.
-    values_issued: u64,
+    issued_value_count: u64,
     /// The slots of all keys that clients use.
     slots: SlotSet,
-    settings: Settings,
+    settings: DataSettings,
     invariants: Vec<NamedInvariant>,
 }
 
 /// Settings shared by all processes of a run.
 #[derive(Debug, Clone, Copy)]
-struct Settings {
+struct DataSettings {
     /// The value of `repl-backlog-size`, in bytes.
     backlog_size: u64,
     /// The number of bytes by which a replica's cursor may trail the end of the log.
     max_lag: u64,
     /// Whether `repl-diskless-sync` and `dual-channel-replication-enabled` are on.
-    diskless: bool,
+    is_diskless: bool,
     dual_channel: bool,
     /// The number of stream bytes that a replica buffers while its snapshot arrives over another
     /// connection; 0 is unlimited.
@@ -211,40 +211,40 @@ struct Settings {
     /// The value of `appendfsync` on processes with `appendonly yes`; `None` if no process has a file.
     appendfsync: Option<FsyncPolicy>,
     /// Whether replicas accept client writes (`replica-read-only no`).
-    writable_replicas: bool,
+    are_replicas_writable: bool,
     /// Whether the processes form a cluster (`cluster-enabled`).
     is_cluster_enabled: bool,
 }
 
-impl Data {
+impl DataSimulation {
     /// Creates the data of processes in a cluster, or of standalone processes. Clients use keys in `slots`.
-    pub(crate) fn new(random: &mut RandomSource, slots: SlotSet, clustered: bool) -> Self {
-        let settings = Settings {
-            backlog_size: random.pick(&[0, 2000, 12_000, 1 << 20]),
-            max_lag: random.pick(&[16_000, 1 << 20]),
-            diskless: random.chance(70),
-            dual_channel: random.chance(50),
-            replica_buffer_limit: random.pick(&[0, 1200]),
-            max_chunk: random.pick(&[50, 500, 1 << 16]),
-            max_command_micros: random.pick(&[2000, 2000, 20_000]),
-            max_apply_micros: random.pick(&[100, 100, 3000, 15_000]),
-            appendfsync: random.pick(&[
+    pub(crate) fn new(random: &mut RandomSource, slots: SlotSet, is_cluster_enabled: bool) -> Self {
+        let settings = DataSettings {
+            backlog_size: random.pick_random(&[0, 2000, 12_000, 1 << 20]),
+            max_lag: random.pick_random(&[16_000, 1 << 20]),
+            is_diskless: random.random_bool(70),
+            dual_channel: random.random_bool(50),
+            replica_buffer_limit: random.pick_random(&[0, 1200]),
+            max_chunk: random.pick_random(&[50, 500, 1 << 16]),
+            max_command_micros: random.pick_random(&[2000, 2000, 20_000]),
+            max_apply_micros: random.pick_random(&[100, 100, 3000, 15_000]),
+            appendfsync: random.pick_random(&[
                 None,
                 None,
                 Some(FsyncPolicy::Always),
                 Some(FsyncPolicy::EverySecond),
             ]),
-            writable_replicas: random.chance(30),
-            is_cluster_enabled: clustered,
+            are_replicas_writable: random.random_bool(30),
+            is_cluster_enabled,
         };
         Self {
-            stores: Vec::new(),
+            process_states: Vec::new(),
             addresses: Vec::new(),
             links: BTreeMap::new(),
-            last_link: 0,
+            last_link_id: 0,
             write_count: 0,
-            requests_started: 0,
-            values_issued: 0,
+            started_request_count: 0,
+            issued_value_count: 0,
             slots,
             settings,
             invariants: invariants::all_invariants(),
@@ -254,15 +254,15 @@ impl Data {
     /// Adds a process, which is a master without data.
     pub(crate) fn add_process(&mut self, random: &mut RandomSource, now: Instant, address: String) {
         self.addresses.push(address);
-        self.stores.push(ProcessState::new(random, &self.settings, &self.slots, now));
+        self.process_states.push(ProcessState::new(random, &self.settings, &self.slots, now));
     }
 
     /// Describes a replica whose data differs from its master's although writes have stopped; `None` if there is no
     /// such replica.
     pub(crate) fn disagreement(&self) -> Option<String> {
         let differs = |host: usize| {
-            let master = self.stores[host].upstream()?;
-            let (one, other) = (&self.stores[host], &self.stores[master]);
+            let master = self.process_states[host].upstream()?;
+            let (one, other) = (&self.process_states[host], &self.process_states[master]);
             let same = one.position().id == other.position().id
                 && one.data_store.digest() == other.data_store.digest();
             (!same).then(|| {
@@ -270,7 +270,7 @@ impl Data {
                 format!("host {host} at {here:?} does not hold what host {master} does at {there:?}")
             })
         };
-        (0..self.stores.len()).find_map(differs)
+        (0..self.process_states.len()).find_map(differs)
     }
 }
 
@@ -292,7 +292,7 @@ impl<E: Debug> Simulation<E> {
         let host = at.host;
         match event {
             DataEvent::RequestArrives { request, .. } => self.begin_write(host, request),
-            DataEvent::EmptySlot { key, .. } => self.empty_slot(host, key),
+            DataEvent::EmptySlot { key_group: key, .. } => self.empty_slot(host, key),
             DataEvent::EndImport { import, outcome, .. } => self.end_import(host, &import, outcome),
             DataEvent::CommandsEnd { command, .. } => self.end_write(host, command),
             DataEvent::RolePublished { .. } => self.publish_role(host),
@@ -301,10 +301,10 @@ impl<E: Debug> Simulation<E> {
                 self.start_following(host, stream, under_way);
             }
             DataEvent::ApplyCommands { .. } => self.apply_command_batch(host),
-            DataEvent::RunFileThread { .. } => self.work_on_file(host),
+            DataEvent::RunFileThread { .. } => self.run_file_writer(host),
             DataEvent::CheckShutdown { .. } => self.advance_shutdown(host),
             DataEvent::SnapshotLoaded { .. } => self.on_snapshot_loaded(host),
-            DataEvent::TakeSnapshot { transfer, peers, eof, .. } => {
+            DataEvent::TakeSnapshot { transfer, peers, uses_eof_mark: eof, .. } => {
                 self.take_snapshot(host, transfer, peers, eof);
             }
             DataEvent::SnapshotWritten { transfer, .. } => self.on_snapshot_written(host, transfer),
@@ -321,33 +321,33 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Returns whether a client's write to this slot would be accepted now.
-    pub(crate) fn accepts_writes(&self, host: usize, key: KeyGroup) -> bool {
-        self.data.stores[host].data_store.accepts_writes(key, self.wall_clock_of(host))
+    pub(crate) fn accepts_writes(&self, host: usize, key_group: KeyGroup) -> bool {
+        self.data.process_states[host].data_store.accepts_writes(key_group, self.wall_clock_of(host))
     }
 
     /// Pauses client writes until the given time of the process's clock, or without a time limit.
     pub(crate) fn pause_writes(&self, host: usize, purpose: PausePurpose, until: Option<Instant>) {
-        let engine = self.data.stores[host].engine();
-        let until =
-            until.map_or(Millis(i64::MAX), |until| Millis(WALL_CLOCK_ORIGIN + until.as_millis() as i64));
+        let engine = self.data.process_states[host].engine();
+        let until = until
+            .map_or(Millis(i64::MAX), |until| Millis(WALL_CLOCK_ORIGIN_MILLIS + until.as_millis() as i64));
         engine.scheduling.pauses.pause(&engine.settings, purpose, PauseMode::Writes, until);
     }
 
     /// Ends a pause of client writes.
     pub(crate) fn resume_writes(&self, host: usize, purpose: PausePurpose) {
-        let engine = self.data.stores[host].engine();
+        let engine = self.data.process_states[host].engine();
         engine.scheduling.pauses.unpause(&engine.settings, purpose);
     }
 
     /// Schedules an event at a random time within the next `micros` microseconds.
     fn schedule_data_within(&mut self, micros: u64, event: DataEvent) {
-        let at = self.now + Duration::from_micros(self.random.below(micros as usize + 1) as u64);
+        let at = self.now + Duration::from_micros(self.random.random_below(micros as usize + 1) as u64);
         self.schedule_data(at, event);
     }
 
     /// Returns the wall-clock time of a process.
     pub(crate) fn wall_clock_of(&self, host: usize) -> Millis {
-        Millis(WALL_CLOCK_ORIGIN + self.clock_of(host).as_millis() as i64)
+        Millis(WALL_CLOCK_ORIGIN_MILLIS + self.clock_of(host).as_millis() as i64)
     }
 
     /// Returns the monotonic time of a process.
@@ -361,9 +361,9 @@ impl<E: Debug> Simulation<E> {
         self.break_links(host, notifies_peers);
         let now = self.clock_of(host);
         let fresh = ProcessState::new(&mut self.random, &self.data.settings, &self.data.slots, now);
-        let store = &mut self.data.stores[host];
-        let file = store.file.take();
-        *store = store.restarted(fresh, keeps_files);
+        let store = &mut self.data.process_states[host];
+        let file = store.data_file.take();
+        *store = store.state_after_restart(fresh, keeps_files);
         if let Some(file) = file {
             self.restart_file(host, file, keeps_files, notifies_peers);
         }
@@ -375,7 +375,7 @@ impl<E: Debug> Simulation<E> {
     pub(crate) fn start_process_data(&mut self, host: usize) {
         self.publish_role(host);
         let own = self.new_history();
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         store.set_node_flag(NodeFlags::LOADING, store.snapshot_load.is_some());
         if store.upstream().is_none() && store.log.is_open() {
             store.log.change_id(own);
@@ -386,20 +386,20 @@ impl<E: Debug> Simulation<E> {
 
     /// Occasionally saves RDB files, expires keys and injects disk faults. Lets blocked clients continue.
     pub(crate) fn run_maintenance(&mut self) {
-        for host in 0..self.data.stores.len() {
-            if self.random.chance(2) && self.is_running(host) {
-                self.data.stores[host].save_rdb();
+        for host in 0..self.data.process_states.len() {
+            if self.random.random_bool(2) && self.is_running(host) {
+                self.data.process_states[host].save_rdb();
             }
-            if self.random.chance(10) && self.is_running(host) {
-                self.delete_expired(host);
+            if self.random.random_bool(10) && self.is_running(host) {
+                self.delete_expired_keys(host);
             }
             if self.is_running(host) {
                 self.disturb_disk(host);
             }
-            if self.is_running(host) && !self.data.stores[host].is_loading() {
+            if self.is_running(host) && !self.data.process_states[host].is_loading() {
                 self.block_client(host);
                 self.end_overdue_copy_waits(host);
-                self.break_within_transaction(host);
+                self.break_link_within_transaction(host);
             }
         }
     }
@@ -411,7 +411,7 @@ impl<E: Debug> Simulation<E> {
     }
 
     fn trace_data(&mut self, host: usize, text: impl FnOnce(&ProcessState) -> String) {
-        let text = text(&self.data.stores[host]);
+        let text = text(&self.data.process_states[host]);
         self.trace(|| format!("data of {host}: {text}"));
     }
 
@@ -425,8 +425,8 @@ impl<E: Debug> Simulation<E> {
 
     /// Passes an event about a process's data to the invariants.
     pub(crate) fn check_invariants(&mut self, host: usize, change: DataChange) {
-        let Data { stores, invariants, .. } = &mut self.data;
-        let seen = DataObservation { host, store: &stores[host], change };
+        let DataSimulation { process_states: stores, invariants, .. } = &mut self.data;
+        let seen = DataObservation { host, process_state: &stores[host], change };
         let found: Vec<_> = invariants
             .iter_mut()
             .filter_map(|(rule, invariant)| Some((*rule, invariant.check(&seen).err()?)))

@@ -89,7 +89,7 @@ pub(crate) struct OpenFile {
 
 /// How an operation ends, drawn at random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OperationEnd {
+enum OperationOutcome {
     Succeeds,
     /// The operation fails before it is complete. It may have done a part of its work.
     FailsEarly,
@@ -116,7 +116,7 @@ impl SimDisk {
     }
 
     /// Returns another directory of the same disk.
-    pub(crate) fn folder(&self, folder: &'static str) -> Self {
+    pub(crate) fn in_folder(&self, folder: &'static str) -> Self {
         Self { state: self.state.clone(), folder }
     }
 
@@ -138,8 +138,8 @@ impl SimDisk {
     }
 
     /// Makes the disk full, or frees its space again.
-    pub(crate) fn set_full(&self, full: bool) {
-        self.state().is_full = full;
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.state().is_full = is_full;
     }
 
     /// Makes the process die after this number of operations; `None` cancels an earlier call.
@@ -170,14 +170,14 @@ impl SimDisk {
         perform_all: impl FnOnce(&mut DiskState) -> T,
     ) -> io::Result<T> {
         let state = &mut *self.state();
-        let (fate, error) = state.draw_operation_end(needs_room)?;
+        let (fate, error) = state.draw_operation_outcome(needs_room)?;
         match fate {
-            OperationEnd::Succeeds => Ok(perform_all(state)),
-            OperationEnd::FailsEarly => {
+            OperationOutcome::Succeeds => Ok(perform_all(state)),
+            OperationOutcome::FailsEarly => {
                 perform_part(state);
                 Err(io::Error::other(error))
             }
-            OperationEnd::FailsLate => {
+            OperationOutcome::FailsLate => {
                 perform_all(state);
                 Err(io::Error::other(error))
             }
@@ -189,40 +189,40 @@ impl SimDisk {
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn open(&self, name: &str, file: usize) -> OpenFile {
-        OpenFile { disk: self.clone(), name: name.to_owned(), file_index: file }
+    fn open(&self, name: &str, file_index: usize) -> OpenFile {
+        OpenFile { disk: self.clone(), name: name.to_owned(), file_index }
     }
 
-    fn sync_content(&self, file: usize, is_skipped: bool) -> io::Result<()> {
+    fn sync_content(&self, file_index: usize, is_skipped: bool) -> io::Result<()> {
         let early = |state: &mut DiskState| {
             // If the process dies during the sync, its written pages stay in the kernel and are not lost.
             if !state.is_dead {
-                let file = &mut state.files[file];
+                let file = &mut state.files[file_index];
                 let range = (file.durable_bytes.len(), file.readable_bytes.len());
                 file.unsynced_ranges.push(range);
             }
         };
         self.run_operation(false, early, |state| {
             if !is_skipped {
-                state.files[file].sync();
+                state.files[file_index].sync();
             }
         })
     }
 
-    fn truncate_content(&self, file: usize, len: u64) -> io::Result<()> {
-        let cut = |state: &mut DiskState| state.files[file].truncate_to(len as usize);
+    fn truncate_content(&self, file_index: usize, len: u64) -> io::Result<()> {
+        let cut = |state: &mut DiskState| state.files[file_index].truncate_to(len as usize);
         self.run_operation(false, |_| (), cut)
     }
 }
 
 impl DiskState {
     /// Draws how the next operation ends, with the error text if it fails.
-    fn draw_operation_end(&mut self, needs_room: bool) -> io::Result<(OperationEnd, &'static str)> {
+    fn draw_operation_outcome(&mut self, needs_room: bool) -> io::Result<(OperationOutcome, &'static str)> {
         if self.is_dead {
             return Err(io::Error::other("dead"));
         }
         let failed = |random: &mut RandomSource| {
-            if random.chance(50) { OperationEnd::FailsEarly } else { OperationEnd::FailsLate }
+            if random.random_bool(50) { OperationOutcome::FailsEarly } else { OperationOutcome::FailsLate }
         };
         if let Some(left) = &mut self.operations_until_death {
             if *left == 0 {
@@ -232,12 +232,12 @@ impl DiskState {
             *left -= 1;
         }
         if needs_room && self.is_full {
-            return Ok((OperationEnd::FailsEarly, "No space left on device"));
+            return Ok((OperationOutcome::FailsEarly, "No space left on device"));
         }
-        if self.failure_percent > 0 && self.random.chance(self.failure_percent) {
+        if self.failure_percent > 0 && self.random.random_bool(self.failure_percent) {
             return Ok((failed(&mut self.random), "Input/output error"));
         }
-        Ok((OperationEnd::Succeeds, ""))
+        Ok((OperationOutcome::Succeeds, ""))
     }
 
     fn add_file(&mut self) -> usize {
@@ -251,7 +251,7 @@ impl DiskState {
     }
 
     fn lose_power(&mut self) {
-        let kept = self.random.below(self.unsynced_changes.len() + 1);
+        let kept = self.random.random_below(self.unsynced_changes.len() + 1);
         for change in self.unsynced_changes.drain(..).take(kept) {
             apply_change(&mut self.durable_names, &change);
         }
@@ -259,7 +259,7 @@ impl DiskState {
         for file in &mut self.files {
             let lost = file.readable_bytes.len().saturating_sub(file.durable_bytes.len());
             if lost > 0 && file.unsynced_ranges.is_empty() {
-                let more = self.random.below(lost + 1);
+                let more = self.random.random_below(lost + 1);
                 let end = file.durable_bytes.len() + more;
                 file.durable_bytes = file.readable_bytes[..end].to_vec();
             }
@@ -416,7 +416,7 @@ impl Disk for SimDisk {
         self.sync_content(file, false)
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn sync_directory(&self) -> io::Result<()> {
         self.run_operation(
             false,
             |_| (),
@@ -455,7 +455,7 @@ impl Write for OpenFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let file = self.file_index;
         let part = |state: &mut DiskState| {
-            let len = state.random.below(bytes.len() + 1);
+            let len = state.random.random_below(bytes.len() + 1);
             state.files[file].readable_bytes.extend_from_slice(&bytes[..len]);
         };
         self.disk.run_operation(true, part, |state| {

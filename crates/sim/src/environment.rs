@@ -7,19 +7,19 @@ use crate::RandomSource;
 
 /// A distribution of durations: most are short, a few are long.
 #[derive(Debug, Clone, Copy)]
-struct Delay {
+struct DelayDistribution {
     /// The longest of the usual durations, in milliseconds.
-    usual: u64,
+    usual_max_millis: u64,
     /// How many of a hundred durations may be longer than usual.
     outlier_percent: u32,
     /// The longest duration, in milliseconds.
-    longest: u64,
+    max_millis: u64,
 }
 
-impl Delay {
+impl DelayDistribution {
     fn draw(self, random: &mut RandomSource) -> Duration {
-        let is_outlier = self.outlier_percent > 0 && random.chance(self.outlier_percent);
-        random.millis(0, if is_outlier { self.longest } else { self.usual })
+        let is_outlier = self.outlier_percent > 0 && random.random_bool(self.outlier_percent);
+        random.random_millis(0, if is_outlier { self.max_millis } else { self.usual_max_millis })
     }
 }
 
@@ -40,27 +40,27 @@ enum PartitionShape {
 
 /// The network of a run.
 #[derive(Debug, Clone)]
-pub(crate) struct Network {
-    latency: Delay,
+pub(crate) struct NetworkBehavior {
+    latency: DelayDistribution,
     /// Of a hundred packets of the cluster bus, the number that is lost.
     pub(crate) loss_percent: u32,
     /// Of a hundred packets of the cluster bus, the number that arrives a second time.
     pub(crate) duplicate_percent: u32,
     /// The maximum delay of a duplicated packet, in milliseconds. Packets sent in the meantime overtake the duplicate.
-    pub(crate) longest_duplicate_delay: u64,
+    pub(crate) max_duplicate_delay_millis: u64,
     partition_shapes: Vec<PartitionShape>,
     /// The range of the durations of partitions, in milliseconds. `None` if a partition lasts until a fault ends it.
     partition_millis: Option<(u64, u64)>,
 }
 
-impl Network {
+impl NetworkBehavior {
     /// Draws the network of a run.
     pub(crate) fn draw(random: &mut RandomSource) -> Self {
-        let usual = random.pick(&[1, 3, 10, 30]);
-        let latency = Delay {
-            usual,
-            outlier_percent: random.pick(&[0, 0, 1, 5]),
-            longest: usual * random.pick(&[5, 20]),
+        let usual = random.pick_random(&[1, 3, 10, 30]);
+        let latency = DelayDistribution {
+            usual_max_millis: usual,
+            outlier_percent: random.pick_random(&[0, 0, 1, 5]),
+            max_millis: usual * random.pick_random(&[5, 20]),
         };
         let shapes = [
             PartitionShape::OneHost,
@@ -69,17 +69,17 @@ impl Network {
             PartitionShape::OneWay,
             PartitionShape::OneDirection,
         ];
-        let mut partition_shapes: Vec<_> = shapes.into_iter().filter(|_| random.chance(50)).collect();
+        let mut partition_shapes: Vec<_> = shapes.into_iter().filter(|_| random.random_bool(50)).collect();
         if partition_shapes.is_empty() {
             partition_shapes = shapes.to_vec();
         }
         Self {
             latency,
-            loss_percent: random.pick(&[0, 0, 2, 8]),
-            duplicate_percent: random.pick(&[0, 0, 2, 8]),
-            longest_duplicate_delay: random.pick(&[20, 300, 1500]),
+            loss_percent: random.pick_random(&[0, 0, 2, 8]),
+            duplicate_percent: random.pick_random(&[0, 0, 2, 8]),
+            max_duplicate_delay_millis: random.pick_random(&[20, 300, 1500]),
             partition_shapes,
-            partition_millis: random.pick(&[None, None, Some((20, 400)), Some((100, 5000))]),
+            partition_millis: random.pick_random(&[None, None, Some((20, 400)), Some((100, 5000))]),
         }
     }
 
@@ -95,19 +95,19 @@ impl Network {
 
     /// Draws how long a partition lasts; `None` if a fault ends it.
     pub(crate) fn draw_partition_duration(&self, random: &mut RandomSource) -> Option<Duration> {
-        self.partition_millis.map(|(shortest, longest)| random.millis(shortest, longest))
+        self.partition_millis.map(|(shortest, longest)| random.random_millis(shortest, longest))
     }
 
     /// Draws a partition of `hosts` hosts: pairs (sender, receiver) between which nothing arrives.
     pub(crate) fn draw_partition(&self, hosts: usize, random: &mut RandomSource) -> Vec<(usize, usize)> {
-        let shape = random.pick(&self.partition_shapes);
-        let (one, other) = (random.below(hosts), random.below(hosts));
+        let shape = random.pick_random(&self.partition_shapes);
+        let (one, other) = (random.random_below(hosts), random.random_below(hosts));
         let part: Vec<bool> = match shape {
             PartitionShape::OneHost | PartitionShape::OneDirection => {
                 (0..hosts).map(|host| host == one).collect()
             }
             PartitionShape::TwoParts | PartitionShape::Bridge | PartitionShape::OneWay => {
-                (0..hosts).map(|_| random.chance(50)).collect()
+                (0..hosts).map(|_| random.random_bool(50)).collect()
             }
         };
         let is_separated = |from: usize, to: usize| match shape {
@@ -124,7 +124,7 @@ impl Network {
 /// The disks of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DiskBehavior {
-    sync: Delay,
+    sync_delay: DelayDistribution,
     /// How likely an unsynced write survives the death of the process or a power failure, in percent.
     pub(crate) survival_percent: u32,
 }
@@ -132,22 +132,22 @@ pub(crate) struct DiskBehavior {
 impl DiskBehavior {
     /// Draws the behaviour of the disks of a run.
     pub(crate) fn draw(random: &mut RandomSource) -> Self {
-        let sync = Delay {
-            usual: random.pick(&[1, 4, 15]),
-            outlier_percent: random.pick(&[0, 0, 2]),
-            longest: random.pick(&[50, 200]),
+        let sync = DelayDistribution {
+            usual_max_millis: random.pick_random(&[1, 4, 15]),
+            outlier_percent: random.pick_random(&[0, 0, 2]),
+            max_millis: random.pick_random(&[50, 200]),
         };
-        Self { sync, survival_percent: random.pick(&[10, 50, 50, 90]) }
+        Self { sync_delay: sync, survival_percent: random.pick_random(&[10, 50, 50, 90]) }
     }
 
     /// Makes the disks reliable, at the end of the faults.
     pub(crate) fn heal(&mut self) {
-        self.sync.outlier_percent = 0;
+        self.sync_delay.outlier_percent = 0;
     }
 
     /// Draws the duration of a sync.
     pub(crate) fn draw_sync_time(self, random: &mut RandomSource) -> Duration {
-        self.sync.draw(random)
+        self.sync_delay.draw(random)
     }
 }
 
@@ -155,16 +155,16 @@ impl DiskBehavior {
 mod tests {
     use super::*;
 
-    fn networks() -> impl Iterator<Item = (Network, RandomSource)> {
+    fn random_networks() -> impl Iterator<Item = (NetworkBehavior, RandomSource)> {
         (0..200).map(|seed| {
             let mut random = RandomSource::new(seed);
-            (Network::draw(&mut random), random)
+            (NetworkBehavior::draw(&mut random), random)
         })
     }
 
     #[test]
     fn seeds_draw_different_distributions() {
-        let mut latencies: Vec<Duration> = networks()
+        let mut latencies: Vec<Duration> = random_networks()
             .map(|(network, mut random)| {
                 (0..100).map(|_| network.draw_latency(&mut random)).max().expect("a latency")
             })
@@ -172,17 +172,17 @@ mod tests {
         latencies.sort_unstable();
         assert!(latencies[20] < Duration::from_millis(4), "{latencies:?}");
         assert!(latencies[180] > Duration::from_millis(50), "{latencies:?}");
-        let durations = |(network, mut random): (Network, RandomSource)| {
+        let durations = |(network, mut random): (NetworkBehavior, RandomSource)| {
             network.draw_partition_duration(&mut random).is_some()
         };
-        let limited = networks().map(durations).filter(|is_limited| *is_limited).count();
+        let limited = random_networks().map(durations).filter(|is_limited| *is_limited).count();
         assert!((50..150).contains(&limited), "{limited}");
     }
 
     #[test]
     fn partitions_have_all_shapes_and_never_separate_a_host_from_itself() {
         let (mut one_way, mut two_way, mut bridged) = (0, 0, 0);
-        for (network, mut random) in networks() {
+        for (network, mut random) in random_networks() {
             let separated = network.draw_partition(6, &mut random);
             assert!(separated.iter().all(|(from, to)| from != to && *from < 6 && *to < 6));
             let is_two_way = separated.iter().all(|&(from, to)| separated.contains(&(to, from)));

@@ -51,13 +51,13 @@ impl Executor {
     pub(crate) fn run(
         &mut self,
         session: &mut Session,
-        wall: Millis,
+        wall_time: Millis,
         buffer: Vec<u8>,
     ) -> (RequestProgress, ExecutionStop) {
         let mut running = RequestProgress::from_buffer(buffer);
         session.set_time_slice_end(u64::MAX);
         let stop = loop {
-            match self.continue_execution(session, wall, &mut running) {
+            match self.continue_execution(session, wall_time, &mut running) {
                 ExecutionStop::NeedsBackground => {
                     session.set_background(BackgroundMode::Offloaded(OffloadReason::SlowCommand));
                 }
@@ -72,7 +72,7 @@ impl Executor {
     pub(crate) fn continue_execution(
         &mut self,
         session: &mut Session,
-        wall: Millis,
+        wall_time: Millis,
         progress: &mut RequestProgress,
     ) -> ExecutionStop {
         while progress.next_index < progress.batch.len() {
@@ -87,7 +87,7 @@ impl Executor {
             } = progress;
             let requests = PipelinedRequests { buffer, batch, first_pending: *next };
             let dispatcher = self.commands.dispatcher(&self.engine);
-            let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, replies);
+            let (after, flow) = dispatcher.run(&mut self.worker, session, wall_time, requests, replies);
             *next = after;
             *failure = failure
                 .take()
@@ -105,17 +105,22 @@ impl Executor {
     }
 
     /// Executes one command that does not come from a client.
-    pub(crate) fn run_command(&mut self, db: u16, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
+    pub(crate) fn run_command(&mut self, db: u16, wall_time: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
         let mut session = Session::new(0, CommandOrigin::Client, true);
         session.select(db);
-        self.call(&mut session, wall, words)
+        self.run_on_session(&mut session, wall_time, words)
     }
 
     /// Executes one command of a client and returns its reply.
-    pub(crate) fn call(&mut self, session: &mut Session, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
+    pub(crate) fn run_on_session(
+        &mut self,
+        session: &mut Session,
+        wall_time: Millis,
+        words: &[impl AsRef<str>],
+    ) -> Vec<u8> {
         let mut request = Vec::new();
         resp::encode_request(&mut request, words.iter().map(|word| word.as_ref().as_bytes()));
-        self.run(session, wall, request).0.replies
+        self.run(session, wall_time, request).0.replies
     }
 
     /// Unblocks a client whose reply is ready or whose timeout has passed. Returns the reply, or `None` if the command
@@ -123,14 +128,14 @@ impl Executor {
     pub(crate) fn end_wait(
         &mut self,
         session: &mut Session,
-        wall: Millis,
+        wall_time: Millis,
         reason: UnblockReason,
     ) -> Option<Vec<u8>> {
         let mut reply = Vec::new();
         let dispatcher = self.commands.dispatcher(&self.engine);
-        match dispatcher.end_wait(&mut self.worker, session, wall, reason, &mut reply) {
+        match dispatcher.end_wait(&mut self.worker, session, wall_time, reason, &mut reply) {
             WaitEnd::Replied => Some(reply),
-            WaitEnd::Retry => self.retry(session, wall),
+            WaitEnd::Retry => self.retry(session, wall_time),
         }
     }
 
@@ -152,32 +157,32 @@ impl Executor {
     }
 
     /// Returns a digest of all keys, their values, and all functions.
-    pub(crate) fn digest(&mut self, wall: Millis) -> String {
-        let mut text = self.run_command(0, wall, &["DEBUG", "DIGEST"]);
-        text.extend(self.run_command(0, wall, &["FUNCTION", "LIST"]));
+    pub(crate) fn digest(&mut self, wall_time: Millis) -> String {
+        let mut text = self.run_command(0, wall_time, &["DEBUG", "DIGEST"]);
+        text.extend(self.run_command(0, wall_time, &["FUNCTION", "LIST"]));
         String::from_utf8_lossy(&text).into_owned()
     }
 
     /// Simulates memory pressure: evicts everything that the policy permits.
-    pub(crate) fn evict(&mut self, wall: Millis, policy: EvictionPolicy) {
+    pub(crate) fn evict_keys(&mut self, wall_time: Millis, policy: EvictionPolicy) {
         self.engine.settings.eviction.store(policy, 5, 10, true);
         self.engine.limit_memory(1);
-        self.engine.evict_if_over_limit(&mut self.worker, wall);
+        self.engine.evict_if_over_limit(&mut self.worker, wall_time);
         self.engine.limit_memory(0);
     }
 
     /// Deletes a key of database 0 if it still has its captured value.
-    pub(crate) fn release(
+    pub(crate) fn release_migrated_key(
         &self,
         name: &[u8],
-        wall: Millis,
-        captured: &CapturedKey,
+        wall_time: Millis,
+        captured_key: &CapturedKey,
     ) -> Result<ReleaseResult, CommandError> {
-        self.engine.release_key(&self.worker, 0, name, wall, captured)
+        self.engine.release_key(&self.worker, 0, name, wall_time, captured_key)
     }
 
-    pub(crate) fn expire(&mut self, wall: Millis) {
-        self.engine.run_expiry_cycle(&mut self.worker, wall, Duration::from_secs(1));
+    pub(crate) fn expire_keys(&mut self, wall_time: Millis) {
+        self.engine.run_expiry_cycle(&mut self.worker, wall_time, Duration::from_secs(1));
     }
 }
 
@@ -189,7 +194,7 @@ pub(crate) struct LoadCommandForwarder<'a> {
 }
 
 impl LoadCommandForwarder<'_> {
-    pub(crate) fn at(now: Millis) -> Self {
+    pub(crate) fn with_time(now: Millis) -> Self {
         Self { now, on_command: &|_| () }
     }
 }
@@ -207,15 +212,15 @@ impl LoadHost for LoadCommandForwarder<'_> {
         constant_nanos
     }
 
-    fn on_begin(&self, _total: u64) {}
+    fn on_load_started(&self, _total: u64) {}
 
-    fn report_progress(&self, _read: u64, _keys: u64) {}
+    fn report_progress(&self, _bytes_read: u64, _keys: u64) {}
 
     fn on_used_memory(&self, _bytes: u64) {}
 
     fn on_key_read(&self) {}
 
-    fn report_event(&self, _told: LoadEvent<'_>) {}
+    fn report_event(&self, _event: LoadEvent<'_>) {}
 }
 
 /// Writes an RDB file. Its auxiliary fields contain the position of the snapshot in its history.

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::{Plan, run};
+use crate::{RunPlan, run};
 
 /// The result of runs with many seeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,11 +14,11 @@ pub struct SearchResult {
     /// The first seed that was found to fail, with a description of the violation; `None` if all passed.
     pub failure: Option<(u64, String)>,
     /// The number of promotions in all runs.
-    pub promotions: usize,
+    pub promotion_count: usize,
 }
 
 /// Runs the plan of each seed, on all cores, until one run fails.
-pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchResult {
+pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> RunPlan + Sync) -> SearchResult {
     let (next, promotions) = (AtomicU64::new(seeds.start), AtomicUsize::new(0));
     let failed = Mutex::new(None);
     let search = || {
@@ -28,7 +28,7 @@ pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchRe
                 return;
             }
             let outcome = run(plan(seed), false);
-            promotions.fetch_add(outcome.promotions, Ordering::Relaxed);
+            promotions.fetch_add(outcome.promotion_count, Ordering::Relaxed);
             if let Some(violation) = outcome.violation {
                 failed.lock().expect("no run panics").get_or_insert((seed, violation));
                 next.store(seeds.end, Ordering::Relaxed);
@@ -40,7 +40,10 @@ pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchRe
             scope.spawn(search);
         }
     });
-    SearchResult { failure: failed.into_inner().expect("no run panics"), promotions: promotions.into_inner() }
+    SearchResult {
+        failure: failed.into_inner().expect("no run panics"),
+        promotion_count: promotions.into_inner(),
+    }
 }
 
 /// Runs a part of a simulation and turns a panic into a violation.

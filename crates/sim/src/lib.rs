@@ -48,7 +48,7 @@ pub use scale::{ClusterMeasurements, scale};
 
 /// The plan of a run, which determines all of its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct RunPlan {
     /// The part of the system that the run simulates.
     pub machine: SimulationTarget,
     /// The seed from which all random decisions are drawn.
@@ -82,15 +82,15 @@ pub struct RunResult {
     /// The text of the event trace; empty unless requested.
     pub trace: Vec<String>,
     /// The number of promotions, or of node starts if a single node is simulated. Tells how much was tested.
-    pub promotions: usize,
+    pub promotion_count: usize,
 }
 
 /// Runs one plan. With `traced`, the result includes the text of the event trace.
 #[must_use]
-pub fn run(plan: Plan, traced: bool) -> RunResult {
+pub fn run(plan: RunPlan, is_traced: bool) -> RunResult {
     match plan.machine {
-        SimulationTarget::Cluster => cluster::run(plan, traced),
-        SimulationTarget::Sentinel => sentinels::run(plan, traced),
-        SimulationTarget::Node => node::run(plan, traced),
+        SimulationTarget::Cluster => cluster::run(plan, is_traced),
+        SimulationTarget::Sentinel => sentinels::run(plan, is_traced),
+        SimulationTarget::Node => node::run(plan, is_traced),
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use sim::{InjectedBug, InvariantName, Plan, SimulationTarget};
+use sim::{InjectedBug, InvariantName, RunPlan, SimulationTarget};
 
 /// Run the protocol machines under random faults.
 #[derive(Debug, Parser)]
@@ -88,25 +88,25 @@ fn run_measurements(options: &Options) -> ExitCode {
 }
 
 /// Runs all seeds of one machine and prints the result. Returns whether all runs passed.
-fn run_machine(options: &Options, machine: SimulationTarget) -> bool {
+fn run_machine(options: &Options, target: SimulationTarget) -> bool {
     let Options { nodes, injected_bug, only, .. } = *options;
-    let plan = |seed| Plan { machine, seed, nodes, injected_bug, only_invariant: only };
-    let name = value_name(&machine);
+    let plan = |seed| RunPlan { machine: target, seed, nodes, injected_bug, only_invariant: only };
+    let name = value_name(&target);
     if let Some(seed) = options.seed {
         let outcome = sim::run(plan(seed), true);
         for line in &outcome.trace {
             println!("{line}");
         }
-        let counted = outcome.promotions;
-        println!("{name}: digest {:016x}, {counted} {}", outcome.digest, event_name(machine));
+        let counted = outcome.promotion_count;
+        println!("{name}: digest {:016x}, {counted} {}", outcome.digest, event_name(target));
         return report(options, &name, seed, outcome.violation);
     }
     let explored = sim::explore(options.from..options.from + options.seeds, plan);
     match explored.failure {
         Some((seed, violation)) => report(options, &name, seed, Some(violation)),
         None => {
-            let (seeds, counted) = (options.seeds, explored.promotions);
-            println!("{name}: {seeds} seeds, {counted} {}, nothing violated", event_name(machine));
+            let (seeds, counted) = (options.seeds, explored.promotion_count);
+            println!("{name}: {seeds} seeds, {counted} {}, nothing violated", event_name(target));
             true
         }
     }
@@ -127,8 +127,8 @@ fn report(options: &Options, name: &str, seed: u64, violation: Option<String>) -
 }
 
 /// Returns what a run of this machine counts, for the printed result.
-fn event_name(machine: SimulationTarget) -> &'static str {
-    match machine {
+fn event_name(target: SimulationTarget) -> &'static str {
+    match target {
         SimulationTarget::Cluster | SimulationTarget::Sentinel => "promotions",
         SimulationTarget::Node => "starts",
     }

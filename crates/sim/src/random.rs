@@ -19,27 +19,27 @@ impl RandomSource {
     }
 
     /// Returns a number below `end`, which must not be zero.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn random_below(&mut self, end: usize) -> usize {
         self.0.random_range(0..end)
     }
 
     /// Returns true with the given probability in percent.
-    pub(crate) fn chance(&mut self, percent: u32) -> bool {
+    pub(crate) fn random_bool(&mut self, percent: u32) -> bool {
         self.0.random_range(0..100) < percent
     }
 
     /// Returns a random duration between `low` and `high` milliseconds.
-    pub(crate) fn millis(&mut self, low: u64, high: u64) -> Duration {
+    pub(crate) fn random_millis(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_micros(self.0.random_range(low * 1000..=high * 1000))
     }
 
-    pub(crate) fn number(&mut self) -> u64 {
+    pub(crate) fn random_number(&mut self) -> u64 {
         self.0.random()
     }
 
     /// Returns an independent random generator, for the decisions of a state machine.
-    pub(crate) fn split(&mut self) -> ChaCha8Rng {
-        ChaCha8Rng::seed_from_u64(self.number())
+    pub(crate) fn split_generator(&mut self) -> ChaCha8Rng {
+        ChaCha8Rng::seed_from_u64(self.random_number())
     }
 
     pub(crate) fn random_id(&mut self) -> NodeId {
@@ -55,7 +55,7 @@ impl RandomSource {
     }
 
     /// Returns a random element of a slice, which must not be empty.
-    pub(crate) fn pick<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())]
+    pub(crate) fn pick_random<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.random_below(items.len())]
     }
 }

@@ -20,7 +20,7 @@ use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot};
 
-const LATENCY: Duration = Duration::from_millis(1);
+const NETWORK_LATENCY: Duration = Duration::from_millis(1);
 const FIRST_PORT: usize = 2000;
 const BUS_PORT_OFFSET: usize = 30_000;
 /// How long the nodes establish links and exchange gossip before the measurement.
@@ -70,7 +70,7 @@ pub fn scale(
             replaced = Some(world.now.since(died));
         }
         if let Some(replaced) = replaced
-            && world.know_new_owners(killed_masters)
+            && world.all_nodes_know_new_owners(killed_masters)
         {
             return Ok(ClusterMeasurements {
                 bytes_per_second: bytes,
@@ -89,7 +89,7 @@ struct ScaleHost {
     is_replica: bool,
     /// For each link id of this host, the peer's host and the peer's link id.
     links: BTreeMap<LinkId, (usize, LinkId)>,
-    last_link: u64,
+    last_link_id: u64,
     /// The time of the scheduled deadline of this host, if one is scheduled.
     deadline: Option<Instant>,
 }
@@ -115,14 +115,14 @@ struct ScheduledInput {
 
 impl ScheduledInput {
     /// Reverses the order, so that the max-heap returns the earliest event first.
-    fn order(&self) -> Reverse<(Instant, u64)> {
+    fn priority(&self) -> Reverse<(Instant, u64)> {
         Reverse((self.at, self.sequence))
     }
 }
 
 impl PartialEq for ScheduledInput {
     fn eq(&self, other: &Self) -> bool {
-        self.order() == other.order()
+        self.priority() == other.priority()
     }
 }
 
@@ -136,7 +136,7 @@ impl PartialOrd for ScheduledInput {
 
 impl Ord for ScheduledInput {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.order().cmp(&other.order())
+        self.priority().cmp(&other.priority())
     }
 }
 
@@ -207,7 +207,7 @@ impl ScaleWorld {
         if input == ClusterInput::Deadline {
             // The replica reports its offset so often that its data always counts as recent.
             let source = if host.is_replica {
-                ReplicationSource::Streaming { last_heard: now }
+                ReplicationSource::Streaming { last_heard_at: now }
             } else {
                 ReplicationSource::NeverSynchronized
             };
@@ -234,7 +234,7 @@ impl ScaleWorld {
     }
 
     fn schedule_input(&mut self, index: usize, input: ClusterInput) {
-        self.schedule(self.now + LATENCY, index, Some(input));
+        self.schedule(self.now + NETWORK_LATENCY, index, Some(input));
     }
 
     fn perform_action(&mut self, index: usize, action: ClusterAction) {
@@ -257,7 +257,9 @@ impl ScaleWorld {
                     self.schedule_input(peer, ClusterInput::Packet { link: theirs, packet });
                 }
             }
-            ClusterAction::Persist { sync: true, .. } => self.schedule_input(index, ClusterInput::Persisted),
+            ClusterAction::Persist { must_sync: true, .. } => {
+                self.schedule_input(index, ClusterInput::Persisted)
+            }
             ClusterAction::BecomeMaster => self.hosts[index].is_replica = false,
             ClusterAction::BecomeReplica { .. } => self.hosts[index].is_replica = true,
             _ => {}
@@ -266,10 +268,10 @@ impl ScaleWorld {
 
     fn connect(&mut self, index: usize, link: LinkId, peer: usize) {
         if self.hosts[peer].is_dead {
-            return self.schedule_input(index, ClusterInput::ConnectFailed { link, refused: true });
+            return self.schedule_input(index, ClusterInput::ConnectFailed { link, is_refused: true });
         }
-        let theirs = LinkId::Inbound(self.hosts[peer].last_link);
-        self.hosts[peer].last_link += 1;
+        let theirs = LinkId::Inbound(self.hosts[peer].last_link_id);
+        self.hosts[peer].last_link_id += 1;
         self.hosts[peer].links.insert(theirs, (index, link));
         self.hosts[index].links.insert(link, (peer, theirs));
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -305,7 +307,7 @@ impl ScaleWorld {
         self.sees_successor(successor, master) && self.hosts[successor].gossip.is_serving()
     }
 
-    fn know_new_owners(&self, killed_masters: usize) -> bool {
+    fn all_nodes_know_new_owners(&self, killed_masters: usize) -> bool {
         let running = (0..self.hosts.len()).filter(|index| !self.hosts[*index].is_dead);
         running
             .into_iter()
@@ -322,7 +324,7 @@ impl ScaleHost {
         let rng = ChaCha8Rng::seed_from_u64(seed.wrapping_mul(10_007).wrapping_add(index as u64));
         let gossip = Gossip::restore(config, rng, &nodes_conf(index, nodes)).expect("written above");
         let (links, replicates) = (BTreeMap::new(), false);
-        Self { gossip, is_dead: false, is_replica: replicates, links, last_link: 0, deadline: None }
+        Self { gossip, is_dead: false, is_replica: replicates, links, last_link_id: 0, deadline: None }
     }
 }
 

@@ -19,9 +19,9 @@ use self::disk::Disk;
 use self::invariants::SentinelObservation;
 use self::server::{ReplicaInfo, Server};
 use self::stream::{SentinelConnection, ToClient};
-use crate::data::{Data, RoleChange};
-use crate::simulation::{Phases, SimulatedSystem, Simulation, run_simulation, schedule_tick};
-use crate::{InjectedBug, InvariantName, Plan, RandomSource, RunResult};
+use crate::data::{DataSimulation, RoleChange};
+use crate::simulation::{RunPhases, SimulatedSystem, Simulation, run_simulation, schedule_tick};
+use crate::{InjectedBug, InvariantName, RandomSource, RunPlan, RunResult};
 
 mod data;
 mod disk;
@@ -102,12 +102,12 @@ struct SentinelWorld {
 }
 
 /// Runs one plan. With `traced`, the result includes the event trace.
-pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
+pub(crate) fn run(plan: RunPlan, traced: bool) -> RunResult {
     run_simulation(SentinelWorld::new(plan, traced))
 }
 
 impl SimulatedSystem for SentinelWorld {
-    const PHASES: Phases = Phases {
+    const PHASES: RunPhases = RunPhases {
         settle_time: Duration::from_secs(7),
         fault_time: Duration::from_secs(12),
         fault_interval_millis: (100, 1500),
@@ -174,7 +174,7 @@ impl SimulatedSystem for SentinelWorld {
         self.inject_random_fault();
     }
 
-    fn deadline(&mut self, host: usize) -> Option<Instant> {
+    fn next_deadline(&mut self, host: usize) -> Option<Instant> {
         self.sentinels.get(host)?.sentinel.as_ref().and_then(Driver::next_deadline)
     }
 
@@ -190,7 +190,7 @@ impl SimulatedSystem for SentinelWorld {
 
     fn find_disagreement(&mut self) -> Option<String> {
         let sentinels = self.sentinels.iter().filter_map(|sentinel| sentinel.sentinel.as_ref());
-        let stores = self.simulation.data.stores.iter().skip(self.sentinels.len());
+        let stores = self.simulation.data.process_states.iter().skip(self.sentinels.len());
         let servers: Vec<(&Server, bool)> =
             self.servers.iter().zip(stores).map(|(server, store)| (server, store.is_in_sync())).collect();
         invariants::agreement::disagreement(sentinels, &servers)
@@ -199,11 +199,11 @@ impl SimulatedSystem for SentinelWorld {
 
 impl SentinelWorld {
     /// Creates the servers and the sentinels, which know only the master.
-    fn new(plan: Plan, traced: bool) -> Self {
+    fn new(plan: RunPlan, traced: bool) -> Self {
         let mut random = RandomSource::new(plan.seed);
         let sentinels = if plan.nodes >= 10 { 5 } else { 3 };
         let servers = plan.nodes.saturating_sub(sentinels).max(2);
-        let data = Data::new(&mut random, data::written_slots(), false);
+        let data = DataSimulation::new(&mut random, data::written_slots(), false);
         let mut world = Self {
             simulation: Simulation::new(plan, random, data, traced),
             ips: Vec::new(),
@@ -242,7 +242,7 @@ impl SentinelWorld {
     }
 
     fn run_id(&mut self) -> String {
-        (0..5).map(|_| format!("{:08x}", self.simulation.random.number() as u32)).collect()
+        (0..5).map(|_| format!("{:08x}", self.simulation.random.random_number() as u32)).collect()
     }
 
     fn sentinel(&mut self, host: usize) -> &mut SentinelProcess {
@@ -255,7 +255,7 @@ impl SentinelWorld {
 
     /// Starts a sentinel with the files on its disk.
     fn start(&mut self, host: usize) {
-        let seed = self.simulation.random.number();
+        let seed = self.simulation.random.random_number();
         let now = self.simulation.now + self.simulation.processes[host].clock_offset;
         let injected_bug = self.simulation.plan.injected_bug;
         let process = self.sentinel(host);
@@ -339,9 +339,9 @@ impl SentinelWorld {
                             Some(InjectedBug::Panic),
                             "injected panic"
                         );
-                        self.simulation.promotions += 1;
+                        self.simulation.promotion_count += 1;
                         if self.simulation.plan.injected_bug == Some(InjectedBug::LostDiskWrites) {
-                            let soon = self.simulation.random.millis(0, 60);
+                            let soon = self.simulation.random.random_millis(0, 60);
                             self.simulation.schedule_after(soon, SentinelSimEvent::LoseAllState);
                         }
                         seen.push(SentinelObservation::Promotion {
@@ -388,12 +388,15 @@ impl SentinelWorld {
         let (incarnation, injected_bug) =
             (self.simulation.processes[host].incarnation, self.simulation.plan.injected_bug);
         self.sentinel(host).disk.begin(write, injected_bug);
-        let fails = !self.simulation.is_healed && self.simulation.random.chance(3);
-        let is_slow = !self.simulation.is_healed && self.simulation.random.chance(3);
-        let time =
-            if is_slow { self.simulation.random.millis(0, 300) } else { self.simulation.draw_sync_time() };
+        let fails = !self.simulation.is_healed && self.simulation.random.random_bool(3);
+        let is_slow = !self.simulation.is_healed && self.simulation.random.random_bool(3);
+        let time = if is_slow {
+            self.simulation.random.random_millis(0, 300)
+        } else {
+            self.simulation.draw_sync_time()
+        };
         self.simulation.schedule_after(time, SentinelSimEvent::WriteEnds { host, incarnation, fails });
-        if is_slow && self.simulation.random.chance(30) {
+        if is_slow && self.simulation.random.random_bool(30) {
             self.simulation.schedule_after(time / 2, SentinelSimEvent::CrashInWrite { host, incarnation });
         }
     }
@@ -424,7 +427,7 @@ impl SentinelWorld {
         }
         self.handle_input(host, SentinelInput::Written { journal_bytes });
         // Crashing right after a vote and restarting before the election ends is the worst case.
-        if voted && !self.simulation.is_healed && self.simulation.random.chance(3) {
+        if voted && !self.simulation.is_healed && self.simulation.random.random_bool(3) {
             self.crash(host, 1, 40);
         }
     }

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::data::{self, Data};
-use crate::environment::{DiskBehavior, Network};
+use crate::data::{self, DataSimulation};
+use crate::environment::{DiskBehavior, NetworkBehavior};
 use crate::trace::{START_TIME, Trace, micros_since_start};
-use crate::{InvariantName, Plan, RandomSource, RunResult, catch_panic};
+use crate::{InvariantName, RandomSource, RunPlan, RunResult, catch_panic};
 
 /// Interval between client writes.
 const WRITE_INTERVAL: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ const MAX_SIMULTANEOUS_EVENTS: usize = 10_000;
 
 /// The durations of a run's phases.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Phases {
+pub(crate) struct RunPhases {
     /// The initial time without faults, in which the processes connect.
     pub(crate) settle_time: Duration,
     pub(crate) fault_time: Duration,
@@ -44,7 +44,7 @@ pub(crate) struct Phases {
 
 /// A system that can be simulated, such as a cluster.
 pub(crate) trait SimulatedSystem {
-    const PHASES: Phases;
+    const PHASES: RunPhases;
     /// The invariant that requires agreement after healing.
     const LIVENESS_INVARIANT: InvariantName;
     /// The events of this system, in addition to those that every simulation has.
@@ -60,7 +60,7 @@ pub(crate) trait SimulatedSystem {
     /// Injects one random fault or operator action.
     fn inject_fault(&mut self);
     /// Returns when the state machine of a process must next be called, by the process's own clock.
-    fn deadline(&mut self, host: usize) -> Option<Instant>;
+    fn next_deadline(&mut self, host: usize) -> Option<Instant>;
     /// Calls the state machine of a process whose deadline has come.
     fn on_deadline(&mut self, host: usize);
     /// Starts a process that has died.
@@ -109,33 +109,33 @@ pub(crate) struct SimulatedProcess {
     pub(crate) incarnation: u64,
     /// How far the process's clock is ahead of simulated time.
     pub(crate) clock_offset: Duration,
-    next_tick: Option<Instant>,
+    next_tick_at: Option<Instant>,
 }
 
 pub(crate) struct Simulation<E> {
     pub(crate) now: Instant,
-    pub(crate) plan: Plan,
+    pub(crate) plan: RunPlan,
     pub(crate) random: RandomSource,
     queue: BTreeMap<(Instant, u64), SimulationEvent<E>>,
     last_sequence: u64,
     /// The current time, and the number of events that have been processed at this time.
-    events_at_current_time: (Instant, usize),
+    event_count_at_time: (Instant, usize),
     pub(crate) processes: Vec<SimulatedProcess>,
     /// Pairs of a sending and a receiving host between which no data arrives.
     pub(crate) partitions: BTreeSet<(usize, usize)>,
     /// For each pair of hosts, lower index first, the time since which they have been able to communicate.
     contact_since: BTreeMap<(usize, usize), Instant>,
-    pub(crate) network: Network,
-    pub(crate) disks: DiskBehavior,
-    pub(crate) disks_lost: usize,
+    pub(crate) network_behavior: NetworkBehavior,
+    pub(crate) disk_behavior: DiskBehavior,
+    pub(crate) lost_disk_count: usize,
     pub(crate) is_healed: bool,
     healed_at: Option<Instant>,
     consecutive_agreements: usize,
     disagreement: Option<(InvariantName, String)>,
-    pub(crate) data: Data,
+    pub(crate) data: DataSimulation,
     violation: Option<String>,
     is_over: bool,
-    pub(crate) promotions: usize,
+    pub(crate) promotion_count: usize,
     trace: Trace,
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn run_simulation<P: SimulatedSystem>(mut system: P) -> RunResult {
         violation: simulation.violation.take(),
         digest: simulation.trace.digest,
         trace: simulation.trace.take_lines(),
-        promotions: simulation.promotions,
+        promotion_count: simulation.promotion_count,
     }
 }
 
@@ -222,7 +222,7 @@ fn inject_fault<P: SimulatedSystem>(system: &mut P) {
     system.inject_fault();
     let simulation = system.simulation();
     let (shortest, longest) = P::PHASES.fault_interval_millis;
-    let next = simulation.now + simulation.random.millis(shortest, longest);
+    let next = simulation.now + simulation.random.random_millis(shortest, longest);
     simulation.schedule(next, SimulationEvent::Fault);
 }
 
@@ -233,8 +233,8 @@ fn end_faults<P: SimulatedSystem>(system: &mut P) {
     simulation.is_healed = true;
     simulation.healed_at = Some(simulation.now);
     simulation.partitions.clear();
-    simulation.network.heal();
-    simulation.disks.heal();
+    simulation.network_behavior.heal();
+    simulation.disk_behavior.heal();
     for host in 0..system.simulation().processes.len() {
         let simulation = system.simulation();
         simulation.resume(host);
@@ -261,12 +261,12 @@ fn check<P: SimulatedSystem>(system: &mut P) {
 
 /// Schedules the next call of a process's state machine, unless an earlier call is scheduled.
 pub(crate) fn schedule_tick<P: SimulatedSystem>(system: &mut P, host: usize) {
-    let Some(due) = system.deadline(host) else { return };
+    let Some(due) = system.next_deadline(host) else { return };
     let simulation = system.simulation();
     let (now, process) = (simulation.now, &mut simulation.processes[host]);
     let due = (due - process.clock_offset).max(now);
-    if process.next_tick.is_none_or(|at| due < at || at < now) {
-        process.next_tick = Some(due);
+    if process.next_tick_at.is_none_or(|at| due < at || at < now) {
+        process.next_tick_at = Some(due);
         let incarnation = process.incarnation;
         simulation.schedule(due, SimulationEvent::Tick { host, incarnation });
     }
@@ -281,12 +281,12 @@ fn on_tick<P: SimulatedSystem>(system: &mut P, host: usize, incarnation: u64) {
     if let Some(until) = process.frozen_until.filter(|&until| until > now) {
         return simulation.schedule(until, SimulationEvent::Tick { host, incarnation });
     }
-    if process.next_tick.is_some_and(|at| at > now) {
+    if process.next_tick_at.is_some_and(|at| at > now) {
         return;
     }
-    process.next_tick = None;
+    process.next_tick_at = None;
     let skew = process.clock_offset;
-    if system.deadline(host).is_some_and(|due| due - skew <= now) {
+    if system.next_deadline(host).is_some_and(|due| due - skew <= now) {
         system.on_deadline(host);
     } else {
         schedule_tick(system, host);
@@ -295,8 +295,13 @@ fn on_tick<P: SimulatedSystem>(system: &mut P, host: usize, incarnation: u64) {
 
 impl<E: Debug> Simulation<E> {
     /// Creates a simulation without processes, whose network and disks are drawn from `random`.
-    pub(crate) fn new(plan: Plan, mut random: RandomSource, data: Data, traced: bool) -> Self {
-        let (network, disks) = (Network::draw(&mut random), DiskBehavior::draw(&mut random));
+    pub(crate) fn new(
+        plan: RunPlan,
+        mut random: RandomSource,
+        data: DataSimulation,
+        is_traced: bool,
+    ) -> Self {
+        let (network, disks) = (NetworkBehavior::draw(&mut random), DiskBehavior::draw(&mut random));
         Self {
             now: START_TIME,
             plan,
@@ -304,21 +309,21 @@ impl<E: Debug> Simulation<E> {
             data,
             queue: BTreeMap::new(),
             last_sequence: 0,
-            events_at_current_time: (START_TIME, 0),
+            event_count_at_time: (START_TIME, 0),
             processes: Vec::new(),
             partitions: BTreeSet::new(),
             contact_since: BTreeMap::new(),
-            network,
-            disks,
-            disks_lost: 0,
+            network_behavior: network,
+            disk_behavior: disks,
+            lost_disk_count: 0,
             is_healed: false,
             healed_at: None,
             consecutive_agreements: 0,
             disagreement: None,
             violation: None,
             is_over: false,
-            promotions: 0,
-            trace: Trace::new(traced),
+            promotion_count: 0,
+            trace: Trace::new(is_traced),
         }
     }
 
@@ -331,7 +336,7 @@ impl<E: Debug> Simulation<E> {
             extra_latency: Duration::ZERO,
             incarnation: 0,
             clock_offset: Duration::ZERO,
-            next_tick: None,
+            next_tick_at: None,
         });
         self.data.add_process(&mut self.random, self.now, address);
         self.enable_file_at_random(self.processes.len() - 1);
@@ -355,7 +360,7 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Returns whether clients still write. They stop some time after healing, so that replicas can be compared.
-    pub(crate) fn clients_still_write(&self) -> bool {
+    pub(crate) fn are_clients_writing(&self) -> bool {
         self.healed_at.is_none_or(|healed| self.now.since(healed) < WRITE_TIME_AFTER_HEALING)
     }
 
@@ -382,11 +387,11 @@ impl<E: Debug> Simulation<E> {
 
     /// Aborts the run if time does not advance, as when the deadline of a state machine remains due after each call.
     fn check_progress(&mut self, event: &SimulationEvent<E>) {
-        if self.now > self.events_at_current_time.0 {
-            self.events_at_current_time = (self.now, 0);
+        if self.now > self.event_count_at_time.0 {
+            self.event_count_at_time = (self.now, 0);
         }
-        self.events_at_current_time.1 += 1;
-        if self.events_at_current_time.1 > MAX_SIMULTANEOUS_EVENTS {
+        self.event_count_at_time.1 += 1;
+        if self.event_count_at_time.1 > MAX_SIMULTANEOUS_EVENTS {
             self.abort_run(&format!("time stands still, with {event:?}"));
         }
     }
@@ -407,14 +412,14 @@ impl<E: Debug> Simulation<E> {
         self.processes[host].frozen_until.filter(|until| *until > self.now)
     }
 
-    pub(crate) fn latency(&mut self, from: usize, to: usize) -> Duration {
+    pub(crate) fn draw_latency(&mut self, from: usize, to: usize) -> Duration {
         let slow = self.processes[from].extra_latency + self.processes[to].extra_latency;
-        self.network.draw_latency(&mut self.random) + slow
+        self.network_behavior.draw_latency(&mut self.random) + slow
     }
 
     /// Draws the duration of a sync of a disk.
     pub(crate) fn draw_sync_time(&mut self) -> Duration {
-        self.disks.draw_sync_time(&mut self.random)
+        self.disk_behavior.draw_sync_time(&mut self.random)
     }
 
     /// Returns whether data from one host does not reach the other.
@@ -455,11 +460,11 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Partitions the network, with randomly drawn sides.
-    pub(crate) fn partition(&mut self) {
-        let separated = self.network.draw_partition(self.processes.len(), &mut self.random);
+    pub(crate) fn start_partition(&mut self) {
+        let separated = self.network_behavior.draw_partition(self.processes.len(), &mut self.random);
         self.trace(|| format!("cut {separated:?}"));
         self.partitions.extend(&separated);
-        if let Some(duration) = self.network.draw_partition_duration(&mut self.random) {
+        if let Some(duration) = self.network_behavior.draw_partition_duration(&mut self.random) {
             self.schedule(self.now + duration, SimulationEvent::Reconnect(separated));
         }
     }
@@ -478,7 +483,7 @@ impl<E: Debug> Simulation<E> {
     /// Freezes a process for a random time between `min_millis` and `max_millis` milliseconds.
     pub(crate) fn freeze(&mut self, host: usize, min_millis: u64, max_millis: u64) {
         if self.is_running(host) {
-            let until = self.now + self.random.millis(min_millis, max_millis);
+            let until = self.now + self.random.random_millis(min_millis, max_millis);
             self.trace(|| format!("host {host} stops until {}", micros_since_start(until)));
             self.processes[host].frozen_until = Some(until);
         }
@@ -499,13 +504,13 @@ impl<E: Debug> Simulation<E> {
     pub(crate) fn kill(&mut self, host: usize, keeps_power: bool) {
         let process = &mut self.processes[host];
         (process.is_up, process.has_power) = (false, keeps_power);
-        (process.frozen_until, process.next_tick) = (None, None);
+        (process.frozen_until, process.next_tick_at) = (None, None);
         process.incarnation += 1;
     }
 
     /// Schedules the restart of a dead process after a random time between `min_millis` and `max_millis` milliseconds.
     pub(crate) fn schedule_restart(&mut self, host: usize, min_millis: u64, max_millis: u64) {
-        let at = self.now + self.random.millis(min_millis, max_millis);
+        let at = self.now + self.random.random_millis(min_millis, max_millis);
         let incarnation = self.processes[host].incarnation;
         self.schedule(at, SimulationEvent::Restart { host, incarnation });
     }

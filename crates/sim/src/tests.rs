@@ -3,18 +3,18 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::explore::SearchResult;
-use crate::{InjectedBug, InvariantName, Plan, SimulationTarget, explore, run};
+use crate::{InjectedBug, InvariantName, RunPlan, SimulationTarget, explore, run};
 
-const MACHINES: [SimulationTarget; 3] =
+const TARGETS: [SimulationTarget; 3] =
     [SimulationTarget::Cluster, SimulationTarget::Sentinel, SimulationTarget::Node];
 
-fn plan(machine: SimulationTarget, seed: u64) -> Plan {
-    let nodes = match machine {
+fn plan(target: SimulationTarget, seed: u64) -> RunPlan {
+    let nodes = match target {
         SimulationTarget::Cluster => 5,
         SimulationTarget::Sentinel => 6,
         SimulationTarget::Node => 1,
     };
-    Plan { machine, seed, nodes, injected_bug: None, only_invariant: None }
+    RunPlan { machine: target, seed, nodes, injected_bug: None, only_invariant: None }
 }
 
 /// For each invariant an injected bug that violates it, and the number of processes that the violation requires.
@@ -74,21 +74,21 @@ const INJECTED_BUGS: [(SimulationTarget, InvariantName, InjectedBug, usize); 52]
 ];
 
 /// Runs many seeds at low CPU priority, so that tests that run in parallel are not slowed down.
-fn explore_at_low_priority(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchResult {
+fn explore_at_low_priority(seeds: Range<u64>, plan: impl Fn(u64) -> RunPlan + Sync) -> SearchResult {
     // The priority applies to this thread and its children. If it cannot be set, parallel tests run slower.
     let _ = rustix::process::nice(10);
     explore(seeds, plan)
 }
 
 /// Runs up to a thousand seeds with an injected bug. Returns the first violation, with the plan of its run.
-fn find_violation(make_plan: impl Fn(u64) -> Plan + Sync) -> Option<(Plan, String)> {
+fn find_violation(make_plan: impl Fn(u64) -> RunPlan + Sync) -> Option<(RunPlan, String)> {
     let (seed, violation) = explore_at_low_priority(0..1000, &make_plan).failure?;
     Some((make_plan(seed), violation))
 }
 
 #[test]
 fn equal_seeds_give_equal_traces() {
-    for machine in MACHINES {
+    for machine in TARGETS {
         let first = run(plan(machine, 7), true);
         assert!(first.trace.len() > 50);
         assert_eq!(run(plan(machine, 7), true), first);
@@ -100,7 +100,7 @@ fn assert_bugs_are_found(target: SimulationTarget) {
     for (machine, rule, injected_bug, nodes) in
         INJECTED_BUGS.into_iter().filter(|(machine, ..)| *machine == target)
     {
-        let with = |seed| Plan {
+        let with = |seed| RunPlan {
             nodes,
             injected_bug: Some(injected_bug),
             only_invariant: Some(rule),
@@ -153,8 +153,8 @@ fn each_invariant_has_an_injected_bug() {
 
 #[test]
 fn panic_is_reported_with_its_seed() {
-    for machine in MACHINES {
-        let with = |seed| Plan { injected_bug: Some(InjectedBug::Panic), ..plan(machine, seed) };
+    for machine in TARGETS {
+        let with = |seed| RunPlan { injected_bug: Some(InjectedBug::Panic), ..plan(machine, seed) };
         let (plan, violation) = find_violation(with).expect("a thousand seeds find an injected bug");
         assert!(violation.contains("panicked: ") && violation.contains("injected panic"), "{violation}");
         // The same plan must reproduce the violation and its trace.
@@ -164,15 +164,15 @@ fn panic_is_reported_with_its_seed() {
     }
 }
 
-fn assert_no_violation(machine: SimulationTarget, seeds: Range<u64>, min_promotions: usize) {
-    let Plan { nodes, .. } = plan(machine, 0);
-    let explored = explore_at_low_priority(seeds, |seed| plan(machine, seed));
-    let name = format!("{machine:?}").to_lowercase();
+fn assert_no_violation(target: SimulationTarget, seeds: Range<u64>, min_promotions: usize) {
+    let RunPlan { nodes, .. } = plan(target, 0);
+    let explored = explore_at_low_priority(seeds, |seed| plan(target, seed));
+    let name = format!("{target:?}").to_lowercase();
     assert_eq!(
         explored.failure, None,
         "replay: cargo run -p sim -- --machine {name} --nodes {nodes} --seed N"
     );
-    assert!(explored.promotions > min_promotions, "{} promotions or starts", explored.promotions);
+    assert!(explored.promotion_count > min_promotions, "{} promotions or starts", explored.promotion_count);
 }
 
 /// The two thousand seeds of each machine are split over several tests. `make soak` and the command line run more.
@@ -190,7 +190,7 @@ fn cluster_seeds_1000_to_2000_hold_all_invariants() {
 /// arrives.
 #[test]
 fn vote_after_repeated_requests_is_counted() {
-    let plan = Plan { nodes: 6, ..plan(SimulationTarget::Cluster, 5249) };
+    let plan = RunPlan { nodes: 6, ..plan(SimulationTarget::Cluster, 5249) };
     assert_eq!(run(plan, false).violation, None);
 }
 
@@ -206,7 +206,7 @@ fn sentinel_seeds_1000_to_1800_hold_all_invariants() {
 
 #[test]
 fn twelve_sentinels_hold_all_invariants() {
-    let larger = explore_at_low_priority(1800..2000, |seed| Plan {
+    let larger = explore_at_low_priority(1800..2000, |seed| RunPlan {
         nodes: 12,
         ..plan(SimulationTarget::Sentinel, seed)
     });

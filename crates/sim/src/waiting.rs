@@ -3,21 +3,21 @@
 use clock::Millis;
 use engine::Session;
 
-use crate::clients::Words;
+use crate::clients::CommandWords;
 use crate::executor::Executor;
 
 /// A client whose commands may block on keys.
 pub(crate) struct WaitingClient {
     session: Session,
-    command: Words,
+    command: CommandWords,
     /// A command that counts the elements for which the client waits, if there is one.
-    count_command: Option<Words>,
+    count_command: Option<CommandWords>,
 }
 
 /// A client that is still blocked although its wait should have ended.
 #[derive(Debug)]
 pub(crate) struct StuckClient {
-    pub(crate) command: Words,
+    pub(crate) command: CommandWords,
     pub(crate) reason: &'static str,
     /// Whether the client's timeout has passed.
     pub(crate) has_timed_out: bool,
@@ -25,7 +25,7 @@ pub(crate) struct StuckClient {
 
 impl WaitingClient {
     pub(crate) fn new(session: Session) -> Self {
-        Self { session, command: Words::new(), count_command: None }
+        Self { session, command: CommandWords::new(), count_command: None }
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -55,40 +55,40 @@ impl WaitingClient {
         executor: &mut Executor,
         db: u16,
         wall: Millis,
-        words: Words,
-        length: Option<Words>,
+        words: CommandWords,
+        length: Option<CommandWords>,
     ) -> String {
         self.session.select(db);
         (self.command, self.count_command) = (words, length);
-        let reply = executor.call(&mut self.session, wall, &self.command);
+        let reply = executor.run_on_session(&mut self.session, wall, &self.command);
         self.describe_reply(&reply)
     }
 
     /// Unblocks the client if its reply is ready, its timeout has passed or the server has ended the wait. Returns a
     /// trace line.
-    pub(crate) fn end_wait_if_due(&mut self, executor: &mut Executor, wall: Millis) -> Option<String> {
+    pub(crate) fn end_wait_if_due(&mut self, executor: &mut Executor, wall_time: Millis) -> Option<String> {
         if self.session.waiter_to_retry().is_some() {
-            let reply = executor.retry(&mut self.session, wall)?;
+            let reply = executor.retry(&mut self.session, wall_time)?;
             return Some(self.describe_reply(&reply));
         }
         let waiter = self.session.waiter()?;
-        let is_over = waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall);
+        let is_over = waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall_time);
         let how =
             if is_over { waiter.deadline_reason() } else { self.session.client().take_unblock_reason()? };
-        let reply = executor.end_wait(&mut self.session, wall, how)?;
+        let reply = executor.end_wait(&mut self.session, wall_time, how)?;
         Some(self.describe_reply(&reply))
     }
 
     /// Describes the client if it is blocked although its timeout has passed or an element is available.
-    pub(crate) fn check_stuck(&self, executor: &mut Executor, wall: Millis) -> Option<StuckClient> {
+    pub(crate) fn check_stuck(&self, executor: &mut Executor, wall_time: Millis) -> Option<StuckClient> {
         let waiter = self.session.waiter()?;
         let words = self.command.clone();
-        let is_late = waiter.deadline().is_some_and(|until| until <= wall);
+        let is_late = waiter.deadline().is_some_and(|until| until <= wall_time);
         if is_late || waiter.is_served() {
             let reason = if is_late { "its timeout has passed" } else { "its reply is ready" };
             return Some(StuckClient { command: words, reason, has_timed_out: true });
         }
-        let reply = executor.run_command(self.session.db(), wall, self.count_command.as_ref()?);
+        let reply = executor.run_command(self.session.db(), wall_time, self.count_command.as_ref()?);
         let is_there = reply.starts_with(b":") && reply != b":0\r\n";
         is_there.then_some(StuckClient {
             command: words,

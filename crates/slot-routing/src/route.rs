@@ -34,7 +34,7 @@ pub enum Ownership {
 impl Ownership {
     /// Returns whether this replica's master owns or imports the slot.
     #[must_use]
-    pub fn is_masters_slot(self) -> bool {
+    pub fn is_owned_by_my_master(self) -> bool {
         matches!(self, Self::MasterOwned | Self::MasterMigrating | Self::MasterImporting)
     }
 }

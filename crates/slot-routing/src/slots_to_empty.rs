@@ -41,24 +41,26 @@ impl SlotsToEmpty {
     /// Updates the set when the topology changes from `before` to `after`. Returns the slots that return to this node;
     /// their old keys must be deleted before `after` takes effect.
     #[must_use]
-    pub fn update(&mut self, before: &Topology, after: &Topology) -> Vec<Slot> {
-        if [before, after].iter().any(|topology| topology.my_member().role != Role::Master) {
-            self.track_slots_lost_by_master(before, after);
+    pub fn update(&mut self, old_topology: &Topology, new_topology: &Topology) -> Vec<Slot> {
+        if [old_topology, new_topology].iter().any(|topology| topology.my_member().role != Role::Master) {
+            self.track_slots_lost_by_master(old_topology, new_topology);
             return Vec::new();
         }
-        self.0.iter().filter(|slot| !is_owned_elsewhere(after.ownership(*slot))).collect()
+        self.0.iter().filter(|slot| !is_owned_elsewhere(new_topology.ownership(*slot))).collect()
     }
 
-    fn track_slots_lost_by_master(&mut self, before: &Topology, after: &Topology) {
-        if before.my_member().role == Role::Master || before.my_member().shard != after.my_member().shard {
+    fn track_slots_lost_by_master(&mut self, old_topology: &Topology, new_topology: &Topology) {
+        if old_topology.my_member().role == Role::Master
+            || old_topology.my_member().shard != new_topology.my_member().shard
+        {
             // This node resyncs from another shard, which replaces the whole dataset, so no old keys remain.
             self.0 = SlotSet::new();
             return;
         }
-        let (served, serves) = (before.slots_of_my_shard(), after.slots_of_my_shard());
+        let (served, serves) = (old_topology.slots_of_my_shard(), new_topology.slots_of_my_shard());
         // A slot whose new owner is in the same shard is still served by this shard and keeps its keys.
         self.0.extend(served.iter().filter(|slot| !serves.contains(*slot)));
-        let is_back = |slot: &Slot| serves.contains(*slot) || after.owner(*slot).is_none();
+        let is_back = |slot: &Slot| serves.contains(*slot) || new_topology.owner(*slot).is_none();
         for slot in self.0.iter().filter(is_back).collect::<Vec<_>>() {
             self.0.remove(slot);
         }
@@ -88,7 +90,7 @@ mod tests {
 
     const MYSELF: u8 = 1;
     const OTHER_NODE: u8 = 2;
-    const SIBLING: u8 = 3;
+    const SIBLING_NODE: u8 = 3;
 
     fn id(number: u8) -> NodeId {
         NodeId::from_random([number; 20])
@@ -98,11 +100,11 @@ mod tests {
         Slot::new(number).unwrap()
     }
 
-    /// Builds the topology that node `MYSELF` sees, either as a master (`is_master`) or as a replica of `SIBLING`.
+    /// Builds the topology that node `MYSELF` sees, either as a master (`is_master`) or as a replica of `SIBLING_NODE`.
     /// `owners[n]` owns slot `n`.
     fn topology(is_master: bool, owners: &[u8]) -> Topology {
-        let role = if is_master { Role::Master } else { Role::Replica(id(SIBLING)) };
-        let sibling = Member { shard: id(MYSELF), ..member(SIBLING, Role::Master) };
+        let role = if is_master { Role::Master } else { Role::Replica(id(SIBLING_NODE)) };
+        let sibling = Member { shard: id(MYSELF), ..member(SIBLING_NODE, Role::Master) };
         let members = vec![member(MYSELF, role), member(OTHER_NODE, Role::Master), sibling];
         let mut topology = Topology::new(id(MYSELF), Epoch(1), true, members);
         for (number, owner) in owners.iter().enumerate() {
@@ -129,8 +131,8 @@ mod tests {
     #[test]
     fn replica_tracks_the_slots_its_master_has_to_empty() {
         let mut pending = SlotsToEmpty::default();
-        let before = topology(false, &[SIBLING, SIBLING, OTHER_NODE]);
-        let given = topology(false, &[OTHER_NODE, SIBLING, OTHER_NODE]);
+        let before = topology(false, &[SIBLING_NODE, SIBLING_NODE, OTHER_NODE]);
+        let given = topology(false, &[OTHER_NODE, SIBLING_NODE, OTHER_NODE]);
         assert_eq!(pending.update(&before, &given), []);
         assert_eq!((pending.contains(slot(0)), pending.contains(slot(2))), (true, false));
         // A resync from another master replaces the dataset, so there is nothing left to delete.

@@ -11,7 +11,7 @@ const TAG_LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNO
 /// Strings of up to three characters cover every slot.
 const MAX_TAG_LEN: usize = 3;
 
-static TAGS: LazyLock<Vec<String>> = LazyLock::new(find_tags);
+static SLOT_TAGS: LazyLock<Vec<String>> = LazyLock::new(find_tags);
 
 fn find_tags() -> Vec<String> {
     let mut tags = vec![String::new(); SLOT_COUNT];
@@ -35,7 +35,7 @@ impl Slot {
     /// Returns a hash tag that routes to this slot, without braces.
     #[must_use]
     pub fn tag(self) -> &'static str {
-        &TAGS[self.index()]
+        &SLOT_TAGS[self.index()]
     }
 }
 

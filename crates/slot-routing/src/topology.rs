@@ -91,8 +91,8 @@ impl Endpoint {
     /// Returns the port for connections between nodes. Falls back to the other port if the node has only a plaintext or
     /// only a TLS port.
     #[must_use]
-    pub fn node_port(&self, tls: bool) -> u16 {
-        choose_port(self.port, self.tls_port, tls)
+    pub fn node_port(&self, uses_tls: bool) -> u16 {
+        choose_port(self.port, self.tls_port, uses_tls)
     }
 
     /// Returns the port to give to a client that uses this transport.
@@ -112,8 +112,8 @@ impl Endpoint {
 }
 
 /// Returns the port for clients with or without TLS, or the other port if that one is 0.
-fn choose_port(port: u16, tls_port: u16, tls: bool) -> u16 {
-    let is_plain = if tls { tls_port == 0 } else { port != 0 };
+fn choose_port(port: u16, tls_port: u16, uses_tls: bool) -> u16 {
+    let is_plain = if uses_tls { tls_port == 0 } else { port != 0 };
     if is_plain { port } else { tls_port }
 }
 
@@ -312,17 +312,17 @@ impl Topology {
 
     /// Returns the slots whose [`Ownership`] differs from that in `before`.
     #[must_use]
-    pub fn ownership_changes_since(&self, before: &Self) -> Vec<Slot> {
+    pub fn ownership_changes_since(&self, old_topology: &Self) -> Vec<Slot> {
         let own_state =
             |topology: &Self| (topology.my_index, topology.my_master_index, topology.my_member().role);
         // Fast path: most new topologies change only node attributes.
-        if own_state(self) == own_state(before)
-            && self.owners == before.owners
-            && (&self.migrating, &self.importing) == (&before.migrating, &before.importing)
+        if own_state(self) == own_state(old_topology)
+            && self.owners == old_topology.owners
+            && (&self.migrating, &self.importing) == (&old_topology.migrating, &old_topology.importing)
         {
             return Vec::new();
         }
-        let (were, are) = (before.ownerships(), self.ownerships());
+        let (were, are) = (old_topology.ownerships(), self.ownerships());
         Slot::all().filter(|slot| were[slot.index()] != are[slot.index()]).collect()
     }
 

@@ -179,13 +179,13 @@ impl Loader<'_> {
             let path = || directory.disk.path_of(&file.name);
             let in_file = |error| AofError::Io { file: path(), error };
             let mut begin = 0;
-            if file.is_base && is_rdb(&directory.disk, &file.name).map_err(in_file)? {
+            if file.is_base && is_rdb_file(&directory.disk, &file.name).map_err(in_file)? {
                 self.host.report_event(LoadEvent::RdbBase);
                 let len = directory.disk.len(&file.name).map_err(in_file)?;
                 let input = directory.disk.read(&file.name).map_err(in_file)?;
                 // Keep expired keys, because a later command may extend their lifetime.
                 base = self
-                    .replace(input, len, false, || true)
+                    .replace_dataset(input, len, false, || true)
                     .map_err(|error| AofError::Base { file: path(), error })?;
                 replay.position = replication_position(&base);
                 begin = base.rdb_bytes;
@@ -273,7 +273,7 @@ fn file_name(path: &Path) -> std::borrow::Cow<'_, str> {
     path.file_name().unwrap_or_default().to_string_lossy()
 }
 
-fn is_rdb(disk: &impl Disk, name: &str) -> io::Result<bool> {
+fn is_rdb_file(disk: &impl Disk, name: &str) -> io::Result<bool> {
     let mut head = Vec::new();
     disk.read(name)?.take(6).read_to_end(&mut head)?;
     Ok(head.starts_with(b"REDIS") || head.starts_with(b"VALKEY"))

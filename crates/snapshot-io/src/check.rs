@@ -48,8 +48,8 @@ impl Loader<'_> {
                     return Err(LoadError::DatabaseOutOfRange(entry.db, databases));
                 }
                 Some(RdbItem::Entry(entry)) if entry.is_part => {
-                    open = ElementChecker::for_kind(entry.value_buffer.kind());
-                    open.add_part(entry.value_buffer, keyspace, &limits)
+                    open = ElementChecker::for_kind(entry.packed_value.kind());
+                    open.add_part(entry.packed_value, keyspace, &limits)
                 }
                 Some(RdbItem::Entry(entry)) => {
                     slots.add(keyspace, &entry)?;
@@ -145,7 +145,7 @@ impl SlotSizes {
         let sizes = &mut self.0[db];
         sizes.resize(SLOT_COUNT, 0);
         let key = keyspace.key_in_slot(slot, entry.key);
-        let stored = NewEntry { key, value: entry.value_buffer, expiry: entry.expiry, usage: None };
+        let stored = NewEntry { key, value: entry.packed_value, expiry: entry.expiry, usage: None };
         let size = &mut sizes[slot.index()];
         *size += stored.inline_bytes() as u64;
         if *size > slot_capacity() + MAX_BATCH_BYTES { Err(LoadError::SlotFull) } else { Ok(()) }
@@ -212,12 +212,12 @@ mod tests {
         *damaged.last_mut().unwrap() = 1;
         bad.push((damaged, "a wrong checksum"));
         with_loader(|loader| {
-            loader.replace(good.as_slice(), 0, false, || true).unwrap();
+            loader.replace_dataset(good.as_slice(), 0, false, || true).unwrap();
             for (bytes, what) in bad {
                 assert!(loader.check(bytes.as_slice()).is_err(), "{what}");
                 assert!(has_data(loader), "{what}");
-                assert!(loader.replace(bytes.as_slice(), 0, false, || true).is_err(), "{what}");
-                loader.replace(good.as_slice(), 0, false, || true).unwrap();
+                assert!(loader.replace_dataset(bytes.as_slice(), 0, false, || true).is_err(), "{what}");
+                loader.replace_dataset(good.as_slice(), 0, false, || true).unwrap();
             }
             loader.check(good.as_slice()).unwrap();
         });
@@ -257,12 +257,15 @@ mod tests {
             with_loader(|loader| {
                 let bytes = build_large_value(code, &unique);
                 loader.check(bytes.as_slice()).unwrap();
-                loader.replace(bytes.as_slice(), 0, false, || true).unwrap();
+                loader.replace_dataset(bytes.as_slice(), 0, false, || true).unwrap();
                 let bytes = build_large_value(code, &repeated);
                 let refused = loader.check(bytes.as_slice()).map_err(|error| error.to_string());
                 assert!(refused.is_err_and(|text| text.contains("the same element twice")), "type {code}");
                 assert!(has_data(loader));
-                assert!(loader.replace(bytes.as_slice(), 0, false, || true).is_err(), "the load agrees");
+                assert!(
+                    loader.replace_dataset(bytes.as_slice(), 0, false, || true).is_err(),
+                    "the load agrees"
+                );
             });
         }
         // A list may contain equal elements.
@@ -287,20 +290,23 @@ mod tests {
         with_loader(|loader| {
             let (few, many) = (snapshot(most / 4), snapshot(most));
             loader.check(few.as_slice()).unwrap();
-            loader.replace(few.as_slice(), 0, false, || true).unwrap();
+            loader.replace_dataset(few.as_slice(), 0, false, || true).unwrap();
             assert!(matches!(loader.check(many.as_slice()), Err(LoadError::SlotFull)));
             assert!(has_data(loader));
-            assert!(matches!(loader.replace(many.as_slice(), 0, false, || true), Err(LoadError::SlotFull)));
+            assert!(matches!(
+                loader.replace_dataset(many.as_slice(), 0, false, || true),
+                Err(LoadError::SlotFull)
+            ));
         });
     }
 
     #[test]
     fn unreadable_header_leaves_the_data_unchanged() {
         with_loader(|loader| {
-            loader.replace(build_snapshot(b"value", "").as_slice(), 0, false, || true).unwrap();
+            loader.replace_dataset(build_snapshot(b"value", "").as_slice(), 0, false, || true).unwrap();
             for header in [&b""[..], b"nonsense!", b"REDIS0999", b"REDI"] {
                 let mut is_dropped = false;
-                let outcome = loader.replace_after(header, 0, false, || is_dropped = true, || true);
+                let outcome = loader.replace_dataset_after(header, 0, false, || is_dropped = true, || true);
                 assert!(outcome.is_err() && !is_dropped && has_data(loader), "{header:?}");
             }
         });

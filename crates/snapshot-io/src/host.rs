@@ -12,7 +12,7 @@ pub trait LoadHost {
     fn nanos_clock(&self) -> fn() -> u64;
 
     /// Called before a snapshot of `total_bytes` bytes is read.
-    fn on_begin(&self, total: u64);
+    fn on_load_started(&self, total_bytes: u64);
 
     /// Called periodically with the number of bytes and keys read so far.
     fn report_progress(&self, bytes: u64, keys: u64);

@@ -123,22 +123,22 @@ impl Loader<'_> {
     /// # Errors
     /// The snapshot cannot be read or is malformed. The dataset is empty afterwards, unless the header was already
     /// invalid.
-    pub fn replace(
+    pub fn replace_dataset(
         &self,
         input: impl Read,
         len: u64,
         drop_expired: bool,
         is_complete: impl FnOnce() -> bool,
     ) -> Result<LoadResult, LoadError> {
-        self.replace_after(input, len, drop_expired, || (), is_complete)
+        self.replace_dataset_after(input, len, drop_expired, || (), is_complete)
     }
 
-    /// Like [`Self::replace`], but calls `before_drop` after the header was read, directly before the old data is
+    /// Like [`Self::replace_dataset`], but calls `before_drop` after the header was read, directly before the old data is
     /// dropped.
     ///
     /// # Errors
-    /// Same as [`Self::replace`]. If `before_drop` was not called, the data is unchanged.
-    pub fn replace_after(
+    /// Same as [`Self::replace_dataset`]. If `before_drop` was not called, the data is unchanged.
+    pub fn replace_dataset_after(
         &self,
         input: impl Read,
         len: u64,
@@ -148,7 +148,7 @@ impl Loader<'_> {
     ) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
         before_drop();
-        self.host.on_begin(len);
+        self.host.on_load_started(len);
         clear_for_loading(self.engine);
         let outcome = self.load(rdb, len, drop_expired);
         let outcome =
@@ -167,8 +167,8 @@ impl Loader<'_> {
     /// at the same time.
     ///
     /// # Errors
-    /// Same as [`Self::replace`], but the data is unchanged and `before_swap` was not called.
-    pub fn replace_by_swap(
+    /// Same as [`Self::replace_dataset`], but the data is unchanged and `before_swap` was not called.
+    pub fn replace_dataset_by_swap(
         &self,
         input: impl Read,
         len: u64,
@@ -177,7 +177,7 @@ impl Loader<'_> {
         before_swap: impl FnOnce(),
     ) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
-        self.host.on_begin(len);
+        self.host.on_load_started(len);
         let engine = self.engine;
         engine
             .settings
@@ -196,13 +196,18 @@ impl Loader<'_> {
     }
 
     /// Adds a snapshot to the current data. The snapshot replaces keys that exist in both. Commands get LOADING, as in
-    /// [`Self::replace`].
+    /// [`Self::replace_dataset`].
     ///
     /// # Errors
     /// The snapshot cannot be read or is malformed.
-    pub fn add(&self, input: impl Read, len: u64, drop_expired: bool) -> Result<LoadResult, LoadError> {
+    pub fn add_to_dataset(
+        &self,
+        input: impl Read,
+        len: u64,
+        drop_expired: bool,
+    ) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
-        self.host.on_begin(len);
+        self.host.on_load_started(len);
         self.engine.settings.set_node_flag(NodeFlags::LOADING, true);
         let outcome = self.load(rdb, len, drop_expired);
         self.engine.invalidate_all_watches();
@@ -251,10 +256,10 @@ impl Loader<'_> {
             outcome
             // Leaving the scope waits for all threads.
         })?;
-        if errors.is_full() {
+        if errors.found_full_slot() {
             return Err(LoadError::SlotFull);
         }
-        if let Some(offset) = errors.first_duplicate() {
+        if let Some(offset) = errors.first_duplicate_offset() {
             return Err(RdbError { offset, reason: DUPLICATE_ELEMENT_ERROR }.into());
         }
         if drop_expired {
@@ -396,8 +401,8 @@ fn expected_keys_per_slot(keys: u64) -> usize {
 /// Converts a key's usage information in the file; `None` if the current eviction policy does not use it.
 fn usage_from_file(entry: &RdbEntry<'_>, now: Millis, is_lfu: bool) -> Option<Usage> {
     if is_lfu {
-        entry.usage.frequency.map(|counter| Usage::with_frequency(now, counter))
+        entry.access_metadata.frequency.map(|counter| Usage::with_frequency(now, counter))
     } else {
-        entry.usage.idle_seconds.map(|seconds| Usage::with_idle_time(now, seconds))
+        entry.access_metadata.idle_seconds.map(|seconds| Usage::with_idle_time(now, seconds))
     }
 }

@@ -25,24 +25,24 @@ pub(crate) struct StoreErrors {
     /// File offset of the first large value with a duplicate element.
     first_duplicate_offset: AtomicU64,
     /// Whether a slot had no room for its keys.
-    is_full: AtomicBool,
+    found_full_slot: AtomicBool,
 }
 
 impl Default for StoreErrors {
     fn default() -> Self {
-        Self { first_duplicate_offset: AtomicU64::new(u64::MAX), is_full: AtomicBool::new(false) }
+        Self { first_duplicate_offset: AtomicU64::new(u64::MAX), found_full_slot: AtomicBool::new(false) }
     }
 }
 
 impl StoreErrors {
     /// Returns the file offset of a large value with a duplicate element, if one was found.
-    pub(crate) fn first_duplicate(&self) -> Option<u64> {
+    pub(crate) fn first_duplicate_offset(&self) -> Option<u64> {
         Some(self.first_duplicate_offset.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
     }
 
     /// Returns whether a slot had no room for its keys.
-    pub(crate) fn is_full(&self) -> bool {
-        self.is_full.load(Ordering::Relaxed)
+    pub(crate) fn found_full_slot(&self) -> bool {
+        self.found_full_slot.load(Ordering::Relaxed)
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct StoreThread<'a> {
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
-    entries: Vec<ReadEntry>,
+    entries: Vec<QueuedEntry>,
     /// Expected final number of keys per slot.
     expected_keys_per_slot: usize,
 }
@@ -85,7 +85,7 @@ struct SlotOrderedKey {
 }
 
 /// A key with its value, or a further part of the previous key's value.
-struct ReadEntry {
+struct QueuedEntry {
     db: u16,
     slot: Slot,
     /// Offset in the batch at which the key ends. The key starts where the previous entry ends.
@@ -101,12 +101,12 @@ struct ReadEntry {
 enum EntryContent {
     Whole(ValueSummary),
     /// The first part of a large value; `offset` is the key's position in the file.
-    First {
+    FirstPart {
         summary: ValueSummary,
         offset: u64,
     },
     /// A further part of a large value; `offset` is its position in the file.
-    Continuation {
+    NextPart {
         summary: ValueSummary,
         is_last: bool,
         offset: u64,
@@ -114,7 +114,7 @@ enum EntryContent {
 }
 
 /// A key whose large value is being assembled.
-struct OpenValue {
+struct PartialValue {
     db: u16,
     key: Box<[u8]>,
     expiry: Option<Millis>,
@@ -143,24 +143,24 @@ impl StoreQueue {
         let bytes = &mut self.batch.bytes;
         bytes.extend_from_slice(entry.key);
         let key_end = bytes.len() as u32;
-        bytes.extend_from_slice(entry.value_buffer.bytes());
-        let about = entry.value_buffer.summary();
+        bytes.extend_from_slice(entry.packed_value.bytes());
+        let about = entry.packed_value.summary();
         let content = if entry.is_part {
-            EntryContent::First { summary: about, offset }
+            EntryContent::FirstPart { summary: about, offset }
         } else {
             EntryContent::Whole(about)
         };
         let end = bytes.len() as u32;
-        self.push(ReadEntry { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
+        self.push(QueuedEntry { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
     }
 
     /// Adds a further part of the value of the last key.
     pub(crate) fn add_part(&mut self, part: PackedValue<'_>, is_last: bool, offset: u64) {
         let key_end = self.batch.bytes.len() as u32;
         self.batch.bytes.extend_from_slice(part.bytes());
-        let content = EntryContent::Continuation { summary: part.summary(), is_last, offset };
+        let content = EntryContent::NextPart { summary: part.summary(), is_last, offset };
         let (end, slot) = (self.batch.bytes.len() as u32, Slot::of_key(b""));
-        self.push(ReadEntry { db: 0, slot, key_end, end, content, expiry: None, usage: None });
+        self.push(QueuedEntry { db: 0, slot, key_end, end, content, expiry: None, usage: None });
     }
 
     /// Announces the expected number of keys per slot in the current database.
@@ -169,7 +169,7 @@ impl StoreQueue {
         self.expected_keys_per_slot = keys_per_slot;
     }
 
-    fn push(&mut self, entry: ReadEntry) {
+    fn push(&mut self, entry: QueuedEntry) {
         self.batch.entries.push(entry);
         if self.batch.bytes.len() >= self.max_batch_bytes {
             self.send();
@@ -200,14 +200,14 @@ impl Batch {
     }
 
     /// Collects the keys with complete values, sorted by database and slot.
-    fn collect_sorted(&self, sorted: &mut Vec<SlotOrderedKey>) {
+    fn collect_keys_by_slot(&self, sorted: &mut Vec<SlotOrderedKey>) {
         sorted.clear();
         let whole = self.entries.iter().enumerate();
         sorted.extend(whole.filter_map(|(number, loose)| match loose.content {
             EntryContent::Whole(about) => {
                 Some(SlotOrderedKey { db: loose.db, slot: loose.slot, index: number as u32, summary: about })
             }
-            EntryContent::First { .. } | EntryContent::Continuation { .. } => None,
+            EntryContent::FirstPart { .. } | EntryContent::NextPart { .. } => None,
         }));
         sorted.sort_unstable_by_key(|ordered| (ordered.db, ordered.slot, ordered.index));
     }
@@ -226,7 +226,7 @@ impl StoreThread<'_> {
         let (mut open, mut order) = (None, Vec::new());
         while let Ok(mut batch) = self.batches.recv() {
             self.assemble_large_values(&batch, &mut open);
-            batch.collect_sorted(&mut order);
+            batch.collect_keys_by_slot(&mut order);
             order.chunks(PREFETCH_BATCH).for_each(|some| self.store_keys(&batch, some));
             batch.clear(self.max_batch_bytes);
             // Sending fails when the load has ended and the queue has been dropped.
@@ -250,30 +250,30 @@ impl StoreThread<'_> {
             let SlotOrderedKey { db, slot, .. } = of_one[0];
             let entries = &entries[at..at + of_one.len()];
             if !self.keyspace.lock(slot).table(db).bulk_load(entries, batch.expected_keys_per_slot) {
-                self.errors.is_full.store(true, Ordering::Relaxed);
+                self.errors.found_full_slot.store(true, Ordering::Relaxed);
             }
             at += of_one.len();
         }
     }
 
     /// Assembles large values from their parts; a key is created only when its value is complete.
-    fn assemble_large_values(&self, batch: &Batch, open_value: &mut Option<OpenValue>) {
+    fn assemble_large_values(&self, batch: &Batch, partial_value: &mut Option<PartialValue>) {
         for (number, loose) in batch.entries.iter().enumerate() {
             let (key, bytes) = batch.key_and_value(number);
             match loose.content {
                 EntryContent::Whole(_) => {}
-                EntryContent::First { summary: about, offset } => {
+                EntryContent::FirstPart { summary: about, offset } => {
                     let part = PackedValue::from_parts(bytes, about);
                     let mut value = DetachedValue::empty_large(part.kind());
                     self.add(&mut value, part, offset);
                     let (db, expiry, usage) = (loose.db, loose.expiry, loose.usage);
-                    *open_value = Some(OpenValue { db, key: key.into(), expiry, usage, value });
+                    *partial_value = Some(PartialValue { db, key: key.into(), expiry, usage, value });
                 }
-                EntryContent::Continuation { summary: about, is_last, offset } => {
-                    let value = &mut open_value.as_mut().expect("the first part comes first").value;
+                EntryContent::NextPart { summary: about, is_last, offset } => {
+                    let value = &mut partial_value.as_mut().expect("the first part comes first").value;
                     self.add(value, PackedValue::from_parts(bytes, about), offset);
-                    if is_last && let Some(whole) = open_value.take() {
-                        self.store_assembled(whole);
+                    if is_last && let Some(whole) = partial_value.take() {
+                        self.store_assembled_value(whole);
                     }
                 }
             }
@@ -286,7 +286,7 @@ impl StoreThread<'_> {
         }
     }
 
-    fn store_assembled(&self, OpenValue { db, key, expiry, usage, value }: OpenValue) {
+    fn store_assembled_value(&self, PartialValue { db, key, expiry, usage, value }: PartialValue) {
         let key = self.keyspace.key(&key);
         let mut slot = self.keyspace.lock(key.slot());
         let table = slot.table(db);

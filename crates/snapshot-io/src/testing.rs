@@ -14,7 +14,7 @@ impl LoadHost for NoopHost {
         || 0
     }
 
-    fn on_begin(&self, _total: u64) {}
+    fn on_load_started(&self, _total: u64) {}
 
     fn report_progress(&self, _read: u64, _keys: u64) {}
 

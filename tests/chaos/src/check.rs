@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::workload::FinalData;
-use crate::{OpOutcome, Operation, Timeline, Timeouts};
+use crate::{LossTimeouts, OpOutcome, Operation, Timeline};
 
 /// The maximum number of violations of one kind that are described in full.
 const MAX_DESCRIBED_VIOLATIONS: usize = 20;
@@ -41,7 +41,7 @@ impl CheckerFindings {
         self.lost_writes += 1;
         if op.confirmed {
             self.add_violation(format!("confirmed by a replica, and lost: {op:?}"));
-        } else if input.explains(op) {
+        } else if input.explains_loss_of(op) {
             *self.explained_losses.entry(op.workload).or_default() += 1;
         } else {
             self.add_violation(format!("lost without a reason: {op:?}"));
@@ -59,12 +59,12 @@ pub struct CheckInput<'a> {
     /// The injected faults and the masters over time.
     pub timeline: &'a Timeline,
     /// Time limits for explaining a loss.
-    pub timeouts: Timeouts,
+    pub timeouts: LossTimeouts,
 }
 
 impl<'a> CheckInput<'a> {
-    fn explains(&self, op: &Operation) -> bool {
-        self.timeline.explains(op, self.timeouts)
+    fn explains_loss_of(&self, op: &Operation) -> bool {
+        self.timeline.explains_loss_of(op, self.timeouts)
     }
 
     /// Returns a workload's operations on `key`.

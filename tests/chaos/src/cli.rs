@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 use clap::Args;
 use harness::Program;
 
-use crate::{ChaosOptions, FaultKind, Mode, RunResult, comparison, report, run};
+use crate::{ChaosOptions, DeploymentMode, FaultKind, RunResult, comparison, report, run};
 
 /// Options of `redoubt-test chaos`.
 #[derive(Debug, Args)]
 pub struct ChaosArguments {
     /// How servers detect and replace a failed node.
     #[arg(long, value_enum, default_value = "cluster")]
-    mode: Mode,
+    mode: DeploymentMode,
     /// The seed of the fault schedule; equal seeds give equal faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,

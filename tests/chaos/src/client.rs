@@ -8,7 +8,7 @@ use harness::{Connection, Endpoint, MASTER_NAME, Reply, SLOT_COUNT, slot_of};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::{Mode, OpHistory, OpOutcome, Operation};
+use crate::{DeploymentMode, OpHistory, OpOutcome, Operation};
 
 /// How long a client waits for a reply. After a timeout the result of the operation is unknown.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
@@ -37,7 +37,7 @@ pub struct ChaosClient<'a> {
     /// The random generator of this client, derived from the run's seed.
     pub rng: ChaCha8Rng,
     history: &'a OpHistory,
-    mode: Mode,
+    mode: DeploymentMode,
     endpoints: &'a [Endpoint],
     connections: HashMap<usize, Connection>,
     /// The known owner of each slot. Without a cluster, the master is stored for slot 0.
@@ -50,7 +50,13 @@ pub struct ChaosClient<'a> {
 impl<'a> ChaosClient<'a> {
     /// Creates client `id` of the run with `seed`. `endpoints` are the deployment's nodes.
     #[must_use]
-    pub fn new(id: usize, seed: u64, mode: Mode, endpoints: &'a [Endpoint], history: &'a OpHistory) -> Self {
+    pub fn new(
+        id: usize,
+        seed: u64,
+        mode: DeploymentMode,
+        endpoints: &'a [Endpoint],
+        history: &'a OpHistory,
+    ) -> Self {
         Self {
             id,
             rng: ChaCha8Rng::seed_from_u64(seed ^ ((id as u64 + 1) << 32)),
@@ -119,7 +125,7 @@ impl<'a> ChaosClient<'a> {
     /// # Errors
     /// The same as for [`Self::call_command`].
     pub fn call_pipeline(&mut self, key: &str, commands: &[&[&str]]) -> Result<Vec<Reply>, CallError> {
-        let slot = if self.mode == Mode::Cluster { slot_of(key) } else { 0 };
+        let slot = if self.mode == DeploymentMode::Cluster { slot_of(key) } else { 0 };
         let mut node = self.initial_owner(slot);
         let mut asking = false;
         for _ in 0..MAX_REDIRECTS {
@@ -158,7 +164,7 @@ impl<'a> ChaosClient<'a> {
             return owner;
         }
         match self.mode {
-            Mode::Cluster => {
+            DeploymentMode::Cluster => {
                 let servers = self.mode.data_node_count();
                 // Initially the masters own equal slot ranges in node order.
                 let first = usize::from(slot) * self.mode.shard_count() / usize::from(SLOT_COUNT);
@@ -168,7 +174,7 @@ impl<'a> ChaosClient<'a> {
                     self.random_below(servers)
                 }
             }
-            Mode::Sentinel => {
+            DeploymentMode::Sentinel => {
                 self.query_sentinels().unwrap_or_else(|| self.random_below(self.mode.data_node_count()))
             }
         }

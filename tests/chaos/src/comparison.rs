@@ -41,11 +41,11 @@ pub fn loses_far_more_writes(lost_writes: usize, other_lost_writes: usize) -> bo
 mod tests {
     use super::*;
     use crate::check::CheckerFindings;
-    use crate::timeline::Recovery;
-    use crate::{FaultKind, Mode, Timeline};
+    use crate::timeline::RoundRecovery;
+    use crate::{DeploymentMode, FaultKind, Timeline};
 
     #[test]
-    fn comparison_fails_from_tenfold_losses() {
+    fn comparison_fails_if_losses_are_tenfold() {
         for (lost, others, too_much) in [
             (0, 0, false),
             (9, 0, false),
@@ -61,11 +61,11 @@ mod tests {
 
     #[test]
     fn comparison_runs_the_same_rounds() {
-        let healing = Recovery { began: Duration::ZERO, took: Duration::ZERO, wrong: None };
+        let healing = RoundRecovery { began: Duration::ZERO, took: Duration::ZERO, wrong: None };
         let timeline = Timeline { recoveries: vec![healing.clone(), healing], ..Timeline::default() };
         let result = RunResult { ops: Vec::new(), timeline, findings: CheckerFindings::default() };
         let options = ChaosOptions {
-            mode: Mode::Cluster,
+            mode: DeploymentMode::Cluster,
             program: Program::from_binary("ours".as_ref()),
             last_replica_program: Some(Program::redis()),
             seed: 7,

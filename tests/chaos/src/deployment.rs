@@ -13,14 +13,14 @@ use crate::FaultKind;
 /// How servers detect and replace a failed node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mode {
+pub enum DeploymentMode {
     /// Three masters with one replica each on the cluster bus.
     Cluster,
     /// A master, two replicas and three sentinels.
     Sentinel,
 }
 
-impl Mode {
+impl DeploymentMode {
     /// Returns the number of processes, which includes sentinels.
     #[must_use]
     pub fn node_count(self) -> usize {
@@ -61,7 +61,7 @@ const DISK_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Deployment {
     /// Whether the servers form a cluster or a sentinel group.
-    pub mode: Mode,
+    pub mode: DeploymentMode,
     /// The data nodes, followed by the sentinels.
     pub nodes: Vec<Node>,
     /// The simulated network with one host per node; `None` if the machine does not permit one.
@@ -77,7 +77,7 @@ impl Deployment {
     /// # Errors
     /// The deployment cannot be started.
     pub fn start(
-        mode: Mode,
+        mode: DeploymentMode,
         program: &Program,
         other_program: Option<&Program>,
         faults: &[FaultKind],
@@ -110,13 +110,13 @@ impl Deployment {
             node
         };
         let nodes = match mode {
-            Mode::Cluster => {
+            DeploymentMode::Cluster => {
                 let mut nodes: Vec<Node> =
                     (0..mode.node_count()).map(|place| prepare(place, CLUSTER_OPTIONS)).collect();
                 nodes.iter_mut().for_each(Node::launch);
                 Cluster::join_nodes(nodes, mode.shard_count()).nodes
             }
-            Mode::Sentinel => {
+            DeploymentMode::Sentinel => {
                 let group = SentinelGroup::start_with_nodes(|place| {
                     prepare(place, if place < mode.data_node_count() { MONITORED_OPTIONS } else { "" })
                 });

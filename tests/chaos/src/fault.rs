@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::Mode;
+use crate::DeploymentMode;
 
 /// A fault of a server or of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ValueEnum)]
@@ -56,10 +56,10 @@ pub enum FaultKind {
 impl FaultKind {
     /// Returns whether the fault can occur in this mode.
     #[must_use]
-    pub fn occurs_in(self, mode: Mode) -> bool {
+    pub fn occurs_in(self, mode: DeploymentMode) -> bool {
         match self {
-            Self::Failover | Self::Force | Self::Takeover | Self::MoveSlot => mode == Mode::Cluster,
-            Self::SentinelFailover => mode == Mode::Sentinel,
+            Self::Failover | Self::Force | Self::Takeover | Self::MoveSlot => mode == DeploymentMode::Cluster,
+            Self::SentinelFailover => mode == DeploymentMode::Sentinel,
             Self::Kill
             | Self::Wipe
             | Self::Freeze
@@ -80,7 +80,7 @@ impl FaultKind {
 
     /// Returns the faults from which a run in this mode draws by default.
     #[must_use]
-    pub fn default_faults(mode: Mode) -> Vec<Self> {
+    pub fn default_faults(mode: DeploymentMode) -> Vec<Self> {
         Self::value_variants().iter().copied().filter(|fault| fault.occurs_in(mode)).collect()
     }
 

@@ -24,9 +24,9 @@ pub mod workload;
 
 pub use cli::{ChaosArguments, run_command};
 pub use client::{CallError, ChaosClient};
-pub use deployment::{Deployment, Mode};
+pub use deployment::{Deployment, DeploymentMode};
 pub use fault::FaultKind;
 pub use history::{OpHistory, OpOutcome, Operation};
 pub use run::{ChaosOptions, RunResult, run};
 pub use schedule::{FaultRound, FaultSchedule, ScheduledFault};
-pub use timeline::{InjectedFault, MasterPeriod, Timeline, Timeouts};
+pub use timeline::{InjectedFault, LossTimeouts, MasterPeriod, Timeline};

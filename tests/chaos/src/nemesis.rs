@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use harness::{Connection, LinkImpairment, Node, Reply, info_field, slot_of};
 
 use crate::timeline::InjectedFault;
-use crate::{Deployment, FaultKind, FaultRound, Mode, OpHistory, ScheduledFault, workload};
+use crate::{Deployment, DeploymentMode, FaultKind, FaultRound, OpHistory, ScheduledFault, workload};
 
 /// Time limit for slow operations of a server, such as a clean shutdown.
 const SLOW_OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
@@ -54,9 +54,9 @@ pub(crate) fn run_round(
 }
 
 /// Starts a fault and returns the affected nodes.
-fn start_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) -> Vec<usize> {
-    let node = scheduled.node;
-    match scheduled.fault {
+fn start_fault(deployment: &mut Deployment, scheduled_fault: &ScheduledFault) -> Vec<usize> {
+    let node = scheduled_fault.node;
+    match scheduled_fault.fault {
         FaultKind::Kill => deployment.nodes[node].kill(),
         FaultKind::Wipe => {
             deployment.nodes[node].kill();
@@ -69,13 +69,15 @@ fn start_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) -> Vec<u
             deployment.nodes[node].spawn();
         }
         FaultKind::Isolate | FaultKind::Halves | FaultKind::Bridge | FaultKind::OneWay => {
-            return partition_network(deployment, scheduled);
+            return partition_network(deployment, scheduled_fault);
         }
-        FaultKind::Delay | FaultKind::Loss | FaultKind::Duplication => degrade_link(deployment, scheduled),
+        FaultKind::Delay | FaultKind::Loss | FaultKind::Duplication => {
+            degrade_link(deployment, scheduled_fault);
+        }
         FaultKind::FullDisk => deployment.nodes[node].fill_disk(),
         FaultKind::ClockJump => {
-            let seconds = CLOCK_JUMP_SECONDS[scheduled.random as usize % CLOCK_JUMP_SECONDS.len()];
-            let back = scheduled.random / 7 % 2 == 1;
+            let seconds = CLOCK_JUMP_SECONDS[scheduled_fault.random as usize % CLOCK_JUMP_SECONDS.len()];
+            let back = scheduled_fault.random / 7 % 2 == 1;
             deployment.nodes[node].set_clock(if back { -seconds } else { seconds });
         }
         FaultKind::Failover => request_failover(deployment, node, ""),
@@ -85,17 +87,17 @@ fn start_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) -> Vec<u
             let sentinel = deployment.mode.data_node_count() + node % 3;
             send_command(&deployment.nodes[sentinel], &format!("SENTINEL FAILOVER {}", harness::MASTER_NAME));
         }
-        FaultKind::MoveSlot => migrate_random_slot(deployment, scheduled.random),
-        FaultKind::Configure => change_settings(&deployment.nodes[node], scheduled.random),
+        FaultKind::MoveSlot => migrate_random_slot(deployment, scheduled_fault.random),
+        FaultKind::Configure => change_settings(&deployment.nodes[node], scheduled_fault.random),
         FaultKind::Stall => {}
     }
     vec![node]
 }
 
-fn end_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) {
-    match scheduled.fault {
-        FaultKind::Kill => deployment.nodes[scheduled.node].spawn(),
-        FaultKind::Freeze => deployment.nodes[scheduled.node].thaw(),
+fn end_fault(deployment: &mut Deployment, scheduled_fault: &ScheduledFault) {
+    match scheduled_fault.fault {
+        FaultKind::Kill => deployment.nodes[scheduled_fault.node].spawn(),
+        FaultKind::Freeze => deployment.nodes[scheduled_fault.node].thaw(),
         FaultKind::Isolate | FaultKind::Halves | FaultKind::Bridge | FaultKind::OneWay => {
             if let Some(network) = &deployment.network {
                 network.heal_partition();
@@ -103,11 +105,11 @@ fn end_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) {
         }
         FaultKind::Delay | FaultKind::Loss | FaultKind::Duplication => {
             if let Some(network) = &deployment.network {
-                network.repair_link(scheduled.node);
+                network.repair_link(scheduled_fault.node);
             }
         }
-        FaultKind::FullDisk => deployment.nodes[scheduled.node].free_disk(),
-        FaultKind::ClockJump => deployment.nodes[scheduled.node].set_clock(0),
+        FaultKind::FullDisk => deployment.nodes[scheduled_fault.node].free_disk(),
+        FaultKind::ClockJump => deployment.nodes[scheduled_fault.node].set_clock(0),
         FaultKind::Wipe
         | FaultKind::Restart
         | FaultKind::Failover
@@ -121,11 +123,11 @@ fn end_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) {
 }
 
 /// Partitions the network and returns the nodes that cannot reach all others.
-fn partition_network(deployment: &Deployment, scheduled: &ScheduledFault) -> Vec<usize> {
+fn partition_network(deployment: &Deployment, scheduled_fault: &ScheduledFault) -> Vec<usize> {
     let Some(network) = &deployment.network else { return Vec::new() };
     let all: Vec<usize> = (0..deployment.nodes.len()).collect();
-    let (node, draw) = (scheduled.node, scheduled.random);
-    match scheduled.fault {
+    let (node, draw) = (scheduled_fault.node, scheduled_fault.random);
+    match scheduled_fault.fault {
         FaultKind::Isolate => {
             network.partition(&[&[node]]);
             vec![node]
@@ -154,11 +156,11 @@ fn partition_network(deployment: &Deployment, scheduled: &ScheduledFault) -> Vec
 }
 
 /// Degrades the link of a host.
-fn degrade_link(deployment: &Deployment, scheduled: &ScheduledFault) {
+fn degrade_link(deployment: &Deployment, scheduled_fault: &ScheduledFault) {
     let Some(network) = &deployment.network else { return };
-    let draw = scheduled.random;
+    let draw = scheduled_fault.random;
     let millis = |most: u64| Duration::from_millis(5 + draw % most);
-    let bad = match scheduled.fault {
+    let bad = match scheduled_fault.fault {
         FaultKind::Delay => {
             LinkImpairment { delay: millis(200), jitter: millis(100), ..LinkImpairment::default() }
         }
@@ -167,7 +169,7 @@ fn degrade_link(deployment: &Deployment, scheduled: &ScheduledFault) {
         }
         _ => LinkImpairment { duplication_percent: 50, jitter: millis(10), ..LinkImpairment::default() },
     };
-    network.impair_link(scheduled.node, bad, draw).expect("the run looked whether it can");
+    network.impair_link(scheduled_fault.node, bad, draw).expect("the run looked whether it can");
 }
 
 /// Sends a command line to a node. Failures are ignored, since faults may be active.
@@ -234,8 +236,8 @@ pub(crate) fn find_failed_check(deployment: &mut Deployment) -> Option<String> {
         }
     }
     match deployment.mode {
-        Mode::Cluster => check_cluster(deployment),
-        Mode::Sentinel => check_sentinel_group(deployment),
+        DeploymentMode::Cluster => check_cluster(deployment),
+        DeploymentMode::Sentinel => check_sentinel_group(deployment),
     }
 }
 

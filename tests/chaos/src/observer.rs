@@ -20,11 +20,11 @@ pub(crate) struct Observations {
 }
 
 /// Polls the servers until `stop` is set.
-pub(crate) fn observe(servers: &[Endpoint], history: &OpHistory, stop: &AtomicBool) -> Observations {
+pub(crate) fn observe(servers: &[Endpoint], history: &OpHistory, should_stop: &AtomicBool) -> Observations {
     let mut seen = Observations::default();
     let mut connections: HashMap<usize, Connection> = HashMap::new();
     let mut reigning: HashMap<usize, usize> = HashMap::new();
-    while !stop.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         let mut claims: Vec<(usize, u64, Vec<String>)> = Vec::new();
         for (node, endpoint) in servers.iter().enumerate() {
             let Some(view) = query_node(&mut connections, node, endpoint) else {

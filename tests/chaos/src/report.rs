@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::{ChaosOptions, OpOutcome, Operation, RunResult};
 
 /// The time span that a chart column covers.
-const COLUMN_WIDTH: Duration = Duration::from_millis(500);
-const TEMPLATE: &str = include_str!("report/report.html");
+const COLUMN_DURATION: Duration = Duration::from_millis(500);
+const HTML_TEMPLATE: &str = include_str!("report/report.html");
 
 /// The operations within one chart column.
 #[derive(Debug, Default, Clone, Serialize)]
@@ -31,7 +31,7 @@ pub fn render_html(options: &ChaosOptions, result: &RunResult) -> Result<String>
     let columns = chart_columns(&result.ops);
     let mut environment = Environment::new();
     environment.add_filter("seconds", |moment: f64| format!("{moment:.1}"));
-    environment.add_template("report.html", TEMPLATE)?;
+    environment.add_template("report.html", HTML_TEMPLATE)?;
     let length = result.ops.last().map_or(1.0, |op| op.completed.as_secs_f64()).max(1.0);
     let span = |begin: Duration, end: Duration| (begin.as_secs_f64(), end.as_secs_f64());
     let faults: Vec<_> = result
@@ -70,7 +70,7 @@ pub fn render_html(options: &ChaosOptions, result: &RunResult) -> Result<String>
         nodes => options.mode.node_count(),
         most => columns.iter().map(|column| column.done).max().unwrap_or(1).max(1),
         slowest => columns.iter().map(|column| column.slowest).fold(1.0, f64::max),
-        step => COLUMN_WIDTH.as_secs_f64(),
+        step => COLUMN_DURATION.as_secs_f64(),
         findings => result.findings,
         columns,
         errors => count_errors(&result.ops),
@@ -98,7 +98,7 @@ fn count_errors(ops: &[Operation]) -> Vec<(&str, String, usize)> {
 fn chart_columns(ops: &[Operation]) -> Vec<ChartColumn> {
     let mut columns: Vec<ChartColumn> = Vec::new();
     for op in ops {
-        let at = (op.completed.as_millis() / COLUMN_WIDTH.as_millis()) as usize;
+        let at = (op.completed.as_millis() / COLUMN_DURATION.as_millis()) as usize;
         if columns.len() <= at {
             columns.resize(at + 1, ChartColumn::default());
         }

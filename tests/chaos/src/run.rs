@@ -13,10 +13,11 @@ use crate::check::{self, CheckInput, CheckerFindings};
 use crate::nemesis::{run_round, wait_for_recovery};
 use crate::observer::observe;
 use crate::stalls;
-use crate::timeline::Recovery;
+use crate::timeline::RoundRecovery;
 use crate::workload::{self, FinalData, Workload};
 use crate::{
-    ChaosClient, Deployment, FaultKind, FaultSchedule, Mode, OpHistory, Operation, Timeline, Timeouts,
+    ChaosClient, Deployment, DeploymentMode, FaultKind, FaultSchedule, LossTimeouts, OpHistory, Operation,
+    Timeline,
 };
 
 const CLIENT_COUNT: usize = 8;
@@ -29,7 +30,7 @@ const MAX_CONVERGENCE_TIME: Duration = Duration::from_secs(10);
 /// The pause between rounds, so that a loss is attributed to the right round.
 const ROUND_PAUSE: Duration = Duration::from_millis(500);
 /// The time limits leave a margin, because a sentinel-monitored master measures replica lag in whole seconds.
-const TIMEOUTS: Timeouts = Timeouts {
+const TIMEOUTS: LossTimeouts = LossTimeouts {
     deposed_after: Duration::from_millis(3000),
     max_lag: Duration::from_millis(1500),
     tolerance: Duration::from_millis(1000),
@@ -39,7 +40,7 @@ const TIMEOUTS: Timeouts = Timeouts {
 #[derive(Debug, Clone)]
 pub struct ChaosOptions {
     /// Whether to test a cluster or a sentinel group.
-    pub mode: Mode,
+    pub mode: DeploymentMode,
     /// The program that the servers run.
     pub program: Program,
     /// The program of the last replica, if it differs from the others.
@@ -100,7 +101,7 @@ pub fn run(options: &ChaosOptions) -> Result<RunResult> {
     let (seen, stalls, final_data) = thread::scope(|scope| {
         let servers = &endpoints[..options.mode.data_node_count()];
         let observer = scope.spawn(|| observe(servers, &history, &stop));
-        let machine = scope.spawn(|| stalls::watch_cores(options.mode.node_count(), &history, &stop));
+        let machine = scope.spawn(|| stalls::detect_core_stalls(options.mode.node_count(), &history, &stop));
         let clients: Vec<_> = (0..CLIENT_COUNT)
             .map(|id| ChaosClient::new(id, options.seed, options.mode, &endpoints, &history))
             .map(|client| {
@@ -117,7 +118,7 @@ pub fn run(options: &ChaosOptions) -> Result<RunResult> {
             let since = history.now();
             let (took, wrong) = wait_for_recovery(&mut deployment, RECOVERY_TIMEOUT);
             let broken = wrong.is_some();
-            timeline.recoveries.push(Recovery { began: since, took, wrong });
+            timeline.recoveries.push(RoundRecovery { began: since, took, wrong });
             if broken {
                 break;
             }
@@ -127,7 +128,7 @@ pub fn run(options: &ChaosOptions) -> Result<RunResult> {
         for client in clients {
             client.join().expect("a client that only asks");
         }
-        let final_data = read_all(options, &endpoints, &history);
+        let final_data = read_final_data(options, &endpoints, &history);
         stop.store(true, Ordering::Relaxed);
         let stalls = machine.join().expect("an observer that only looks");
         (observer.join().expect("an observer that only looks"), stalls, final_data)
@@ -163,17 +164,17 @@ fn run_checks(
 }
 
 /// Runs random steps of random workloads until `stop` is set.
-fn run_client(mut client: ChaosClient<'_>, stop: &AtomicBool) {
+fn run_client(mut client: ChaosClient<'_>, should_stop: &AtomicBool) {
     let workloads = workload::all_workloads();
-    while !stop.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         let chosen = client.random_below(workloads.len());
-        workloads[chosen].step(&mut client);
+        workloads[chosen].run_operation(&mut client);
         thread::sleep(STEP_PAUSE);
     }
 }
 
 /// Reads the final data of every key, or returns the first key that cannot be read.
-fn read_all(
+fn read_final_data(
     options: &ChaosOptions,
     endpoints: &[Endpoint],
     history: &OpHistory,
@@ -194,7 +195,7 @@ fn read_all(
 /// Reads a key with retries, since the client may have to find its owner first.
 fn read_with_retries(workload: &dyn Workload, client: &mut ChaosClient<'_>, key: &str) -> Option<Vec<u64>> {
     (0..50).find_map(|_| {
-        let read = workload.read(client, key);
+        let read = workload.read_elements(client, key);
         if read.is_err() {
             thread::sleep(Duration::from_millis(20));
         }

@@ -6,7 +6,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::{FaultKind, Mode};
+use crate::{DeploymentMode, FaultKind};
 
 /// The maximum number of faults per round.
 const MAX_FAULTS_PER_ROUND: usize = 3;
@@ -38,9 +38,9 @@ pub struct FaultRound {
 pub struct FaultSchedule {
     rng: ChaCha8Rng,
     faults: Vec<FaultKind>,
-    nodes: usize,
-    servers: usize,
-    shards: usize,
+    node_count: usize,
+    server_count: usize,
+    shard_count: usize,
 }
 
 impl FaultSchedule {
@@ -49,22 +49,22 @@ impl FaultSchedule {
     /// # Panics
     /// None of `faults` can occur in this mode.
     #[must_use]
-    pub fn new(seed: u64, mode: Mode, faults: &[FaultKind]) -> Self {
+    pub fn new(seed: u64, mode: DeploymentMode, faults: &[FaultKind]) -> Self {
         let faults: Vec<FaultKind> = faults.iter().copied().filter(|fault| fault.occurs_in(mode)).collect();
         assert!(!faults.is_empty(), "none of these faults happens in this mode");
         let rng = ChaCha8Rng::seed_from_u64(seed);
         Self {
             rng,
             faults,
-            nodes: mode.node_count(),
-            servers: mode.data_node_count(),
-            shards: mode.shard_count(),
+            node_count: mode.node_count(),
+            server_count: mode.data_node_count(),
+            shard_count: mode.shard_count(),
         }
     }
 
     fn draw_fault(&mut self) -> ScheduledFault {
         let fault = *self.faults.choose(&mut self.rng).expect("some faults were chosen");
-        let places = if fault.needs_data_node() { self.servers } else { self.nodes };
+        let places = if fault.needs_data_node() { self.server_count } else { self.node_count };
         ScheduledFault {
             fault,
             node: self.rng.random_range(0..places),
@@ -86,7 +86,7 @@ impl Iterator for FaultSchedule {
         let mut faults: Vec<ScheduledFault> = Vec::new();
         for _ in 0..count {
             let new = self.draw_fault();
-            let shard = |scheduled: &ScheduledFault| scheduled.node % self.shards;
+            let shard = |scheduled: &ScheduledFault| scheduled.node % self.shard_count;
             let clashes = |other: &ScheduledFault| {
                 let wipes = new.fault == FaultKind::Wipe || other.fault == FaultKind::Wipe;
                 new.node == other.node
@@ -110,19 +110,19 @@ mod tests {
     use super::*;
     use clap::ValueEnum;
 
-    fn draw_rounds(seed: u64, mode: Mode) -> Vec<FaultRound> {
+    fn draw_rounds(seed: u64, mode: DeploymentMode) -> Vec<FaultRound> {
         FaultSchedule::new(seed, mode, FaultKind::value_variants()).take(200).collect()
     }
 
     #[test]
     fn equal_seeds_draw_equal_faults() {
-        assert_eq!(draw_rounds(7, Mode::Cluster), draw_rounds(7, Mode::Cluster));
-        assert_ne!(draw_rounds(7, Mode::Cluster), draw_rounds(8, Mode::Cluster));
+        assert_eq!(draw_rounds(7, DeploymentMode::Cluster), draw_rounds(7, DeploymentMode::Cluster));
+        assert_ne!(draw_rounds(7, DeploymentMode::Cluster), draw_rounds(8, DeploymentMode::Cluster));
     }
 
     #[test]
     fn every_fault_of_a_mode_is_drawn() {
-        for mode in [Mode::Cluster, Mode::Sentinel] {
+        for mode in [DeploymentMode::Cluster, DeploymentMode::Sentinel] {
             let drawn: Vec<FaultKind> = draw_rounds(1, mode)
                 .iter()
                 .flat_map(|round| round.faults.iter().map(|scheduled| scheduled.fault))
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn wiped_shard_gets_no_other_fault() {
-        for round in draw_rounds(3, Mode::Cluster) {
+        for round in draw_rounds(3, DeploymentMode::Cluster) {
             let wiped = round.faults.iter().find(|scheduled| scheduled.fault == FaultKind::Wipe);
             let Some(wiped) = wiped else { continue };
             let same = round.faults.iter().filter(|other| other.node % 3 == wiped.node % 3);

@@ -11,18 +11,22 @@ use crate::{FaultKind, InjectedFault, OpHistory};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The shortest stall to record. Shorter stalls do not affect sentinels, which probe several times per half second.
-const MIN_STALL: Duration = Duration::from_millis(100);
+const MIN_STALL_DURATION: Duration = Duration::from_millis(100);
 /// Stalls closer together than this are merged into one.
-const MERGE_GAP: Duration = Duration::from_millis(500);
+const MAX_MERGED_GAP: Duration = Duration::from_millis(500);
 
 type TimeSpan = (Duration, Duration);
 
 /// Watches all cores until `stop` is set and returns their stalls as faults of all nodes.
-pub(crate) fn watch_cores(nodes: usize, history: &OpHistory, stop: &AtomicBool) -> Vec<InjectedFault> {
+pub(crate) fn detect_core_stalls(
+    nodes: usize,
+    history: &OpHistory,
+    should_stop: &AtomicBool,
+) -> Vec<InjectedFault> {
     let waits = thread::scope(|scope| {
         let cores: Vec<_> = allowed_cores()
             .into_iter()
-            .map(|core| scope.spawn(move || watch_core(core, history, stop)))
+            .map(|core| scope.spawn(move || detect_stalls_of_core(core, history, should_stop)))
             .collect();
         cores.into_iter().flat_map(|core| core.join().expect("a thread that only sleeps")).collect()
     });
@@ -44,17 +48,17 @@ fn allowed_cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
 }
 
-fn watch_core(core: usize, history: &OpHistory, stop: &AtomicBool) -> Vec<TimeSpan> {
+fn detect_stalls_of_core(core: usize, history: &OpHistory, should_stop: &AtomicBool) -> Vec<TimeSpan> {
     let mut only = CpuSet::new();
     only.set(core);
     // If the watcher thread cannot be bound to one core, it detects fewer stalls, which is still useful.
     let _ = sched_setaffinity(None, &only);
     let mut waits = Vec::new();
     let mut last = history.now();
-    while !stop.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         thread::sleep(POLL_INTERVAL);
         let now = history.now();
-        if now - last > MIN_STALL {
+        if now - last > MIN_STALL_DURATION {
             waits.push((last, now));
         }
         last = now;
@@ -68,7 +72,7 @@ fn merge_spans(mut spans: Vec<TimeSpan>) -> Vec<TimeSpan> {
     let mut joined: Vec<TimeSpan> = Vec::new();
     for (begin, end) in spans {
         match joined.last_mut() {
-            Some(last) if begin <= last.1 + MERGE_GAP => last.1 = last.1.max(end),
+            Some(last) if begin <= last.1 + MAX_MERGED_GAP => last.1 = last.1.max(end),
             _ => joined.push((begin, end)),
         }
     }

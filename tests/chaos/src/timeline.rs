@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{FaultKind, Operation};
 
 /// After a clock jump the faked clock takes this long to reach the node.
-const CLOCK_DELAY: Duration = Duration::from_millis(1500);
+const CLOCK_JUMP_DELAY: Duration = Duration::from_millis(1500);
 
 /// A fault that was injected, with the times at which it could take effect.
 #[derive(Debug, Clone, Serialize)]
@@ -38,7 +38,7 @@ pub struct MasterPeriod {
 
 /// The recovery of the servers after a round.
 #[derive(Debug, Clone, Serialize)]
-pub struct Recovery {
+pub struct RoundRecovery {
     /// When the last fault of the round ended, since the beginning of the run.
     pub began: Duration,
     /// The time from the end of the last fault until all nodes agreed.
@@ -49,7 +49,7 @@ pub struct Recovery {
 
 /// Time limits for explaining a loss.
 #[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
+pub struct LossTimeouts {
     /// The time after which a master without contact to other nodes must reject writes.
     pub deposed_after: Duration,
     /// The maximum replica lag without faults.
@@ -66,7 +66,7 @@ pub struct Timeline {
     /// The observed masters with their periods.
     pub master_periods: Vec<MasterPeriod>,
     /// The recoveries, one per round.
-    pub recoveries: Vec<Recovery>,
+    pub recoveries: Vec<RoundRecovery>,
     /// The forbidden states that the observer has seen.
     pub violations: Vec<String>,
     /// The number of shards. Node `n` begins in shard `n % shards`.
@@ -91,26 +91,34 @@ impl Timeline {
     /// disturbed the node, the write happened before the node could notice that it was deposed, and another node was
     /// promoted or the node's data was destroyed.
     #[must_use]
-    pub fn explains(&self, op: &Operation, timeouts: Timeouts) -> bool {
-        self.faults.iter().any(|fault| self.fault_explains(op, fault, timeouts))
+    pub fn explains_loss_of(&self, op: &Operation, loss_timeouts: LossTimeouts) -> bool {
+        self.faults.iter().any(|fault| self.fault_explains_loss(op, fault, loss_timeouts))
     }
 
-    fn fault_explains(&self, op: &Operation, fault: &InjectedFault, timeouts: Timeouts) -> bool {
+    fn fault_explains_loss(
+        &self,
+        op: &Operation,
+        fault: &InjectedFault,
+        loss_timeouts: LossTimeouts,
+    ) -> bool {
         if !fault.fault.may_lose_writes() || !self.affects_master(op.node, fault) {
             return false;
         }
         let last = match fault.fault {
-            FaultKind::Kill | FaultKind::Wipe | FaultKind::Freeze => fault.in_effect + timeouts.tolerance,
-            FaultKind::Force | FaultKind::Takeover => fault.end + timeouts.tolerance,
+            FaultKind::Kill | FaultKind::Wipe | FaultKind::Freeze => {
+                fault.in_effect + loss_timeouts.tolerance
+            }
+            FaultKind::Force | FaultKind::Takeover => fault.end + loss_timeouts.tolerance,
             // Under sentinels, a master that can reach one replica has enough replicas to accept writes.
             FaultKind::Halves | FaultKind::Bridge if self.shards == 1 => {
-                fault.end + timeouts.deposed_after + timeouts.tolerance
+                fault.end + loss_timeouts.deposed_after + loss_timeouts.tolerance
             }
             // A lossy or slow link can behave like a broken one at any moment.
-            bad if bad.degrades_link() => fault.end + timeouts.deposed_after + timeouts.tolerance,
-            _ => fault.in_effect + timeouts.deposed_after + timeouts.tolerance,
+            bad if bad.degrades_link() => fault.end + loss_timeouts.deposed_after + loss_timeouts.tolerance,
+            _ => fault.in_effect + loss_timeouts.deposed_after + loss_timeouts.tolerance,
         };
-        let first = self.last_time_in_sync(op.node, fault, timeouts).saturating_sub(timeouts.max_lag);
+        let first =
+            self.last_time_in_sync(op.node, fault, loss_timeouts).saturating_sub(loss_timeouts.max_lag);
         let replaced = fault.fault == FaultKind::Wipe || self.has_successor(op.node, fault.begin);
         replaced && first <= op.completed && op.invoked <= last
     }
@@ -128,12 +136,12 @@ impl Timeline {
 
     /// Returns the last time before this fault at which the master's replicas were certainly in
     /// sync. Earlier faults may have delayed them.
-    fn last_time_in_sync(&self, node: usize, fault: &InjectedFault, timeouts: Timeouts) -> Duration {
+    fn last_time_in_sync(&self, node: usize, fault: &InjectedFault, loss_timeouts: LossTimeouts) -> Duration {
         let mut first = fault.begin;
         // If replicas were lagging because of an earlier disturbance, they may have lagged since its beginning.
         for other in self.faults.iter().rev() {
             let disturbs = other.nodes.iter().any(|each| self.are_in_same_shard(*each, node));
-            let overlaps = other.begin <= first && other.end + timeouts.deposed_after * 2 >= first;
+            let overlaps = other.begin <= first && other.end + loss_timeouts.deposed_after * 2 >= first;
             if disturbs && overlaps && other.fault.delays_replicas() {
                 first = first.min(other.begin);
             }
@@ -149,7 +157,7 @@ impl Timeline {
             fault.fault == FaultKind::ClockJump
                 && fault.nodes.iter().any(|each| self.are_in_same_shard(*each, node))
                 && fault.begin <= to
-                && fault.end + CLOCK_DELAY >= from
+                && fault.end + CLOCK_JUMP_DELAY >= from
         })
     }
 
@@ -167,7 +175,7 @@ impl Timeline {
     /// Returns the periods in which keys of the node's shard may change without a client. Linearizability is not
     /// checked across these periods.
     #[must_use]
-    pub fn disturbed_periods(&self, node: usize, timeouts: Timeouts) -> Vec<(Duration, Duration)> {
+    pub fn disturbed_periods(&self, node: usize, loss_timeouts: LossTimeouts) -> Vec<(Duration, Duration)> {
         let mut spans: Vec<(Duration, Duration)> = self
             .faults
             .iter()
@@ -175,8 +183,8 @@ impl Timeline {
             .filter(|fault| fault.nodes.iter().any(|each| self.are_in_same_shard(*each, node)))
             .map(|fault| {
                 (
-                    fault.begin.saturating_sub(timeouts.max_lag),
-                    fault.end + timeouts.deposed_after * 2 + timeouts.tolerance,
+                    fault.begin.saturating_sub(loss_timeouts.max_lag),
+                    fault.end + loss_timeouts.deposed_after * 2 + loss_timeouts.tolerance,
                 )
             })
             .collect();

@@ -32,13 +32,13 @@ pub trait Workload: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Runs one random operation and records it.
-    fn step(&self, client: &mut ChaosClient<'_>);
+    fn run_operation(&self, client: &mut ChaosClient<'_>);
 
     /// Reads one key after the run.
     ///
     /// # Errors
     /// The key cannot be read.
-    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError>;
+    fn read_elements(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError>;
 
     /// Returns the keys that the workload uses.
     fn keys(&self) -> Vec<String> {
@@ -76,13 +76,13 @@ fn random_key(workload: &dyn Workload, client: &mut ChaosClient<'_>) -> String {
 }
 
 /// Creates the record of an operation that is about to start.
-fn new_op(workload: &'static str, key: &str, verb: &'static str, written: Option<u64>) -> Operation {
+fn new_op(workload: &'static str, key: &str, verb: &'static str, written_value: Option<u64>) -> Operation {
     Operation {
         workload,
         client: 0,
         key: key.to_owned(),
         verb,
-        written,
+        written: written_value,
         read: None,
         invoked: Duration::ZERO,
         completed: Duration::ZERO,

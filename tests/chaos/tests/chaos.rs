@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use chaos::{ChaosOptions, FaultKind, Mode, RunResult, run};
+use chaos::{ChaosOptions, DeploymentMode, FaultKind, RunResult, run};
 use harness::Program;
 
-fn run_briefly(mode: Mode, seed: u64) -> RunResult {
+fn run_briefly(mode: DeploymentMode, seed: u64) -> RunResult {
     let options = ChaosOptions {
         mode,
         program: Program::redoubt(),
@@ -31,10 +31,10 @@ fn assert_success(result: &RunResult) {
 
 #[test]
 fn cluster_loses_no_acknowledged_write_without_explanation() {
-    assert_success(&run_briefly(Mode::Cluster, 1));
+    assert_success(&run_briefly(DeploymentMode::Cluster, 1));
 }
 
 #[test]
 fn sentinel_group_loses_no_acknowledged_write_without_explanation() {
-    assert_success(&run_briefly(Mode::Sentinel, 1));
+    assert_success(&run_briefly(DeploymentMode::Sentinel, 1));
 }

@@ -21,9 +21,9 @@ use harness::{Node, Reply};
 
 /// Commands that no caller in this package runs, with the place where they are tested or the reason why not. A
 /// container command includes all its subcommands.
-const TESTED_ELSEWHERE: &[(&str, &str)] = include!("elsewhere.in");
+const COMMANDS_TESTED_ELSEWHERE: &[(&str, &str)] = include!("elsewhere.in");
 /// Reasons why a caller does not run a command. The columns are the caller or `Any`, the command, and the reason.
-const EXEMPTIONS: &str = include_str!("callers.tsv");
+const EXEMPTIONS_TABLE: &str = include_str!("callers.tsv");
 
 /// A way in which a command gets executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +58,7 @@ impl CommandCaller {
     /// The reason why this caller does not run a command, if it is exempt.
     fn exemption_reason(self, command: &str) -> Option<&'static str> {
         let caller = format!("{self:?}");
-        let exempt = EXEMPTIONS.lines().filter(|line| !line.starts_with('#')).map(|line| {
+        let exempt = EXEMPTIONS_TABLE.lines().filter(|line| !line.starts_with('#')).map(|line| {
             let columns: Vec<&str> = line.split('\t').collect();
             <[&str; 3]>::try_from(columns).unwrap_or_else(|_| panic!("three columns: {line}"))
         });
@@ -71,12 +71,15 @@ impl CommandCaller {
 /// The reason why the tables lack this command or some of its options; `None` if the tables must have all of it.
 #[must_use]
 pub fn tested_elsewhere_reason(command: &str) -> Option<&'static str> {
-    TESTED_ELSEWHERE.iter().find(|(listed, _)| covers_command(listed, command)).map(|(_, reason)| *reason)
+    COMMANDS_TESTED_ELSEWHERE
+        .iter()
+        .find(|(listed, _)| covers_command(listed, command))
+        .map(|(_, reason)| *reason)
 }
 
 /// Whether `listed` names this command or its container command.
-fn covers_command(listed: &str, command: &str) -> bool {
-    command.strip_prefix(listed).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+fn covers_command(listed_command: &str, command: &str) -> bool {
+    command.strip_prefix(listed_command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
 /// The flags of each command of a server, keyed by upper-case names; subcommands include their container's name.
@@ -135,7 +138,7 @@ impl ExecutedCommands {
 
     /// Creates an empty record without a command table, for tests.
     #[cfg(test)]
-    pub(crate) fn without_table() -> Self {
+    pub(crate) fn without_command_flags() -> Self {
         Self { command_flags: CommandFlags(BTreeMap::new()), executed_commands: BTreeSet::new() }
     }
 

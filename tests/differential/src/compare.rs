@@ -64,12 +64,12 @@ fn are_equal_or_waived(command: &Command, ours: &Reply, theirs: &Reply) -> bool 
 #[derive(Debug)]
 pub(crate) struct CommandQueue<'a> {
     commands: Vec<Command>,
-    executed: &'a mut ExecutedCommands,
+    executed_commands: &'a mut ExecutedCommands,
 }
 
 impl<'a> CommandQueue<'a> {
-    pub(crate) fn new(executed: &'a mut ExecutedCommands) -> Self {
-        Self { commands: Vec::new(), executed }
+    pub(crate) fn new(executed_commands: &'a mut ExecutedCommands) -> Self {
+        Self { commands: Vec::new(), executed_commands }
     }
 
     /// Whether the two replies to `command` are equivalent, given the commands before it.
@@ -99,9 +99,9 @@ impl<'a> CommandQueue<'a> {
         if matches!(ours, Reply::Error(_)) {
             return;
         }
-        self.executed.add(caller, command);
+        self.executed_commands.add(caller, command);
         if called_command(command).len() < command.len() {
-            self.executed.add(CommandCaller::Script, called_command(command));
+            self.executed_commands.add(CommandCaller::Script, called_command(command));
         }
     }
 }
@@ -147,17 +147,18 @@ fn comparison_mode(command: &Command) -> ComparisonMode {
 }
 
 /// Whether two times, or lists of times, differ by at most `max`.
-fn are_within_tolerance(ours: &Reply, theirs: &Reply, max: i64) -> bool {
+fn are_within_tolerance(ours: &Reply, theirs: &Reply, max_difference: i64) -> bool {
     match (ours, theirs) {
         (Reply::Int(a), Reply::Int(b)) => {
-            a == b || *a >= 0 && *b >= 0 && a.abs_diff(*b) <= max.unsigned_abs()
+            a == b || *a >= 0 && *b >= 0 && a.abs_diff(*b) <= max_difference.unsigned_abs()
         }
         (Reply::Array(a), Reply::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| are_within_tolerance(a, b, max))
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| are_within_tolerance(a, b, max_difference))
         }
         (Reply::Map(a), Reply::Map(b)) => {
             let pairs = || a.iter().zip(b);
-            a.len() == b.len() && pairs().all(|(a, b)| a.0 == b.0 && are_within_tolerance(&a.1, &b.1, max))
+            a.len() == b.len()
+                && pairs().all(|(a, b)| a.0 == b.0 && are_within_tolerance(&a.1, &b.1, max_difference))
         }
         (ours, theirs) => ours == theirs,
     }
@@ -225,10 +226,10 @@ pub(crate) fn without_fields(value: &Reply, names: &[&str]) -> Reply {
     }
 }
 
-fn are_equal_scans(ours: &Reply, theirs: &Reply, in_order: fn(&Reply) -> Reply) -> bool {
+fn are_equal_scans(ours: &Reply, theirs: &Reply, sort_items: fn(&Reply) -> Reply) -> bool {
     match (ours, theirs) {
         (Reply::Array(a), Reply::Array(b)) if a.len() == 2 && b.len() == 2 => {
-            a[0] == b[0] && in_order(&a[1]) == in_order(&b[1])
+            a[0] == b[0] && sort_items(&a[1]) == sort_items(&b[1])
         }
         _ => false,
     }
@@ -324,11 +325,11 @@ mod tests {
     }
 
     #[test]
-    fn exec_replies_are_compared_by_queued_commands() {
+    fn exec_replies_are_compared_by_the_rules_of_queued_commands() {
         let queued = Reply::Simple("QUEUED".into());
         let ttl = |value| Reply::Array(vec![Reply::Int(value)]);
         for (line, equal) in [("PTTL a", true), ("GET a", false)] {
-            let mut ran = ExecutedCommands::without_table();
+            let mut ran = ExecutedCommands::without_command_flags();
             let mut queue = CommandQueue::new(&mut ran);
             assert!(queue.compare_next(&parse_command(line), &queued, &queued));
             let refused = Reply::Error("ERR MULTI calls can not be nested".into());

@@ -8,7 +8,7 @@ use crate::Command;
 use crate::grammar::{CommandForm, Grammar, SyntaxPart};
 
 /// Kinds of arguments that the generator creates; all others are lists of words in the tables.
-const GENERATED_KINDS: &[&str] = &["commandline", "payload", "value"];
+const GENERATED_ARGUMENT_KINDS: &[&str] = &["commandline", "payload", "value"];
 const NESTED_COMMANDS: &[&[&str]] = &[
     &["GET", "a"],
     &["MSET", "a", "1", "b", "2"],
@@ -47,8 +47,8 @@ const INVALID_ARGUMENTS: &[&str] = &[
 ];
 
 /// Whether the generator creates arguments of this kind.
-pub(crate) fn is_generated(kind: &str) -> bool {
-    GENERATED_KINDS.contains(&kind)
+pub(crate) fn is_generated_kind(kind: &str) -> bool {
+    GENERATED_ARGUMENT_KINDS.contains(&kind)
 }
 
 /// Generates commands from a seed.
@@ -267,13 +267,15 @@ impl<'a> Generator<'a> {
 }
 
 /// Collects the literal words of a form.
-fn collect_literals(parts: &[SyntaxPart], found: &mut Vec<&'static str>) {
+fn collect_literals(parts: &[SyntaxPart], literals: &mut Vec<&'static str>) {
     for part in parts {
         match part {
-            SyntaxPart::Word(word) => found.push(word),
+            SyntaxPart::Word(word) => literals.push(word),
             SyntaxPart::ArgumentKind(_) => {}
-            SyntaxPart::Optional(inner) | SyntaxPart::Repeated(inner) => collect_literals(inner, found),
-            SyntaxPart::Choice(choices) => choices.iter().for_each(|choice| collect_literals(choice, found)),
+            SyntaxPart::Optional(inner) | SyntaxPart::Repeated(inner) => collect_literals(inner, literals),
+            SyntaxPart::Choice(choices) => {
+                choices.iter().for_each(|choice| collect_literals(choice, literals));
+            }
         }
     }
 }

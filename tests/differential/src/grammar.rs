@@ -30,7 +30,7 @@ pub(crate) struct CommandForm {
 }
 
 /// The tables, one for each group of commands.
-const TABLES: &[&str] = &[
+const COMMAND_TABLES: &[&str] = &[
     include_str!("commands/bitmap.txt"),
     include_str!("commands/acl.txt"),
     include_str!("commands/connection.txt"),
@@ -87,15 +87,15 @@ impl Grammar {
     /// Reads the syntax forms of the selected tables. The word lists come from all tables.
     fn read_tables(is_selected: impl Fn(&str) -> bool) -> Self {
         let lines_of = |table: &&'static str| table.lines().map(str::trim);
-        let own: Vec<&&'static str> = TABLES.iter().filter(|table| is_selected(table)).collect();
+        let own: Vec<&&'static str> = COMMAND_TABLES.iter().filter(|table| is_selected(table)).collect();
         let lines = || own.iter().copied().flat_map(lines_of);
         let mut words = WordLists::new();
         // Word lists are shared between all tables.
-        for line in TABLES.iter().flat_map(lines_of).filter_map(|line| line.strip_prefix('=')) {
+        for line in COMMAND_TABLES.iter().flat_map(lines_of).filter_map(|line| line.strip_prefix('=')) {
             let (kind, listed) = line.trim_start().split_once(' ').expect("a kind and its words");
             words.entry(kind).or_default().extend(read_words(listed));
         }
-        let is_kind = |word: &str| words.contains_key(word) || crate::generate::is_generated(word);
+        let is_kind = |word: &str| words.contains_key(word) || crate::generate::is_generated_kind(word);
         let is_form =
             |line: &&str| line.starts_with('!') || line.starts_with(|first: char| first.is_ascii_digit());
         let forms = lines().filter(is_form).map(|line| parse_form(line, &is_kind)).collect();
@@ -110,44 +110,46 @@ impl Grammar {
     pub fn words_of_command(&self, command: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let names: Vec<&str> = command.split(' ').collect();
-        for form in self.forms.iter().filter(|form| self.can_be_named(&form.parts, &names)) {
+        for form in self.forms.iter().filter(|form| self.can_start_with_names(&form.parts, &names)) {
             self.gather_words(&form.parts, &mut found);
         }
         found
     }
 
     /// Whether the first syntax elements of a form can produce these names.
-    fn can_be_named(&self, parts: &[SyntaxPart], names: &[&str]) -> bool {
+    fn can_start_with_names(&self, parts: &[SyntaxPart], names: &[&str]) -> bool {
         let [name, others @ ..] = names else { return true };
         let [part, behind @ ..] = parts else { return false };
         match part {
-            SyntaxPart::Word(word) => word.eq_ignore_ascii_case(name) && self.can_be_named(behind, others),
+            SyntaxPart::Word(word) => {
+                word.eq_ignore_ascii_case(name) && self.can_start_with_names(behind, others)
+            }
             SyntaxPart::ArgumentKind(kind) => {
                 let is_name = |word: &Vec<u8>| word.eq_ignore_ascii_case(name.as_bytes());
                 self.word_lists.get(kind).is_some_and(|words| words.iter().any(is_name))
-                    && self.can_be_named(behind, others)
+                    && self.can_start_with_names(behind, others)
             }
             SyntaxPart::Optional(_) | SyntaxPart::Repeated(_) => false,
             SyntaxPart::Choice(choices) => choices.iter().any(|choice| {
                 let parts: Vec<SyntaxPart> = choice.iter().chain(behind).cloned().collect();
-                self.can_be_named(&parts, names)
+                self.can_start_with_names(&parts, names)
             }),
         }
     }
 
-    fn gather_words(&self, parts: &[SyntaxPart], found: &mut BTreeSet<String>) {
+    fn gather_words(&self, parts: &[SyntaxPart], words: &mut BTreeSet<String>) {
         for part in parts {
             match part {
                 SyntaxPart::Word(word) => {
-                    found.insert(word.to_uppercase());
+                    words.insert(word.to_uppercase());
                 }
                 SyntaxPart::ArgumentKind(kind) => {
-                    let words = self.word_lists.get(kind).into_iter().flatten();
-                    found.extend(words.map(|word| String::from_utf8_lossy(word).to_uppercase()));
+                    let list = self.word_lists.get(kind).into_iter().flatten();
+                    words.extend(list.map(|word| String::from_utf8_lossy(word).to_uppercase()));
                 }
-                SyntaxPart::Optional(inner) | SyntaxPart::Repeated(inner) => self.gather_words(inner, found),
+                SyntaxPart::Optional(inner) | SyntaxPart::Repeated(inner) => self.gather_words(inner, words),
                 SyntaxPart::Choice(choices) => {
-                    choices.iter().for_each(|choice| self.gather_words(choice, found));
+                    choices.iter().for_each(|choice| self.gather_words(choice, words));
                 }
             }
         }

@@ -95,7 +95,7 @@ fn shorten(text: &str) -> String {
 pub struct ServerPair {
     ours: Node,
     theirs: Node,
-    executed: RefCell<ExecutedCommands>,
+    executed_commands: RefCell<ExecutedCommands>,
 }
 
 impl ServerPair {
@@ -107,7 +107,7 @@ impl ServerPair {
     pub fn start(ours: &Program, theirs: &Program) -> Self {
         let (ours, theirs) = (start_server(ours), start_server(theirs));
         let ran = RefCell::new(ExecutedCommands::for_server(&ours));
-        Self { ours, theirs, executed: ran }
+        Self { ours, theirs, executed_commands: ran }
     }
 
     /// Makes the server under test run every command on a background worker.
@@ -122,8 +122,8 @@ impl ServerPair {
 
     /// The commands that were executed since the start, per caller.
     #[must_use]
-    pub fn into_executed(self) -> ExecutedCommands {
-        self.executed.into_inner()
+    pub fn into_executed_commands(self) -> ExecutedCommands {
+        self.executed_commands.into_inner()
     }
 
     /// Serialized values for RESTORE, made by the reference server: integers of every width, short, long and compressed
@@ -189,7 +189,7 @@ impl ServerPair {
     fn compare_replies(&self, protocol: Protocol, commands: &[Command]) -> (Vec<ReplyDifference>, bool) {
         let mut ours = connect_to_empty_server(&self.ours, protocol);
         let mut theirs = connect_to_empty_server(&self.theirs, protocol);
-        let mut ran = self.executed.borrow_mut();
+        let mut ran = self.executed_commands.borrow_mut();
         let mut queue = CommandQueue::new(&mut ran);
         let mut differences = Vec::new();
         for (number, batch) in commands.chunks(PIPELINE_SIZE).enumerate() {

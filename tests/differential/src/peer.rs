@@ -30,7 +30,7 @@ impl ReferenceServer {
     pub fn program(self) -> Option<Program> {
         match self {
             Self::Valkey => Program::valkey(),
-            Self::Redis8 => Program::redis8(),
+            Self::Redis8 => Program::redis_8(),
             Self::Redis7 => Some(Program::redis()),
         }
     }

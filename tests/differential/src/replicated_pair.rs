@@ -27,7 +27,7 @@ pub struct ReplicatedPair {
     command_flags: CommandFlags,
     /// The commands that both servers flag as writes.
     write_commands: BTreeSet<String>,
-    executed: RefCell<ExecutedCommands>,
+    executed_commands: RefCell<ExecutedCommands>,
 }
 
 impl ReplicatedPair {
@@ -44,7 +44,8 @@ impl ReplicatedPair {
         };
         let writes = writes(&table).intersection(&writes(&known)).cloned().collect();
         let ran = RefCell::new(ExecutedCommands::for_server(&master));
-        let followed = Self { master, replica, command_flags: table, write_commands: writes, executed: ran };
+        let followed =
+            Self { master, replica, command_flags: table, write_commands: writes, executed_commands: ran };
         followed.start_replication();
         followed
     }
@@ -71,17 +72,17 @@ impl ReplicatedPair {
     /// # Panics
     /// The replica does not catch up.
     #[must_use]
-    pub fn difference_by_stream(&self, commands: &[Command]) -> Option<String> {
+    pub fn find_difference_after_streaming(&self, commands: &[Command]) -> Option<String> {
         self.run_on_master(CommandCaller::Master, commands);
         self.compare_data(commands)
     }
 
-    /// Like [`Self::difference_by_stream`], but the replica gets the data by a full synchronisation.
+    /// Like [`Self::find_difference_after_streaming`], but the replica gets the data by a full synchronisation.
     ///
     /// # Panics
     /// The replica does not get in sync.
     #[must_use]
-    pub fn difference_by_snapshot(&self, commands: &[Command]) -> Option<String> {
+    pub fn find_difference_after_snapshot(&self, commands: &[Command]) -> Option<String> {
         self.replica.run("REPLICAOF NO ONE").expect_ok();
         // A promotion starts a new history, so that a partial resync is impossible.
         self.replica.run("FLUSHALL").expect_ok();
@@ -90,13 +91,13 @@ impl ReplicatedPair {
         self.compare_data(commands)
     }
 
-    /// Like [`Self::difference_by_stream`], but the master then reloads its data from an append-only file that contains
+    /// Like [`Self::find_difference_after_streaming`], but the master then reloads its data from an append-only file that contains
     /// only these commands.
     ///
     /// # Panics
     /// The load fails or the replica does not catch up.
     #[must_use]
-    pub fn difference_by_aof(&self, commands: &[Command]) -> Option<String> {
+    pub fn find_difference_after_aof_load(&self, commands: &[Command]) -> Option<String> {
         self.master.run("FLUSHALL").expect_ok();
         self.master.run("CONFIG SET appendonly yes").expect_ok();
         eventually_within(SYNC_TIMEOUT, "the file is begun", || {
@@ -113,12 +114,12 @@ impl ReplicatedPair {
         found
     }
 
-    /// Like [`Self::difference_by_stream`], but the master then reloads its data from a snapshot.
+    /// Like [`Self::find_difference_after_streaming`], but the master then reloads its data from a snapshot.
     ///
     /// # Panics
     /// The load fails or the replica does not catch up.
     #[must_use]
-    pub fn difference_by_reload(&self, commands: &[Command]) -> Option<String> {
+    pub fn find_difference_after_reload(&self, commands: &[Command]) -> Option<String> {
         self.run_on_master(CommandCaller::Master, commands);
         self.master.run("DEBUG RELOAD").expect_ok();
         self.compare_data(commands)
@@ -130,7 +131,7 @@ impl ReplicatedPair {
     /// The method is called during a comparison.
     #[must_use]
     pub fn missing_commands(&self, caller: CommandCaller) -> Vec<String> {
-        self.executed.borrow().missing_commands(caller)
+        self.executed_commands.borrow().missing_commands(caller)
     }
 
     /// The number of keys in all databases of the replica.
@@ -148,7 +149,7 @@ impl ReplicatedPair {
     /// Runs the commands on the emptied master, and records them for the caller (replica or loader) that will apply
     /// them.
     fn run_on_master(&self, caller: CommandCaller, commands: &[Command]) {
-        let mut ran = self.executed.borrow_mut();
+        let mut ran = self.executed_commands.borrow_mut();
         let mut connection = self.master.connect();
         connection.call_line("FLUSHALL").expect_ok();
         connection.call_line("FUNCTION FLUSH").expect_ok();
@@ -170,7 +171,7 @@ impl ReplicatedPair {
         let [mut master, mut replica] = [&self.master, &self.replica].map(ServerData::connect);
         let found = master
             .find_difference(&mut replica)
-            .or_else(|| self.compare_groups())
+            .or_else(|| self.compare_consumer_groups())
             .or_else(|| self.compare_functions());
         found.map(|(question, master, replica)| {
             let lines: String =
@@ -183,7 +184,7 @@ impl ReplicatedPair {
     }
 
     /// Compares the pending entries of consumer groups, which digests do not include.
-    fn compare_groups(&self) -> Option<(Command, Reply, Reply)> {
+    fn compare_consumer_groups(&self) -> Option<(Command, Reply, Reply)> {
         let [mut master, mut replica] = [&self.master, &self.replica].map(Node::connect);
         let ask = |connection: &mut Connection, words: &Command| connection.try_call(words).expect("a reply");
         let keys = master.call_line("SCAN 0 COUNT 100000 TYPE stream");

@@ -7,7 +7,7 @@ use harness::Reply;
 
 const WAIVERS_TABLE: &str = include_str!("waivers.tsv");
 /// Differences that do not show in any reply, used only for the page of differences.
-const OTHER_DIFFERENCES: &str = include_str!("beside_replies.tsv");
+const NON_REPLY_DIFFERENCES_TABLE: &str = include_str!("beside_replies.tsv");
 
 /// An accepted difference in the replies to one command.
 struct Waiver {
@@ -94,7 +94,7 @@ pub fn differences_page() -> String {
     page.push_str(
         "\n## Other differences\n\n| subject | Redoubt | Valkey | reason |\n| --- | --- | --- | --- |\n",
     );
-    for [place, ours, theirs, reason] in parse_rows(OTHER_DIFFERENCES) {
+    for [place, ours, theirs, reason] in parse_rows(NON_REPLY_DIFFERENCES_TABLE) {
         let _ = writeln!(page, "| {place} | {ours} | {theirs} | {reason} |");
     }
     page

@@ -134,7 +134,7 @@ fn has_keys(command: &Command) -> bool {
 }
 
 /// Whether the positions of the command's keys depend on its other arguments.
-fn has_moving_keys(command: &Command) -> bool {
+fn has_variable_key_positions(command: &Command) -> bool {
     let name = command.first().map(Vec::as_slice).unwrap_or_default();
     let moves = |spec: &KeySpec| {
         !matches!((spec.search_start, spec.find_keys), (BeginSearch::Index(_), FindKeys::Range { .. }))
@@ -157,7 +157,7 @@ fn accesses_undeclared_key(client: &mut InProcessClient, mode: ExecutionMode, co
 }
 
 fn assert_scrambled_requests_access_declared_keys(
-    create: fn() -> InProcessClient,
+    create_client: fn() -> InProcessClient,
     mode: ExecutionMode,
     in_one_slot: bool,
 ) {
@@ -166,7 +166,7 @@ fn assert_scrambled_requests_access_declared_keys(
     let mut report = Vec::new();
     for round in 0..lists.div_ceil(REQUESTS_PER_DATASET) {
         let seed = first + round;
-        let mut client = create();
+        let mut client = create_client();
         let mut generator = Generator::new(&grammar, &[], seed);
         if in_one_slot {
             generator = generator.with_keys_of_one_slot();
@@ -183,8 +183,8 @@ fn assert_scrambled_requests_access_declared_keys(
             .filter(has_keys)
             .filter(|command| {
                 // Most commands have keys at fixed positions, so only a few of them are tested.
-                fixed += u64::from(!has_moving_keys(command));
-                has_moving_keys(command) || fixed % 8 == 0
+                fixed += u64::from(!has_variable_key_positions(command));
+                has_variable_key_positions(command) || fixed % 8 == 0
             });
         let lists = prepared.into_iter().chain(known).chain(scrambled.take(REQUESTS_PER_DATASET as usize));
         for command in lists {

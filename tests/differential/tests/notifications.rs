@@ -11,7 +11,7 @@ const SEQUENCE_LENGTH: usize = 300;
 /// The number of commands sent to each server at once.
 const PIPELINE_SIZE: usize = 50;
 /// The text of a message that marks the end of a command's events.
-const END_MARK: &str = "mark";
+const END_MARKER_KEY: &str = "mark";
 
 /// Commands that the test does not generate: some change which events are sent, others choose at random, so the two
 /// servers would diverge.
@@ -110,32 +110,32 @@ impl ListeningServer {
         // Keys must expire only on access, because each server decides when active expiry runs.
         self.client.call_line("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
         self.client.call_line("FLUSHALL").expect_ok();
-        self.client.call(&["PUBLISH", END_MARK, ""]);
-        self.events_until_mark();
+        self.client.call(&["PUBLISH", END_MARKER_KEY, ""]);
+        self.read_events_until_marker();
     }
 
     /// Runs the commands and returns the events of each one.
     fn run_and_collect_events(&mut self, commands: &[Command]) -> Vec<Vec<String>> {
         for command in commands {
             self.client.send(command).expect("it reads");
-            self.client.send(&["PUBLISH", END_MARK, ""]).expect("it reads");
+            self.client.send(&["PUBLISH", END_MARKER_KEY, ""]).expect("it reads");
         }
         for command in commands {
             for _ in 0..2 {
                 self.client.read().unwrap_or_else(|error| panic!("{}: {error}", format_command(command)));
             }
         }
-        commands.iter().map(|_| self.events_until_mark()).collect()
+        commands.iter().map(|_| self.read_events_until_marker()).collect()
     }
 
     /// Returns the events up to the next mark.
-    fn events_until_mark(&mut self) -> Vec<String> {
+    fn read_events_until_marker(&mut self) -> Vec<String> {
         let mut events = Vec::new();
         loop {
             let message = self.listener.read().expect("a message");
             let [_, _, channel, Reply::Bulk(text)] = message.items() else { panic!("{message:?}") };
             let channel = channel.text();
-            if channel == END_MARK {
+            if channel == END_MARKER_KEY {
                 return events;
             }
             events.push(format!("{channel} \"{}\"", text.escape_ascii()));

@@ -129,13 +129,19 @@ fn check_both_directions(peer: Option<Program>) {
     let ours = Program::redoubt();
     let payloads = ServerPair::start(&ours, &peer).dump_payloads();
     for (master, replica) in [(&ours, &peer), (&peer, &ours)] {
-        assert_equal_data(master, replica, &payloads, SEED_COUNT, ReplicatedPair::difference_by_stream);
+        assert_equal_data(
+            master,
+            replica,
+            &payloads,
+            SEED_COUNT,
+            ReplicatedPair::find_difference_after_streaming,
+        );
         assert_equal_data(
             master,
             replica,
             &payloads,
             SNAPSHOT_SEED_COUNT,
-            ReplicatedPair::difference_by_snapshot,
+            ReplicatedPair::find_difference_after_snapshot,
         );
     }
 }
@@ -151,11 +157,34 @@ fn files_of_redoubt_and_valkey_reload_to_replica_data() {
     let Some(valkey) = ReferenceServer::Valkey.program() else { return };
     let ours = Program::redoubt();
     let payloads = ServerPair::start(&ours, &valkey).dump_payloads();
-    let here =
-        assert_equal_data(&ours, &valkey, &payloads, RELOAD_SEED_COUNT, ReplicatedPair::difference_by_aof);
-    assert_equal_data(&ours, &valkey, &payloads, RELOAD_SEED_COUNT, ReplicatedPair::difference_by_reload);
-    assert_equal_data(&valkey, &ours, &payloads, RELOAD_SEED_COUNT, ReplicatedPair::difference_by_aof);
-    assert_equal_data(&valkey, &ours, &payloads, RELOAD_SEED_COUNT, ReplicatedPair::difference_by_reload);
+    let here = assert_equal_data(
+        &ours,
+        &valkey,
+        &payloads,
+        RELOAD_SEED_COUNT,
+        ReplicatedPair::find_difference_after_aof_load,
+    );
+    assert_equal_data(
+        &ours,
+        &valkey,
+        &payloads,
+        RELOAD_SEED_COUNT,
+        ReplicatedPair::find_difference_after_reload,
+    );
+    assert_equal_data(
+        &valkey,
+        &ours,
+        &payloads,
+        RELOAD_SEED_COUNT,
+        ReplicatedPair::find_difference_after_aof_load,
+    );
+    assert_equal_data(
+        &valkey,
+        &ours,
+        &payloads,
+        RELOAD_SEED_COUNT,
+        ReplicatedPair::find_difference_after_reload,
+    );
     if std::env::var_os("DIFFERENTIAL_SEEDS").is_none() {
         let missing_commands = here.missing_commands(CommandCaller::Loader);
         assert!(missing_commands.is_empty(), "{}", missing_commands.join("\n"));

@@ -44,11 +44,11 @@ fn plain_commands() -> Vec<Command> {
 
 /// Compares the replies for all seeds; the first difference of each kind is shrunk and reported.
 fn assert_equal_replies(protocol: Protocol, mode: ExecutionMode, seeds: u64) {
-    assert_equal_replies_of(ReferenceServer::Valkey, |pair| pair, protocol, mode, seeds);
+    assert_equal_replies_to(ReferenceServer::Valkey, |pair| pair, protocol, mode, seeds);
 }
 
 /// Like [`assert_equal_replies`], but `peer` is the reference server and `prepare` configures the servers first.
-fn assert_equal_replies_of(
+fn assert_equal_replies_to(
     peer: ReferenceServer,
     prepare: fn(ServerPair) -> ServerPair,
     protocol: Protocol,
@@ -79,7 +79,7 @@ fn assert_equal_replies_of(
                 }
             }
         }
-        pair.into_executed()
+        pair.into_executed_commands()
     };
     let executed = thread::scope(|scope| {
         let pairs = (0..PAIR_COUNT.min(count)).map(|pair| {
@@ -136,14 +136,14 @@ fn replies_to_scripts_match_valkey() {
 /// Every command runs on a background worker, and its connection returns to its own worker afterwards.
 #[test]
 fn replies_from_background_workers_match_valkey() {
-    assert_equal_replies_of(
+    assert_equal_replies_to(
         ReferenceServer::Valkey,
         ServerPair::with_background_workers,
         Protocol::V2,
         ExecutionMode::Sequential,
         400,
     );
-    assert_equal_replies_of(
+    assert_equal_replies_to(
         ReferenceServer::Valkey,
         ServerPair::with_background_workers,
         Protocol::V3,
@@ -154,21 +154,21 @@ fn replies_from_background_workers_match_valkey() {
 
 #[test]
 fn replies_of_redis_only_commands_match_redis() {
-    assert_equal_replies_of(
+    assert_equal_replies_to(
         ReferenceServer::Redis8,
         |pair| pair,
         Protocol::V2,
         ExecutionMode::Sequential,
         150,
     );
-    assert_equal_replies_of(
+    assert_equal_replies_to(
         ReferenceServer::Redis8,
         |pair| pair,
         Protocol::V3,
         ExecutionMode::Sequential,
         100,
     );
-    assert_equal_replies_of(
+    assert_equal_replies_to(
         ReferenceServer::Redis8,
         |pair| pair,
         Protocol::V2,

@@ -17,7 +17,7 @@ const SERVER_OPTIONS: &str = "--save  --appendonly yes --appendfsync no --auto-a
                        --repl-diskless-sync no --enable-debug-command yes --maxmemory-policy allkeys-random";
 
 /// A command whose effect separates the effects of two stories.
-fn mark_command(number: usize) -> [String; 3] {
+fn marker_command(number: usize) -> [String; 3] {
     ["SET".to_owned(), "mark".to_owned(), number.to_string()]
 }
 
@@ -32,17 +32,17 @@ fn record_effects(program: &Program, stories: &[Story]) -> (Vec<Vec<CommandWords
             connection.call_line(&format!("SELECT {database}")).expect_ok();
             connection.call_line("FLUSHDB").expect_ok();
         }
-        connection.try_call(&mark_command(number)).expect("it answers").expect_ok();
+        connection.try_call(&marker_command(number)).expect("it answers").expect_ok();
     };
     let until = |replica: &mut FakeReplica, number| {
-        let mark = mark_command(number);
+        let mark = marker_command(number);
         replica.read_until(&mark.each_ref().map(String::as_str))
     };
     for (number, story) in stories.iter().enumerate() {
         mark_now(2 * number);
         until(&mut replica, 2 * number);
         story.run_on(&node);
-        node.connect().try_call(&mark_command(2 * number + 1)).expect("it answers").expect_ok();
+        node.connect().try_call(&marker_command(2 * number + 1)).expect("it answers").expect_ok();
         streamed.push(until(&mut replica, 2 * number + 1).iter().map(normalize_effect).collect());
     }
     // After the server has exited, its files contain all acknowledged writes.
@@ -53,7 +53,7 @@ fn record_effects(program: &Program, stories: &[Story]) -> (Vec<Vec<CommandWords
     let mut filed = Vec::new();
     for number in 0..stories.len() {
         let at = |number| {
-            let mark = mark_command(number).to_vec();
+            let mark = marker_command(number).to_vec();
             commands.iter().position(|words| *words == mark).expect("each mark is in the files")
         };
         filed.push(commands[at(2 * number) + 1..at(2 * number + 1)].iter().map(normalize_effect).collect());
@@ -87,7 +87,7 @@ fn format_effects(effects: &[CommandWords]) -> String {
 
 /// The mismatch between the effects of a story, if there is one.
 fn find_mismatch(story: &Story, ours: &[CommandWords], theirs: &[CommandWords]) -> Option<String> {
-    let right = match story.reason {
+    let right = match story.difference_reason {
         Some(_) => ours == story.our_effects && theirs == story.valkey_effects,
         None => ours == theirs,
     };

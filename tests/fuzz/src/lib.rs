@@ -59,8 +59,8 @@ struct ChunkedReader<'a> {
 }
 
 impl Read for ChunkedReader<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let len = self.max_read_size.min(into.len());
-        self.remaining.read(&mut into[..len])
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.max_read_size.min(buffer.len());
+        self.remaining.read(&mut buffer[..len])
     }
 }

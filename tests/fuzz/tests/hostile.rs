@@ -16,7 +16,7 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 /// element of two bytes takes 32 bytes while it is read, and both are copied once more.
 const MAX_MEMORY_RATIO: usize = 300;
 /// The memory used for any payload, in bytes.
-const BASE_MEMORY: usize = 256 << 10;
+const BASE_MEMORY_BYTES: usize = 256 << 10;
 const ROUND_COUNT: usize = 4000;
 
 #[test]
@@ -33,7 +33,7 @@ fn memory_use_of_restore_is_limited_by_the_payload_length() {
         let most = dhat::HeapStats::get().max_bytes;
         drop(counting);
         assert!(
-            most <= BASE_MEMORY + MAX_MEMORY_RATIO * payload.len(),
+            most <= BASE_MEMORY_BYTES + MAX_MEMORY_RATIO * payload.len(),
             "{most} bytes for {}: {payload:02x?}",
             payload.len()
         );

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
 /// The memory that a reader uses for any input, in bytes: its buffers, and one chunk of a large value.
-const BASE_MEMORY: usize = 1 << 20;
+const BASE_MEMORY_BYTES: usize = 1 << 20;
 /// The maximum ratio of memory to file length: compressed strings expand to at most 88 times their length and are held
 /// twice.
 const MAX_MEMORY_RATIO: usize = 200;
@@ -34,7 +34,11 @@ fn load_rdb(file: &[u8]) {
 
 fn assert_memory_is_bounded(file: &[u8], run: impl FnOnce(&[u8])) {
     let (most, len) = (peak_heap_bytes(|| run(file)), file.len());
-    assert!(most <= BASE_MEMORY + MAX_MEMORY_RATIO * len, "{most} bytes for {len}: {}", file.escape_ascii());
+    assert!(
+        most <= BASE_MEMORY_BYTES + MAX_MEMORY_RATIO * len,
+        "{most} bytes for {len}: {}",
+        file.escape_ascii()
+    );
 }
 
 /// Overwrites random positions of valid files with huge lengths.

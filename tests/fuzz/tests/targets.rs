@@ -55,7 +55,7 @@ fn twin_target_accepts_any_bytes() {
 
 fn run_target(target: fn(&[u8]), folder: &str) {
     let seeds = read_seeds(folder);
-    seeds.iter().for_each(|seed| run_near_variants(target, seed));
+    seeds.iter().for_each(|seed| run_mutated_variants(target, seed));
     repeat_with_seeds(|random| (0..1000).for_each(|_| target(&mutate_seeds(random, &seeds))));
 }
 
@@ -73,7 +73,7 @@ fn repeat_with_seeds(mut round: impl FnMut(&mut ChaCha8Rng)) {
 }
 
 /// Runs the target on the input, on each of its prefixes, and with each byte changed.
-fn run_near_variants(target: fn(&[u8]), input: &[u8]) {
+fn run_mutated_variants(target: fn(&[u8]), input: &[u8]) {
     target(input);
     for at in 0..input.len() {
         target(&input[..at]);

@@ -23,7 +23,7 @@ struct CountingProcesses {
     replicas: usize,
     folder: tempfile::TempDir,
     processes: Vec<Child>,
-    lines: OutputLines,
+    output_lines: OutputLines,
     readers: Vec<JoinHandle<()>>,
 }
 
@@ -31,8 +31,14 @@ impl CountingProcesses {
     fn start(address: String, replicas: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let lines = OutputLines::default();
-        let mut counters =
-            Self { address, replicas, folder, processes: Vec::new(), lines, readers: Vec::new() };
+        let mut counters = Self {
+            address,
+            replicas,
+            folder,
+            processes: Vec::new(),
+            output_lines: lines,
+            readers: Vec::new(),
+        };
         for _ in 0..PROCESS_COUNT {
             let member = counters.spawn();
             counters.processes.push(member);
@@ -54,7 +60,7 @@ impl CountingProcesses {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (out, lines) = (child.stdout.take().unwrap(), self.lines.clone());
+        let (out, lines) = (child.stdout.take().unwrap(), self.output_lines.clone());
         self.readers.push(std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 lines.lock().unwrap().push(line);
@@ -64,7 +70,7 @@ impl CountingProcesses {
     }
 
     fn reported_count(&self) -> usize {
-        self.lines.lock().unwrap().len()
+        self.output_lines.lock().unwrap().len()
     }
 
     /// Waits for twenty more increments. This fails if there is a deadlock.
@@ -97,7 +103,7 @@ impl CountingProcesses {
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
         }
-        let lines = self.lines.lock().unwrap();
+        let lines = self.output_lines.lock().unwrap();
         let violations: Vec<_> = lines.iter().filter(|line| !line.starts_with('+')).collect();
         assert!(violations.is_empty(), "two clients held the lock at once: {violations:?}");
         let mut values: Vec<u64> = lines.iter().map(|line| line[1..].parse().unwrap()).collect();

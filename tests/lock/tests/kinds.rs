@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use harness::{Connection, Node, Program};
 use redoubt_lock::{Error, Guard, Locks, LossReason, MultiLock, Options};
 
-const LONG_WAIT: Duration = Duration::from_secs(20);
+const LONG_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn connect_locks(node: &Node) -> Locks {
     Locks::connect(&format!("redis://{}", node.address())).await.unwrap()
@@ -15,7 +15,7 @@ async fn connect_locks(node: &Node) -> Locks {
 
 async fn start_with_locks() -> (Node, Locks) {
     let node = Node::start(&Program::redoubt(), "");
-    let locks = connect_locks(&node).await.with(Options::default().wait(LONG_WAIT));
+    let locks = connect_locks(&node).await.with(Options::default().wait(LONG_WAIT_TIMEOUT));
     (node, locks)
 }
 
@@ -23,7 +23,7 @@ async fn start_with_locks() -> (Node, Locks) {
 async fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < LONG_WAIT, "timed out: {description}");
+        assert!(began.elapsed() < LONG_WAIT_TIMEOUT, "timed out: {description}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -37,7 +37,7 @@ fn subscribed_waiters(node: &Node) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_holder_at_a_time_with_increasing_tokens() {
+async fn lock_has_one_holder_at_a_time_with_increasing_tokens() {
     let (_node, locks) = start_with_locks().await;
     let lock = locks.lock("l");
     let inside = Arc::new(AtomicUsize::new(0));
@@ -72,7 +72,7 @@ async fn held_lock_is_not_granted_and_waiting_times_out() {
     let began = Instant::now();
     let refused = lock.with(Options::default().wait(wait)).acquire().await;
     assert_eq!(refused.unwrap_err(), Error::TimedOut(wait));
-    assert!(began.elapsed() >= wait && began.elapsed() < LONG_WAIT);
+    assert!(began.elapsed() >= wait && began.elapsed() < LONG_WAIT_TIMEOUT);
     guard.release().await.unwrap();
     assert!(lock.try_acquire().await.unwrap().is_some());
 }
@@ -80,7 +80,7 @@ async fn held_lock_is_not_granted_and_waiting_times_out() {
 /// Only a message can wake the waiter this soon, because the lease is much longer than the test. Without messages the
 /// waiter would retry after two seconds, but it is woken ten times within that time.
 #[tokio::test(flavor = "multi_thread")]
-async fn release_wakes_waiters() {
+async fn lock_release_wakes_waiters() {
     let (node, locks) = start_with_locks().await;
     let lock = locks.lock("l");
     let mut held = lock.acquire().await.unwrap();
@@ -196,7 +196,8 @@ async fn reentered_lock_is_released_by_the_last_guard() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fair_lock_is_granted_in_order_and_skips_dead_waiters() {
     let (node, locks) = start_with_locks().await;
-    let locks = locks.with(Options::default().wait(LONG_WAIT).queue_timeout(Duration::from_millis(900)));
+    let locks =
+        locks.with(Options::default().wait(LONG_WAIT_TIMEOUT).queue_timeout(Duration::from_millis(900)));
     let lock = locks.fair_lock("l");
     let first = lock.acquire().await.unwrap();
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -284,7 +285,7 @@ async fn latch_opens_at_zero() {
     assert_eq!(latch.wait(wait).await, Err(Error::TimedOut(wait)));
     let waiting = tokio::spawn({
         let latch = latch.clone();
-        async move { latch.wait(LONG_WAIT).await }
+        async move { latch.wait(LONG_WAIT_TIMEOUT).await }
     });
     for left in [2, 1, 0] {
         assert_eq!(latch.count_down().await.unwrap(), left);
@@ -304,7 +305,7 @@ async fn multi_locks_are_acquired_regardless_of_order() {
         .take(20)
         .map(|pair| {
             tokio::spawn(async move {
-                let guard = pair.acquire(LONG_WAIT).await.unwrap();
+                let guard = pair.acquire(LONG_WAIT_TIMEOUT).await.unwrap();
                 assert!(guard.is_held() && guard.guards().len() == 2);
                 guard.release().await.unwrap();
             })
@@ -324,13 +325,13 @@ async fn multi_locks_are_acquired_regardless_of_order() {
 async fn acquisition_waits_for_confirmation_by_replicas() {
     let (node, locks) = start_with_locks().await;
     let careful = locks.lock("l").with(Options::default().replicas(1));
-    assert_eq!(careful.try_acquire().await.unwrap_err(), Error::NotEnoughNodes { had: 0, wanted: 1 });
+    assert_eq!(careful.try_acquire().await.unwrap_err(), Error::NotEnoughNodes { available: 0, required: 1 });
     assert_eq!(node.run("EXISTS l").int(), 0, "the acquisition must be undone");
     let replica = Node::start(
         &Program::redoubt(),
         &format!("--replicaof 127.0.0.1 {} --repl-diskless-sync-delay 0", node.port),
     );
-    let lease = Options::default().replicas(1).lease(Duration::from_millis(900)).wait(LONG_WAIT);
+    let lease = Options::default().replicas(1).lease(Duration::from_millis(900)).wait(LONG_WAIT_TIMEOUT);
     let guard: Guard = locks.lock("l").with(lease).acquire().await.unwrap();
     assert_eq!(replica.run("EXISTS l").int(), 1);
     wait_until("the lease is renewed", || guard.renewals() > 1).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use harness::{Cluster, Connection, Node, Program, Reply};
 use redoubt_lock::{Locks, LossReason, Options};
 
-const CHANNEL: &str = "redisson_lock__channel:{orders}";
+const LOCK_CHANNEL: &str = "redisson_lock__channel:{orders}";
 const REDISSON_OWNER: &str = "285475da-9152-4c83-822a-67ee2f116a79:52";
 
 const REDISSON_LOCK_SCRIPT: &str = "
@@ -35,7 +35,16 @@ fn redisson_lock(connection: &mut Connection) -> Reply {
 }
 
 fn redisson_unlock(connection: &mut Connection) -> Reply {
-    connection.call(&["EVAL", REDISSON_UNLOCK_SCRIPT, "2", "orders", CHANNEL, "0", "30000", REDISSON_OWNER])
+    connection.call(&[
+        "EVAL",
+        REDISSON_UNLOCK_SCRIPT,
+        "2",
+        "orders",
+        LOCK_CHANNEL,
+        "0",
+        "30000",
+        REDISSON_OWNER,
+    ])
 }
 
 async fn check_mutual_exclusion_with_redisson(program: Program) {
@@ -59,7 +68,7 @@ async fn check_mutual_exclusion_with_redisson(program: Program) {
 
     // This crate holds the lock; Redisson gets the remaining lease time, and then a message when the lock is released.
     let mut listener = node.connect();
-    listener.call(&["SUBSCRIBE", CHANNEL]);
+    listener.call(&["SUBSCRIBE", LOCK_CHANNEL]);
     assert_eq!(redisson.call(&["TYPE", "orders"]), Reply::Simple("hash".into()));
     assert_eq!(redisson.call(&["HGET", "orders", guard.owner()]).text(), "1");
     let remaining = redisson_lock(&mut redisson).int();
@@ -87,7 +96,7 @@ async fn redisson_clients_and_this_crate_exclude_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redisson_compatibility_on_redis() {
+async fn redisson_clients_and_this_crate_exclude_each_other_on_redis() {
     check_mutual_exclusion_with_redisson(Program::redis()).await;
 }
 
@@ -106,18 +115,18 @@ async fn check_wakeups_in_a_cluster(program: Program) {
     // Redisson releases the lock after the client has subscribed; its lease of 30 seconds is longer than the client
     // waits.
     harness::eventually("our client is subscribed", || {
-        let listeners = redisson.call_line(&format!("PUBSUB SHARDNUMSUB {CHANNEL}"));
+        let listeners = redisson.call_line(&format!("PUBSUB SHARDNUMSUB {LOCK_CHANNEL}"));
         (listeners.items()[1] == Reply::Int(1)).then_some(())
     });
     let unlock = REDISSON_UNLOCK_SCRIPT.replace("'publish'", "'spublish'");
     assert_eq!(
-        redisson.call(&["EVAL", &unlock, "2", "orders", CHANNEL, "0", "30000", REDISSON_OWNER]),
+        redisson.call(&["EVAL", &unlock, "2", "orders", LOCK_CHANNEL, "0", "30000", REDISSON_OWNER]),
         Reply::Int(1)
     );
     let guard = waiting.await.unwrap();
 
     let mut listener = node.connect();
-    listener.call(&["SSUBSCRIBE", CHANNEL]);
+    listener.call(&["SSUBSCRIBE", LOCK_CHANNEL]);
     guard.release().await.unwrap();
     assert_eq!(listener.read().unwrap().items()[2].text(), "0");
 }
@@ -128,6 +137,6 @@ async fn redisson_clients_and_this_crate_wake_each_other_in_a_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redisson_compatibility_on_a_redis_cluster() {
+async fn redisson_clients_and_this_crate_wake_each_other_on_a_redis_cluster() {
     check_wakeups_in_a_cluster(Program::redis()).await;
 }

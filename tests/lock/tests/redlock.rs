@@ -41,7 +41,7 @@ async fn redlock_tolerates_two_dead_masters_of_five() {
     assert!(guard.token() > token);
     nodes[1].kill();
     assert_eq!(guard.lost().await, LossReason::Expired);
-    assert_eq!(ours.try_acquire("l").await.unwrap_err(), Error::NotEnoughNodes { had: 2, wanted: 3 });
+    assert_eq!(ours.try_acquire("l").await.unwrap_err(), Error::NotEnoughNodes { available: 2, required: 3 });
     drop(guard);
     theirs.wait_for_releases().await;
     assert_eq!(holder_count(&nodes), 0, "the lock is released on every server");

@@ -168,12 +168,12 @@ const KEY_COUNT: usize = 20;
 const PARALLEL_ROUNDS: usize = 100;
 
 /// Overwrites the same keys again and again with large pipelines.
-fn overwrite_keys(node: &Node, database: &str, stop: &AtomicBool) {
+fn overwrite_keys(node: &Node, database: &str, should_stop: &AtomicBool) {
     let mut connection = node.connect();
     connection.call_line(&format!("SELECT {database}")).expect_ok();
     let batch: String = (0..KEY_COUNT).map(|key| format!("SET k:{key} old\r\n")).collect();
     let batch = batch.repeat(PARALLEL_ROUNDS);
-    while !stop.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         connection.send_raw(batch.as_bytes()).expect("it takes commands");
         (0..KEY_COUNT * PARALLEL_ROUNDS).for_each(|_| connection.read().expect("it answers").expect_ok());
     }

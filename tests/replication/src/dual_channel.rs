@@ -80,10 +80,10 @@ fn channel_client_ids(master: &Node) -> [String; 2] {
 }
 
 /// Writes to two databases, so that a wrong SELECT in the stream is detected.
-fn start_writer(stop: &AtomicBool, master: &Node) {
+fn start_writer(should_stop: &AtomicBool, master: &Node) {
     let mut connection = master.connect();
     let mut round = 0;
-    while !stop.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         round += 1;
         let (round, key) = (round.to_string(), format!("load:{}", round % 89));
         connection.call_line(if key.len() % 2 == 0 { "SELECT 3" } else { "SELECT 0" }).expect_ok();
@@ -205,7 +205,7 @@ fn chained_replica_uses_dual_channel_replication() {
 /// If the master or the replica disables dual-channel replication, one connection is used. An unknown RDB client id is
 /// refused with Valkey's error.
 #[test]
-fn single_channel_sync_if_either_side_disables_dual_channel() {
+fn single_channel_sync_is_used_if_either_side_disables_dual_channel() {
     let ours = Program::redoubt();
     for master_is_willing in [true, false] {
         let (master, replica) = (Node::start(&ours, SERVER_OPTIONS), Node::start(&ours, SERVER_OPTIONS));

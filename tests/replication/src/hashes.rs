@@ -80,7 +80,11 @@ fn start_replication(replica: &Node, master: &Node) {
     });
 }
 
-fn assert_replicates(master: &Program, replica: &Program, compares_expiry_times: bool) -> (Node, Node) {
+fn assert_replicates_hashes(
+    master: &Program,
+    replica: &Program,
+    compares_expiry_times: bool,
+) -> (Node, Node) {
     let (master, replica) = (Node::start(master, SERVER_OPTIONS), Node::start(replica, SERVER_OPTIONS));
     let mut connection = master.connect();
     write_hashes(&mut connection, "before");
@@ -116,7 +120,7 @@ fn assert_replicates(master: &Program, replica: &Program, compares_expiry_times:
 
 #[test]
 fn replica_has_hashes_of_every_size_with_field_ttls() {
-    let (master, replica) = assert_replicates(&Program::redoubt(), &Program::redoubt(), true);
+    let (master, replica) = assert_replicates_hashes(&Program::redoubt(), &Program::redoubt(), true);
     // `after:small:50` gets its TTLs last: a field that expired between the two digests would make them differ.
     for key in ["before:renamed", "after:medium:1", "meanwhile:0:small:50", "after:small:50"] {
         // Fields with a short TTL must have expired on both servers, and the remaining fields must have equal expiry
@@ -138,7 +142,7 @@ fn replica_has_hashes_of_every_size_with_field_ttls() {
 
 #[test]
 fn redis_replicates_hashes_of_redoubt() {
-    let (master, replica) = assert_replicates(&Program::redoubt(), &Program::redis(), false);
+    let (master, replica) = assert_replicates_hashes(&Program::redoubt(), &Program::redis(), false);
     for key in ["before:small:3", "after:medium:9", "after:renamed"] {
         let line = format!("OBJECT ENCODING {key}");
         assert_eq!(replica.run(&line), master.run(&line), "{key}");
@@ -147,7 +151,7 @@ fn redis_replicates_hashes_of_redoubt() {
 
 #[test]
 fn redoubt_replicates_hashes_of_redis() {
-    let (master, replica) = assert_replicates(&Program::redis(), &Program::redoubt(), false);
+    let (master, replica) = assert_replicates_hashes(&Program::redis(), &Program::redoubt(), false);
     for key in ["before:small:3", "after:medium:9", "after:renamed"] {
         let line = format!("OBJECT ENCODING {key}");
         assert_eq!(replica.run(&line), master.run(&line), "{key}");

@@ -64,9 +64,9 @@ fn write_keys(node: &Node) {
 }
 
 /// Writes values of every type until `stop` is set.
-fn start_writer(stop: &AtomicBool, mut connection: Connection) -> u64 {
+fn start_writer(should_stop: &AtomicBool, mut connection: Connection) -> u64 {
     let mut rounds = 0;
-    while !stop.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         let (round, name) = (rounds.to_string(), format!("load:{}", rounds % 97));
         let requests: [&[&str]; 12] = [
             &["SET", &format!("{name}:s"), &round, "EX", "100000"],
@@ -290,7 +290,7 @@ fn assert_same_field_ttls(replica: &Node, master: &Node) {
 
 /// Writes data that Redis 8.6 supports and Redis 8.0 does not: RDB version 13, idempotent stream producers, offsets in
 /// the AOF manifest.
-fn write_redis_86_data(node: &Node) {
+fn write_redis_8_6_data(node: &Node) {
     let mut connection = node.connect();
     for line in [
         "HSET timed a 1 b 2",
@@ -309,7 +309,7 @@ fn write_redis_86_data(node: &Node) {
     }
 }
 
-fn assert_has_redis_86_data(node: &Node) {
+fn assert_has_redis_8_6_data(node: &Node) {
     eventually("it is there", || (node.run("XLEN produced") == Reply::Int(3)).then_some(()));
     let times = node.run("HPEXPIRETIME timed FIELDS 2 a b");
     assert_eq!(times.items(), [Reply::Int(4_102_444_800_123), Reply::Int(-1)]);
@@ -320,16 +320,16 @@ fn assert_has_redis_86_data(node: &Node) {
 }
 
 #[test]
-fn redoubt_loads_files_of_redis_86_and_replicates_it() {
-    let Some(redis) = Program::redis86() else { return };
+fn redoubt_loads_files_of_redis_8_6_and_replicates_it() {
+    let Some(redis) = Program::redis_8_6() else { return };
     let ours = Program::redoubt();
     assert_loads_rdb_of(&redis, &ours);
     assert_loads_aof_of(&redis, &ours);
     let mut written = Node::start(&redis, &format!("--appendonly yes {SERVER_OPTIONS}"));
-    write_redis_86_data(&written);
+    write_redis_8_6_data(&written);
     let replica = Node::start(&ours, SERVER_OPTIONS);
     start_replication(&replica, &written);
-    assert_has_redis_86_data(&replica);
+    assert_has_redis_8_6_data(&replica);
     let mut payloads = written.connect();
     let Reply::Bulk(payload) = payloads.call_line("DUMP produced") else { panic!("no payload") };
     let restored = Node::start(&ours, SERVER_OPTIONS);
@@ -350,13 +350,13 @@ fn redoubt_loads_files_of_redis_86_and_replicates_it() {
         fs::copy(written.folder().join("dump.rdb"), loaded.folder().join("dump.rdb")).expect("it was saved");
         copy_folder(&written.folder().join("appendonlydir"), &loaded.folder().join("appendonlydir"));
         loaded.launch();
-        assert_has_redis_86_data(&loaded);
+        assert_has_redis_8_6_data(&loaded);
         // The active time of consumers must also survive a restart of Redoubt.
         if options == "--appendonly no" {
             loaded.run("SAVE").expect_ok();
             loaded.kill();
             loaded.launch();
-            assert_has_redis_86_data(&loaded);
+            assert_has_redis_8_6_data(&loaded);
         }
     }
 }
@@ -364,7 +364,7 @@ fn redoubt_loads_files_of_redis_86_and_replicates_it() {
 /// Vector sets are the only type that Redoubt does not support, and the error must name them.
 #[test]
 fn error_for_vector_sets_names_the_unsupported_type() {
-    let Some(redis) = Program::redis86() else { return };
+    let Some(redis) = Program::redis_8_6() else { return };
     let written = Node::start(&redis, SERVER_OPTIONS);
     written.run("VADD vectors VALUES 2 1 2 element");
     written.run("SAVE").expect_ok();

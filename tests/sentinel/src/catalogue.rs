@@ -27,7 +27,7 @@ pub const FAILOVER_EVENTS: [&str; 21] = [
 ];
 
 /// All events in the Redis documentation, and all others that Redoubt or Valkey sentinels publish.
-pub const EVENTS: &[&str] = &[
+pub const KNOWN_EVENTS: &[&str] = &[
     "+reset-master",
     "+slave",
     "+failover-state-reconf-slaves",
@@ -109,8 +109,8 @@ pub const INSTANCE_FLAGS: &[&str] = &[
 pub const UNCOVERED_COMMANDS: &[(&str, &str)] =
     &[("HELP", "its lines are ours: commands of ours are among them")];
 
-/// Whether the event is in [`EVENTS`].
+/// Whether the event is in [`KNOWN_EVENTS`].
 #[must_use]
 pub fn is_known_event(event: &str) -> bool {
-    EVENTS.contains(&event)
+    KNOWN_EVENTS.contains(&event)
 }

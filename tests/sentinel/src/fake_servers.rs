@@ -87,7 +87,7 @@ fn lock_servers(servers: &ServerMap) -> MutexGuard<'_, BTreeMap<Ipv4Addr, FakeSe
 /// The simulated servers, which stop when this value is dropped.
 #[derive(Debug)]
 pub struct FakeServers {
-    claim: PortClaim,
+    port_claim: PortClaim,
     servers: ServerMap,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -127,13 +127,13 @@ impl FakeServers {
             // The thread ends when the sender is dropped.
             let _ = runtime.block_on(ended);
         });
-        Self { claim, servers, shutdown: Some(end), thread: Some(thread) }
+        Self { port_claim: claim, servers, shutdown: Some(end), thread: Some(thread) }
     }
 
     /// The port of all servers.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.claim.port
+        self.port_claim.port
     }
 
     /// Waits until these sentinels monitor the replicas of the first `masters` masters.
@@ -183,7 +183,7 @@ async fn accept_connections(
     listener: TcpListener,
     ip: Ipv4Addr,
     servers: ServerMap,
-    mut alive: watch::Receiver<bool>,
+    mut is_alive: watch::Receiver<bool>,
 ) {
     loop {
         let stream = tokio::select! {
@@ -191,7 +191,7 @@ async fn accept_connections(
                 Ok((stream, _)) => stream,
                 Err(error) => panic!("{ip}: {error}"),
             },
-            _ = alive.changed() => return,
+            _ = is_alive.changed() => return,
         };
         let id = {
             let mut servers = lock_servers(&servers);
@@ -200,7 +200,7 @@ async fn accept_connections(
             server.connections.insert(server.accepted_connections, None);
             server.accepted_connections
         };
-        let (servers, mut alive) = (servers.clone(), alive.clone());
+        let (servers, mut alive) = (servers.clone(), is_alive.clone());
         tokio::spawn(async move {
             tokio::select! {
                 // The result is ignored, because a server treats every end of a connection alike.

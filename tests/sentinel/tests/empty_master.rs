@@ -5,7 +5,7 @@ use harness::{Node, Program, Reply, SentinelGroup, eventually, eventually_within
 use std::time::Duration;
 
 /// A `down-after-milliseconds` that exceeds the time a Redis sentinel needs to make the old master a replica.
-const LONG_DOWN_AFTER: Duration = Duration::from_secs(60);
+const LONG_DOWN_AFTER_TIME: Duration = Duration::from_secs(60);
 
 /// Kills a server, deletes its data, and restarts it before a sentinel can detect the failure.
 fn restart_without_data(node: &mut Node) {
@@ -48,7 +48,7 @@ fn assert_replica_takes_over(sentinels: &[Program]) {
     assert_eq!(keys(successor), expected);
     group.wait_until_healthy();
     for server in 0..group.servers.len() {
-        eventually_within(LONG_DOWN_AFTER, "all have everything", || {
+        eventually_within(LONG_DOWN_AFTER_TIME, "all have everything", || {
             (keys(server) == expected).then_some(())
         });
     }

@@ -56,7 +56,7 @@ fn documented_rights_suffice_for_a_redis_7_master() {
 
 #[test]
 fn documented_rights_suffice_for_a_redis_8_master() {
-    let Some(redis8) = Program::redis8() else { return };
+    let Some(redis8) = Program::redis_8() else { return };
     assert_documented_rights_suffice(&redis8);
 }
 

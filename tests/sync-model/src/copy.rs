@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::group::{Incarnation, Incarnations, SetState};
+use crate::group::{Incarnation, Incarnations, ReplicaSetState};
 use crate::log::Entry;
 use crate::log::Log;
-use crate::message::{Acknowledgement, Append};
-use crate::model::{Durability, Speed};
+use crate::message::{Acknowledgement, AppendMessage};
+use crate::model::{ClockSpeed, Durability};
 use crate::omission::Omission;
 
 /// The role of a node in the shard.
@@ -36,9 +36,9 @@ pub(crate) struct Leadership {
     /// The number of entries that every member of the set has acknowledged.
     pub(crate) committed_length: u8,
     /// The committed length from which on the master serves clients.
-    pub(crate) serves_from: u8,
+    pub(crate) min_serving_length: u8,
     /// The number of the newest lease round.
-    pub(crate) round: u8,
+    pub(crate) lease_round: u8,
     /// The number of ticks until the lease of the newest round ends.
     pub(crate) ticks_until_lease_end: u8,
     /// The incarnations that have answered in the newest round, and thereby promised not to request promotion.
@@ -49,7 +49,7 @@ pub(crate) struct Leadership {
 
 /// The state of one node of the shard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Copy {
+pub(crate) struct Node {
     pub(crate) is_up: bool,
     /// The identity of the node's data.
     pub(crate) incarnation: Incarnation,
@@ -63,15 +63,15 @@ pub(crate) struct Copy {
 }
 
 impl Leadership {
-    fn new(state: &SetState, log: &Log) -> Self {
+    fn new(state: &ReplicaSetState, log: &Log) -> Self {
         Self {
             decided_members: state.members,
             version: state.version,
             proposed_members: None,
             acknowledged_lengths: BTreeMap::new(),
             committed_length: 0,
-            serves_from: log.len() as u8,
-            round: 0,
+            min_serving_length: log.len() as u8,
+            lease_round: 0,
             ticks_until_lease_end: 0,
             promised_members: Incarnations::default(),
             had_lease: false,
@@ -79,30 +79,30 @@ impl Leadership {
     }
 
     /// The members whose acknowledgements a write requires.
-    fn required_members(&self, omitted: Option<Omission>) -> Incarnations {
-        match (omitted, self.proposed_members) {
+    fn required_members(&self, omitted_rule: Option<Omission>) -> Incarnations {
+        match (omitted_rule, self.proposed_members) {
             (Some(Omission::ShrinkBeforeDecision), Some(proposal)) => proposal,
             (Some(Omission::GrowWithoutWaiting), _) | (_, None) => self.decided_members,
             (_, Some(proposal)) => self.decided_members.union(proposal),
         }
     }
 
-    fn commit(&mut self, log: &Log, omitted: Option<Omission>) {
+    fn commit(&mut self, log: &Log, omitted_rule: Option<Omission>) {
         let acknowledged = |member| self.acknowledged_lengths.get(&member).copied().unwrap_or_default();
-        let of_all = self.required_members(omitted).iter().map(acknowledged).min();
+        let of_all = self.required_members(omitted_rule).iter().map(acknowledged).min();
         let committed = of_all.map_or(log.len() as u8, |len| len.min(log.len() as u8));
         self.committed_length = self.committed_length.max(committed);
     }
 
-    fn has_lease(&self, omitted: Option<Omission>) -> bool {
+    fn has_lease(&self, omitted_rule: Option<Omission>) -> bool {
         let has_promises =
             |members: Incarnations| members.iter().all(|member| self.promised_members.contains(member));
-        let members = self.required_members(omitted);
+        let members = self.required_members(omitted_rule);
         members == Incarnations::default() || (self.ticks_until_lease_end > 0 && has_promises(members))
     }
 }
 
-impl Copy {
+impl Node {
     /// Creates a replica without data.
     pub(crate) fn new(node: u8) -> Self {
         Self {
@@ -126,51 +126,52 @@ impl Copy {
     /// The number of committed entries; `None` unless this is a master that serves clients.
     pub(crate) fn served_length(&self) -> Option<u8> {
         self.leadership()
-            .filter(|master| master.committed_length >= master.serves_from)
+            .filter(|master| master.committed_length >= master.min_serving_length)
             .map(|master| master.committed_length)
     }
 
     /// Whether this is a master that serves reads.
-    pub(crate) fn serves_reads(&self, omitted: Option<Omission>) -> bool {
-        let checked_once = omitted == Some(Omission::CheckLeaseOnce);
-        let has_lease = |master: &Leadership| master.has_lease(omitted) || (checked_once && master.had_lease);
+    pub(crate) fn serves_reads(&self, omitted_rule: Option<Omission>) -> bool {
+        let checked_once = omitted_rule == Some(Omission::CheckLeaseOnce);
+        let has_lease =
+            |master: &Leadership| master.has_lease(omitted_rule) || (checked_once && master.had_lease);
         self.served_length().is_some() && self.leadership().is_some_and(has_lease)
     }
 
     /// Makes this node the master that `state` names.
-    pub(crate) fn become_master(&mut self, state: &SetState, omitted: Option<Omission>) {
+    pub(crate) fn become_master(&mut self, state: &ReplicaSetState, omitted_rule: Option<Omission>) {
         self.epoch = state.epoch;
         if state.epoch > 1 {
             self.log.push(Entry { epoch: state.epoch, value: 0 });
         }
         let mut leadership = Leadership::new(state, &self.log);
-        if omitted == Some(Omission::ServeBeforeCommit) {
-            leadership.committed_length = leadership.serves_from;
+        if omitted_rule == Some(Omission::ServeBeforeCommit) {
+            leadership.committed_length = leadership.min_serving_length;
         }
-        leadership.commit(&self.log, omitted);
+        leadership.commit(&self.log, omitted_rule);
         self.role = Role::Master(leadership);
     }
 
     /// Appends a client's write to the log.
-    pub(crate) fn write(&mut self, value: u8, omitted: Option<Omission>) {
+    pub(crate) fn write(&mut self, value: u8, omitted_rule: Option<Omission>) {
         self.log.push(Entry { epoch: self.epoch, value });
         if let Role::Master(leadership) = &mut self.role {
-            leadership.commit(&self.log, omitted);
+            leadership.commit(&self.log, omitted_rule);
         }
     }
 
     /// Returns the message with which a master sends its log to replicas; `None` if this node is not a master.
-    pub(crate) fn append_message(&self) -> Option<Append> {
-        let round = self.leadership()?.round;
-        Some(Append { epoch: self.epoch, round, log: self.log.clone() })
+    pub(crate) fn append_message(&self) -> Option<AppendMessage> {
+        let round = self.leadership()?.lease_round;
+        Some(AppendMessage { epoch: self.epoch, lease_round: round, log: self.log.clone() })
     }
 
     /// Accepts or rejects a master's entries. Returns the acknowledgement if they are accepted.
     pub(crate) fn receive_entries(
         &mut self,
-        message: &Append,
+        message: &AppendMessage,
         promise: u8,
-        omitted: Option<Omission>,
+        omitted_rule: Option<Omission>,
     ) -> Option<Acknowledgement> {
         if message.epoch < self.epoch {
             return None;
@@ -178,7 +179,9 @@ impl Copy {
         let is_newer = message.epoch > self.epoch;
         match self.role {
             Role::Master(_) if !is_newer => return None,
-            Role::Candidate if !is_newer && omitted != Some(Omission::AcknowledgeAsCandidate) => return None,
+            Role::Candidate if !is_newer && omitted_rule != Some(Omission::AcknowledgeAsCandidate) => {
+                return None;
+            }
             Role::Master(_) | Role::Candidate if is_newer => self.role = Role::Replica,
             _ => {}
         }
@@ -186,7 +189,7 @@ impl Copy {
         if self.role == Role::Syncing {
             self.log = message.log.clone();
             self.role = Role::Replica;
-        } else if omitted == Some(Omission::MergeOldTail) {
+        } else if omitted_rule == Some(Omission::MergeOldTail) {
             self.log.append_by_length(&message.log);
         } else if self.log.is_prefix_of(&message.log) {
             self.log = message.log.clone();
@@ -196,16 +199,16 @@ impl Copy {
             let early = Acknowledgement {
                 sender: self.incarnation,
                 epoch: message.epoch,
-                round: message.round,
+                lease_round: message.lease_round,
                 acknowledged_length: message.log.len() as u8,
             };
-            return (omitted == Some(Omission::AcknowledgeDuringFullSync)).then_some(early);
+            return (omitted_rule == Some(Omission::AcknowledgeDuringFullSync)).then_some(early);
         }
         self.ticks_until_promise_end = promise;
         Some(Acknowledgement {
             sender: self.incarnation,
             epoch: message.epoch,
-            round: message.round,
+            lease_round: message.lease_round,
             acknowledged_length: self.log.len() as u8,
         })
     }
@@ -214,55 +217,56 @@ impl Copy {
     pub(crate) fn count_acknowledgement(
         &mut self,
         message: &Acknowledgement,
-        speed: Speed,
-        omitted: Option<Omission>,
+        clock_speed: ClockSpeed,
+        omitted_rule: Option<Omission>,
     ) {
         let own_epoch = message.epoch == self.epoch;
         let Role::Master(leadership) = &mut self.role else { return };
-        if !own_epoch && omitted != Some(Omission::CountOtherHistories) {
+        if !own_epoch && omitted_rule != Some(Omission::CountOtherHistories) {
             return;
         }
         let mut from = message.sender;
-        if omitted == Some(Omission::IgnoreIncarnations) {
-            let known = leadership.required_members(omitted).iter().find(|member| member.node == from.node);
+        if omitted_rule == Some(Omission::IgnoreIncarnations) {
+            let known =
+                leadership.required_members(omitted_rule).iter().find(|member| member.node == from.node);
             from = known.unwrap_or(from);
         }
         let len = leadership.acknowledged_lengths.entry(from).or_default();
         *len = message.acknowledged_length.max(*len);
-        if own_epoch && message.round == leadership.round && message.round > 0 {
-            if omitted == Some(Omission::LeaseFromReply) {
-                leadership.ticks_until_lease_end = speed.lease_ticks(omitted);
+        if own_epoch && message.lease_round == leadership.lease_round && message.lease_round > 0 {
+            if omitted_rule == Some(Omission::LeaseFromReply) {
+                leadership.ticks_until_lease_end = clock_speed.lease_ticks(omitted_rule);
             }
-            leadership.promised_members = leadership.promised_members.with(from);
+            leadership.promised_members = leadership.promised_members.with_member(from);
         }
-        leadership.commit(&self.log, omitted);
+        leadership.commit(&self.log, omitted_rule);
     }
 
     /// Begins a lease round, which other nodes answer with a promise.
-    pub(crate) fn begin_lease_round(&mut self, speed: Speed, omitted: Option<Omission>) {
+    pub(crate) fn begin_lease_round(&mut self, clock_speed: ClockSpeed, omitted_rule: Option<Omission>) {
         if let Role::Master(leadership) = &mut self.role {
-            leadership.round += 1;
-            leadership.ticks_until_lease_end = speed.lease_ticks(omitted);
+            leadership.lease_round += 1;
+            leadership.ticks_until_lease_end = clock_speed.lease_ticks(omitted_rule);
             leadership.promised_members = Incarnations::default();
         }
     }
 
     /// Proposes another in-sync set.
-    pub(crate) fn propose(&mut self, members: Incarnations, omitted: Option<Omission>) {
+    pub(crate) fn propose(&mut self, members: Incarnations, omitted_rule: Option<Omission>) {
         if let Role::Master(leadership) = &mut self.role {
             leadership.proposed_members = Some(members);
-            leadership.commit(&self.log, omitted);
+            leadership.commit(&self.log, omitted_rule);
         }
     }
 
     /// Applies a state that the group has decided.
-    pub(crate) fn learn_state(&mut self, state: &SetState, omitted: Option<Omission>) {
+    pub(crate) fn learn_state(&mut self, state: &ReplicaSetState, omitted_rule: Option<Omission>) {
         if state.epoch > self.epoch {
             let is_promoted = self.role == Role::Candidate
                 && state.master == self.incarnation
                 && state.epoch == self.epoch + 1;
             if is_promoted {
-                self.become_master(state, omitted);
+                self.become_master(state, omitted_rule);
                 return;
             }
             self.epoch = state.epoch;
@@ -276,7 +280,7 @@ impl Copy {
             leadership.decided_members = state.members;
             leadership.version = state.version;
             leadership.proposed_members = None;
-            leadership.commit(&self.log, omitted);
+            leadership.commit(&self.log, omitted_rule);
         } else if self.role == Role::Candidate
             && state.epoch == self.epoch
             && state.version > 0
@@ -297,9 +301,9 @@ impl Copy {
     }
 
     /// Ends the process. Whether it loses its data is decided at the restart.
-    pub(crate) fn crash(&mut self, omitted: Option<Omission>) {
+    pub(crate) fn crash(&mut self, omitted_rule: Option<Omission>) {
         self.is_up = false;
-        if omitted != Some(Omission::RestartAsMaster) || !matches!(self.role, Role::Master(_)) {
+        if omitted_rule != Some(Omission::RestartAsMaster) || !matches!(self.role, Role::Master(_)) {
             self.role = match self.role {
                 Role::Syncing => Role::Syncing,
                 _ => Role::Replica,
@@ -308,7 +312,7 @@ impl Copy {
     }
 
     /// Starts the process again after a crash.
-    pub(crate) fn restart(&mut self, durability: Durability, promise: u8, omitted: Option<Omission>) {
+    pub(crate) fn restart(&mut self, durability: Durability, promise: u8, omitted_rule: Option<Omission>) {
         self.is_up = true;
         match durability {
             Durability::Memory => {
@@ -316,7 +320,7 @@ impl Copy {
                 self.ticks_until_promise_end = 0;
                 if let Role::Master(leadership) = &mut self.role {
                     leadership.acknowledged_lengths.clear();
-                    (leadership.committed_length, leadership.serves_from) = (0, 0);
+                    (leadership.committed_length, leadership.min_serving_length) = (0, 0);
                 } else {
                     self.role = Role::Replica;
                     self.epoch = 0;
@@ -324,8 +328,8 @@ impl Copy {
             }
             Durability::Disk => {
                 self.ticks_until_promise_end =
-                    if omitted == Some(Omission::ForgetPromiseAtRestart) { 0 } else { promise };
-                if omitted == Some(Omission::ForgetEpochAtRestart) {
+                    if omitted_rule == Some(Omission::ForgetPromiseAtRestart) { 0 } else { promise };
+                if omitted_rule == Some(Omission::ForgetEpochAtRestart) {
                     self.epoch = 0;
                 }
             }
@@ -338,9 +342,9 @@ impl Copy {
     }
 
     /// Records that the lease was checked before a read.
-    pub(crate) fn check_lease(&mut self, omitted: Option<Omission>) {
-        if omitted == Some(Omission::CheckLeaseOnce)
-            && self.serves_reads(omitted)
+    pub(crate) fn check_lease(&mut self, omitted_rule: Option<Omission>) {
+        if omitted_rule == Some(Omission::CheckLeaseOnce)
+            && self.serves_reads(omitted_rule)
             && let Role::Master(leadership) = &mut self.role
         {
             leadership.had_lease = true;

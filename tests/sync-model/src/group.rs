@@ -17,13 +17,13 @@ pub(crate) struct Incarnation {
 pub(crate) struct Incarnations(u16);
 
 impl Incarnations {
-    fn bit(incarnation: Incarnation) -> u16 {
+    fn bit_of(incarnation: Incarnation) -> u16 {
         assert!(incarnation.generation < 4, "the bounds allow four generations");
         1 << (incarnation.node * 4 + incarnation.generation)
     }
 
     pub(crate) fn contains(self, incarnation: Incarnation) -> bool {
-        self.0 & Self::bit(incarnation) != 0
+        self.0 & Self::bit_of(incarnation) != 0
     }
 
     /// Whether the set contains any generation of the node.
@@ -32,13 +32,13 @@ impl Incarnations {
     }
 
     /// Returns the set with `incarnation` added.
-    pub(crate) fn with(self, incarnation: Incarnation) -> Self {
-        Self(self.0 | Self::bit(incarnation))
+    pub(crate) fn with_member(self, incarnation: Incarnation) -> Self {
+        Self(self.0 | Self::bit_of(incarnation))
     }
 
     /// Returns the set with `incarnation` removed.
-    pub(crate) fn without(self, incarnation: Incarnation) -> Self {
-        Self(self.0 & !Self::bit(incarnation))
+    pub(crate) fn without_member(self, incarnation: Incarnation) -> Self {
+        Self(self.0 & !Self::bit_of(incarnation))
     }
 
     /// Returns the members of both sets.
@@ -55,7 +55,7 @@ impl Incarnations {
 
 /// The group's state for the shard: which node is the master, and which replicas are in sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SetState {
+pub(crate) struct ReplicaSetState {
     /// The current epoch, increased by each promotion.
     pub(crate) epoch: u8,
     /// The version of the member set, incremented by each change of the members and reset in a new epoch.
@@ -66,16 +66,16 @@ pub(crate) struct SetState {
     pub(crate) members: Incarnations,
 }
 
-impl SetState {
+impl ReplicaSetState {
     /// Decides a request. Returns the new state, or `None` if the request is refused.
-    pub(crate) fn decide(&self, request: &GroupRequest, omitted: Option<Omission>) -> Option<Self> {
+    pub(crate) fn decide(&self, request: &GroupRequest, omitted_rule: Option<Omission>) -> Option<Self> {
         match *request {
             GroupRequest::Change { epoch, version, members } => {
-                let is_next = version == self.version + 1 || omitted == Some(Omission::AcceptAnyVersion);
+                let is_next = version == self.version + 1 || omitted_rule == Some(Omission::AcceptAnyVersion);
                 (epoch == self.epoch && is_next).then_some(Self { version, members, ..*self })
             }
             GroupRequest::Promote { epoch, candidate } => {
-                let is_member = match omitted {
+                let is_member = match omitted_rule {
                     Some(Omission::PromoteNonMember) => true,
                     Some(Omission::IgnoreIncarnations) => {
                         self.members.contains_node(candidate.node) || self.master.node == candidate.node
@@ -83,7 +83,7 @@ impl SetState {
                     // The restarted master's own data also has every acknowledged write.
                     _ => self.members.contains(candidate) || self.master == candidate,
                 };
-                let members = self.members.without(candidate);
+                let members = self.members.without_member(candidate);
                 (epoch == self.epoch && is_member).then_some(Self {
                     epoch: epoch + 1,
                     version: 0,

@@ -23,4 +23,4 @@ mod omission;
 mod rules;
 
 /// The number of nodes of the shard.
-const COPY_COUNT: usize = 3;
+const NODE_COUNT: usize = 3;

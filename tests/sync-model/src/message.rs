@@ -5,11 +5,11 @@ use crate::log::Log;
 
 /// A message from a master to all replicas, with the master's whole log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Append {
+pub(crate) struct AppendMessage {
     /// The epoch of the sending master.
     pub(crate) epoch: u8,
     /// The lease round in which an acknowledgement of this message counts.
-    pub(crate) round: u8,
+    pub(crate) lease_round: u8,
     /// The master's log. A real master would send an offset and a history instead.
     pub(crate) log: Log,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Acknowledgement {
     /// The epoch of the entries, which identifies their history.
     pub(crate) epoch: u8,
     /// The lease round of the master's message that this message acknowledges.
-    pub(crate) round: u8,
+    pub(crate) lease_round: u8,
     /// The number of entries that the replica has.
     pub(crate) acknowledged_length: u8,
 }

@@ -1,26 +1,33 @@
 //! Checks the rules within small bounds, and finds a counterexample for each rule that is left out.
 
 use crate::model::{
-    ACKNOWLEDGED_WRITES_ON_DISK, Bounds, Durability, FRESH_READS, NO_ACKNOWLEDGED_WRITE_LOST,
-    ONE_MASTER_SERVES_READS, Shard, Speed,
+    ACKNOWLEDGED_WRITES_ON_DISK, ClockSpeed, Durability, FRESH_READS, NO_ACKNOWLEDGED_WRITE_LOST,
+    ONE_MASTER_SERVES_READS, ShardModel, StateBounds,
 };
 use crate::omission::Omission;
 use stateright::{Checker, HasDiscoveries, Model};
 
 /// The most unfavourable clocks: the leases of node 0 last long, and the promises of the other nodes are short.
-const SPEEDS: [Speed; 3] = [Speed::Slow, Speed::Fast, Speed::Fast];
+const CLOCK_SPEEDS: [ClockSpeed; 3] = [ClockSpeed::Slow, ClockSpeed::Fast, ClockSpeed::Fast];
 
-fn parse_bounds(text: &str) -> Bounds {
-    let mut bounds = Bounds { writes: 0, epochs: 0, versions: 0, rounds: 0, crashes: 0, generations: 0 };
+fn parse_bounds(text: &str) -> StateBounds {
+    let mut bounds = StateBounds {
+        max_writes: 0,
+        max_epoch: 0,
+        max_versions: 0,
+        max_rounds: 0,
+        max_crashes: 0,
+        max_generations: 0,
+    };
     for word in text.split_whitespace() {
         let (name, number) = word.split_once('=').expect("name=number");
         let field = match name {
-            "writes" => &mut bounds.writes,
-            "epochs" => &mut bounds.epochs,
-            "versions" => &mut bounds.versions,
-            "rounds" => &mut bounds.rounds,
-            "crashes" => &mut bounds.crashes,
-            "generations" => &mut bounds.generations,
+            "writes" => &mut bounds.max_writes,
+            "epochs" => &mut bounds.max_epoch,
+            "versions" => &mut bounds.max_versions,
+            "rounds" => &mut bounds.max_rounds,
+            "crashes" => &mut bounds.max_crashes,
+            "generations" => &mut bounds.max_generations,
             _ => panic!("no bound is called {name}"),
         };
         *field = number.parse().expect("a number");
@@ -28,14 +35,21 @@ fn parse_bounds(text: &str) -> Bounds {
     bounds
 }
 
-fn shard(durability: Durability, bounds_text: &str) -> Shard {
+fn shard_model(durability: Durability, bounds_text: &str) -> ShardModel {
     let bounds = parse_bounds(bounds_text);
-    let serves_reads = bounds.rounds > 0;
-    Shard { bounds, durability, serves_reads, speeds: SPEEDS, omitted: None, checks_liveness: false }
+    let serves_reads = bounds.max_rounds > 0;
+    ShardModel {
+        bounds,
+        durability,
+        serves_reads,
+        speeds: CLOCK_SPEEDS,
+        omitted: None,
+        checks_liveness: false,
+    }
 }
 
 /// Visits all states within the bounds, and fails if one violates a property.
-fn check_all_states(shard: Shard) {
+fn check_all_states(shard: ShardModel) {
     let description = format!("{:?} {:?} {:?}", shard.durability, shard.speeds, shard.bounds);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let checker = shard.checker().threads(threads).spawn_bfs().join();
@@ -44,13 +58,13 @@ fn check_all_states(shard: Shard) {
 }
 
 /// Finds a counterexample to one of the properties named in `expected`.
-fn find_counterexample(omitted: Omission, durability: Durability, bounds_text: &str, expected: &[&str]) {
-    let shard = Shard { omitted: Some(omitted), ..shard(durability, bounds_text) };
+fn find_counterexample(omitted_rule: Omission, durability: Durability, bounds_text: &str, expected: &[&str]) {
+    let shard = ShardModel { omitted: Some(omitted_rule), ..shard_model(durability, bounds_text) };
     let checker = shard.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let found = checker.discoveries();
     let steps = found.values().map(|path| path.clone().into_actions().len()).min();
-    println!("{omitted:?}: {} states, {steps:?} steps", checker.unique_state_count());
-    assert!(found.keys().any(|name| expected.contains(name)), "{omitted:?}: {:?}", found.keys());
+    println!("{omitted_rule:?}: {} states, {steps:?} steps", checker.unique_state_count());
+    assert!(found.keys().any(|name| expected.contains(name)), "{omitted_rule:?}: {:?}", found.keys());
 }
 
 /// Tests that omit one rule at a time and expect a counterexample; `make soak` explores the full state space with all
@@ -121,14 +135,14 @@ mod counterexamples {
 fn small_bounds_have_no_counterexample() {
     for durability in [Durability::Memory, Durability::Disk] {
         let limits = "writes=1 epochs=2 versions=1 crashes=1 generations=1";
-        check_all_states(Shard { checks_liveness: true, ..shard(durability, limits) });
+        check_all_states(ShardModel { checks_liveness: true, ..shard_model(durability, limits) });
     }
 }
 
 #[test]
 fn reads_under_leases_have_no_counterexample() {
     for durability in [Durability::Memory, Durability::Disk] {
-        check_all_states(shard(durability, "writes=1 epochs=2 rounds=1 generations=1"));
+        check_all_states(shard_model(durability, "writes=1 epochs=2 rounds=1 generations=1"));
     }
 }
 
@@ -136,19 +150,20 @@ fn reads_under_leases_have_no_counterexample() {
 #[ignore = "long: make soak"]
 fn two_writes_and_three_epochs_have_no_counterexample() {
     for durability in [Durability::Memory, Durability::Disk] {
-        check_all_states(shard(durability, "writes=2 epochs=3 versions=1 crashes=1 generations=1"));
-        check_all_states(shard(durability, "writes=1 epochs=3 versions=2 crashes=1 generations=2"));
+        check_all_states(shard_model(durability, "writes=2 epochs=3 versions=1 crashes=1 generations=1"));
+        check_all_states(shard_model(durability, "writes=1 epochs=3 versions=2 crashes=1 generations=2"));
     }
 }
 
 #[test]
 #[ignore = "long: make soak"]
 fn leases_with_crashes_and_any_clocks_have_no_counterexample() {
-    let clocks = [[Speed::Exact; 3], [Speed::Fast, Speed::Slow, Speed::Exact], SPEEDS];
+    let clocks =
+        [[ClockSpeed::Exact; 3], [ClockSpeed::Fast, ClockSpeed::Slow, ClockSpeed::Exact], CLOCK_SPEEDS];
     for durability in [Durability::Memory, Durability::Disk] {
         for speeds in clocks {
             let limits = "writes=1 epochs=2 versions=1 rounds=1 crashes=1 generations=1";
-            check_all_states(Shard { speeds, ..shard(durability, limits) });
+            check_all_states(ShardModel { speeds, ..shard_model(durability, limits) });
         }
     }
 }
@@ -158,6 +173,6 @@ fn leases_with_crashes_and_any_clocks_have_no_counterexample() {
 fn shard_serves_again_after_any_fault() {
     for durability in [Durability::Memory, Durability::Disk] {
         let limits = "writes=1 epochs=3 versions=1 crashes=2 generations=2";
-        check_all_states(Shard { checks_liveness: true, ..shard(durability, limits) });
+        check_all_states(ShardModel { checks_liveness: true, ..shard_model(durability, limits) });
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn parse_dependencies(manifest: &SourceFile) -> Vec<(usize, String, b
 #[must_use]
 pub fn check_layers(files: &[SourceFile]) -> Vec<String> {
     let (mut violations, rows) = (Vec::new(), crate_rows(files));
-    for manifest in test_manifests(files) {
+    for manifest in manifests_of_tests(files) {
         let name = manifest.crate_name().unwrap_or_default();
         for (line, dependency, _) in parse_dependencies(manifest) {
             let ours = layer_of(&rows, &dependency);
@@ -61,7 +61,7 @@ pub fn check_layers(files: &[SourceFile]) -> Vec<String> {
 #[must_use]
 pub fn check_layers_are_complete(files: &[SourceFile]) -> Vec<String> {
     let rows = crate_rows(files);
-    test_manifests(files)
+    manifests_of_tests(files)
         .filter_map(SourceFile::crate_name)
         .filter(|name| layer_of(&rows, name).is_none() && !INDEPENDENT_CRATES.contains(name))
         .map(|name| format!("crates/{name}: add it to the table of crates in {ARCHITECTURE_PATH}"))
@@ -104,7 +104,7 @@ pub fn check_log_filter(files: &[SourceFile]) -> Vec<String> {
     let rows = crate_rows(files);
     // The crates of the highest layer build binaries.
     let binary_layer = rows.iter().map(|row| row.layer).max().unwrap_or_default();
-    let shell = test_manifests(files).filter(|manifest| {
+    let shell = manifests_of_tests(files).filter(|manifest| {
         let layer = manifest.crate_name().and_then(|name| layer_of(&rows, name));
         let ours = layer.is_some_and(|own| own < binary_layer);
         ours && parse_dependencies(manifest).iter().any(|(_, name, _)| name == "tracing")
@@ -114,7 +114,7 @@ pub fn check_log_filter(files: &[SourceFile]) -> Vec<String> {
     unlisted.map(|name| format!("{LOG_SOURCE_PATH}: LOGGING_CRATES does not name {name}")).collect()
 }
 
-pub(crate) fn test_manifests(files: &[SourceFile]) -> impl Iterator<Item = &SourceFile> {
+pub(crate) fn manifests_of_tests(files: &[SourceFile]) -> impl Iterator<Item = &SourceFile> {
     files.iter().filter(|file| file.crate_name().is_some() && file.path_in_crate() == "Cargo.toml")
 }
 

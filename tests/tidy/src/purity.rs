@@ -3,7 +3,7 @@
 
 use crate::SourceFile;
 use crate::crate_table::{ARCHITECTURE_PATH, CrateRow, Purity, crate_rows};
-use crate::layers::{parse_dependencies, test_manifests};
+use crate::layers::{manifests_of_tests, parse_dependencies};
 
 /// Words that shipped lines of a pure crate must not contain, with the reason.
 const IMPURE_WORDS: &[(&str, &str)] = &[
@@ -93,7 +93,7 @@ pub fn check_timed_waits_are_needed(files: &[SourceFile]) -> Vec<String> {
 #[must_use]
 pub fn check_pure_manifests(files: &[SourceFile]) -> Vec<String> {
     let (mut violations, rows) = (Vec::new(), crate_rows(files));
-    for manifest in test_manifests(files).filter(|file| purity_of(&rows, file) != Purity::Impure) {
+    for manifest in manifests_of_tests(files).filter(|file| purity_of(&rows, file) != Purity::Impure) {
         for (line, name, for_tests) in parse_dependencies(manifest) {
             if !for_tests && IMPURE_LIBRARIES.contains(&name.as_str()) {
                 violations.push(format!("{}:{line}: {name} in a pure crate", manifest.path));

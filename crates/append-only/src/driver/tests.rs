@@ -16,7 +16,7 @@ const FILE_NAME: &str = "appendonly.aof";
 
 /// Which operations fail, and how many operations have run.
 #[derive(Debug, Default, Clone)]
-struct Faults {
+struct DiskFaults {
     operation_count: usize,
     first_fault: usize,
     fault_count: usize,
@@ -27,7 +27,7 @@ struct Faults {
 #[derive(Debug, Default)]
 struct MemoryFiles {
     contents: BTreeMap<String, Rc<RefCell<Vec<u8>>>>,
-    faults: Faults,
+    faults: DiskFaults,
 }
 
 /// An in-memory disk with injected errors.
@@ -47,7 +47,7 @@ impl MemoryDisk {
     fn run_operation<T>(&self, work: impl FnOnce(&mut MemoryFiles) -> T) -> io::Result<T> {
         let mut files = self.0.borrow_mut();
         files.faults.operation_count += 1;
-        let Faults { operation_count: done, first_fault: first, fault_count: count, fails_late: late } =
+        let DiskFaults { operation_count: done, first_fault: first, fault_count: count, fails_late: late } =
             files.faults;
         let fails = (first..first + count).contains(&done);
         let done = (!fails || late).then(|| work(&mut files));
@@ -69,7 +69,7 @@ impl MemoryDisk {
             (name.clone(), Rc::new(RefCell::new(file.borrow().clone())))
         };
         let content = files.contents.iter().map(copy).collect();
-        Self(Rc::new(RefCell::new(MemoryFiles { contents: content, faults: Faults::default() })))
+        Self(Rc::new(RefCell::new(MemoryFiles { contents: content, faults: DiskFaults::default() })))
     }
 }
 
@@ -152,7 +152,7 @@ impl Disk for MemoryDisk {
         self.run_operation(|_| content.borrow_mut().truncate(len as usize))
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn sync_directory(&self) -> io::Result<()> {
         self.run_operation(|_| ())
     }
 
@@ -222,7 +222,7 @@ struct TestServer {
 }
 
 impl TestServer {
-    fn new(policy: FsyncPolicy, faults: Faults) -> Self {
+    fn new(policy: FsyncPolicy, faults: DiskFaults) -> Self {
         let disk = MemoryDisk::default();
         disk.0.borrow_mut().faults = faults;
         let folder = AofDirectory::new(disk.clone(), FILE_NAME);
@@ -245,8 +245,8 @@ impl TestServer {
                 ..AofSettings::default()
             },
             manifest: Manifest::default(),
-            position: StartPosition::NextSnapshot,
-            sizes: AofSizes { base: 0, total: 0 },
+            start_position: StartPosition::NextSnapshot,
+            sizes: AofSizes { base_bytes: 0, total_bytes: 0 },
         };
         let mut out = Vec::new();
         server.driver.start(start, &mut server.log, server.now, Millis(0), &mut out);
@@ -286,7 +286,7 @@ impl TestServer {
                     }
                     continue;
                 }
-                AofAction::DeleteHistory(history) => match self.executor.folder().delete_files(history) {
+                AofAction::DeleteHistory(history) => match self.executor.directory().delete_files(history) {
                     true => self.send_event(AofDriverEvent::HistoryDeleted),
                     false => self.send_event(AofDriverEvent::HistoryKept),
                 },
@@ -348,23 +348,23 @@ impl TestServer {
     }
 
     fn write_base(&mut self, rewrite: RewriteId, data: &str) {
-        let folder = self.executor.folder();
+        let folder = self.executor.directory();
         let base = folder.create_temporary_base().and_then(|mut base| {
             base.write_all(data.as_bytes())?;
             folder.disk.sync_temp_file(&base)?;
             Ok(base)
         });
         self.send_event(match base {
-            Ok(base) => AofDriverEvent::BaseWritten { rewrite, base, rdb: true },
+            Ok(base) => AofDriverEvent::BaseWritten { rewrite, base, is_rdb: true },
             Err(_) => AofDriverEvent::RewriteFailed(rewrite),
         });
     }
 
     /// Runs a rewrite, and writes `text_meanwhile` during it. Returns whether the rewrite succeeded.
-    fn rewrite(&mut self, text_meanwhile: &str) -> bool {
+    fn rewrite(&mut self, text_written_meanwhile: &str) -> bool {
         let done = self.driver.rewrites().success_count;
         let (rewrite, data) = self.take_snapshot();
-        self.write(text_meanwhile);
+        self.write(text_written_meanwhile);
         self.write_base(rewrite, &data);
         self.run_until_idle();
         assert!(!self.driver.rewrites().is_running());
@@ -373,7 +373,7 @@ impl TestServer {
 }
 
 /// Enables the file, writes, and rewrites until three rewrites have succeeded. Returns the number of operations.
-fn run_with_faults(faults: Faults) -> usize {
+fn run_with_faults(faults: DiskFaults) -> usize {
     let what = format!("{faults:?}");
     let count = faults.fault_count;
     let mut server = TestServer::new(FsyncPolicy::Always, faults);
@@ -394,12 +394,12 @@ fn run_with_faults(faults: Faults) -> usize {
 
 #[test]
 fn data_survives_an_error_in_any_file_operation() {
-    let operations = run_with_faults(Faults::default());
+    let operations = run_with_faults(DiskFaults::default());
     assert!(operations > 20, "{operations}");
     for first in 1..=operations + 3 {
         for count in [1, 2, 5] {
             for late in [false, true] {
-                run_with_faults(Faults {
+                run_with_faults(DiskFaults {
                     operation_count: 0,
                     first_fault: first,
                     fault_count: count,
@@ -412,7 +412,7 @@ fn data_survives_an_error_in_any_file_operation() {
 
 #[test]
 fn rewrite_ends_after_its_obsolete_files_are_removed_from_the_manifest() {
-    let mut server = TestServer::new(FsyncPolicy::Always, Faults::default());
+    let mut server = TestServer::new(FsyncPolicy::Always, DiskFaults::default());
     assert!(server.rewrite(""));
     server.write("[first]\r\n");
     server.actions.clear();
@@ -433,19 +433,21 @@ fn rewrite_ends_after_its_obsolete_files_are_removed_from_the_manifest() {
     assert_eq!(server.run_step().as_deref(), Some("WriteManifest"));
     assert_eq!(server.actions.last(), Some(&AofAction::RewriteEnded { rewrite, outcome: Ok(()) }));
     assert_eq!(server.driver.obsolete_files(), Vec::<String>::new());
-    assert_eq!(server.status().size, server.driver.rewrites().size_after_last);
+    assert_eq!(server.status().size, server.driver.rewrites().size_after_last_rewrite);
 }
 
 #[test]
 fn writes_are_batched_unless_a_client_waits() {
-    let mut server = TestServer::new(FsyncPolicy::EverySecond, Faults::default());
+    let mut server = TestServer::new(FsyncPolicy::EverySecond, DiskFaults::default());
     assert!(server.rewrite(""));
     server.append("[first]\r\n");
     assert_eq!(server.run_step().as_deref(), Some("Write"));
     server.append("[second]\r\n");
     let pause = server.now + WRITE_PAUSE;
     let step = server.next_step();
-    assert!(matches!(step, WriterStep::Wait { until: Some(until), growth_past: None } if until == pause));
+    assert!(
+        matches!(step, WriterStep::Wait { until: Some(until), wake_past_offset: None } if until == pause)
+    );
     let target = server.driver.request_sync(&mut server.log, server.now, Millis(0), &mut Vec::new());
     assert_eq!(server.driver.sync_result(target), None);
     assert_eq!([(); 3].map(|()| server.run_step().unwrap()), ["Sync", "Write", "Sync"]);
@@ -454,7 +456,7 @@ fn writes_are_batched_unless_a_client_waits() {
 
 #[test]
 fn cancelled_rewrite_installs_nothing() {
-    let mut server = TestServer::new(FsyncPolicy::Always, Faults::default());
+    let mut server = TestServer::new(FsyncPolicy::Always, DiskFaults::default());
     assert!(server.rewrite(""));
     let before = load_data(&server.disk);
     let (rewrite, data) = server.take_snapshot();
@@ -469,7 +471,7 @@ fn cancelled_rewrite_installs_nothing() {
 
 #[test]
 fn writer_stops_after_the_log_is_synced() {
-    let mut server = TestServer::new(FsyncPolicy::Never, Faults::default());
+    let mut server = TestServer::new(FsyncPolicy::Never, DiskFaults::default());
     assert!(server.rewrite(""));
     server.append("[last]\r\n");
     server.driver.stop_writer(&mut server.log, server.now, Millis(0), &mut Vec::new());
@@ -483,12 +485,12 @@ fn writer_stops_after_the_log_is_synced() {
 
 #[test]
 fn stopping_writer_gives_up_after_an_error() {
-    let mut server = TestServer::new(FsyncPolicy::Never, Faults::default());
+    let mut server = TestServer::new(FsyncPolicy::Never, DiskFaults::default());
     assert!(server.rewrite(""));
     server.append("[lost]\r\n");
     let first = server.disk.0.borrow().faults.operation_count + 1;
     server.disk.0.borrow_mut().faults =
-        Faults { operation_count: first - 1, first_fault: first, fault_count: 1, fails_late: false };
+        DiskFaults { operation_count: first - 1, first_fault: first, fault_count: 1, fails_late: false };
     server.driver.stop_writer(&mut server.log, server.now, Millis(0), &mut Vec::new());
     assert_eq!(server.run_step().as_deref(), Some("Sync"));
     assert!(matches!(server.next_step(), WriterStep::Stop));

@@ -14,9 +14,9 @@ use crate::structures::redis::{
 };
 use crate::structures::valkey;
 
-pub(super) struct Hashes;
+pub(super) struct HashMemoryModel;
 
-impl MemoryModel for Hashes {
+impl MemoryModel for HashMemoryModel {
     fn element_bytes(&self, data: &KeyGroup) -> u64 {
         data.field_bytes + data.value_bytes
     }

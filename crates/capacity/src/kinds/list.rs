@@ -16,9 +16,9 @@ const LENGTH_FIELD_BYTES: u64 = 2;
 /// Overhead of list segments in percent: free space, and the inner nodes of the tree.
 const SEGMENT_OVERHEAD_PERCENT: u64 = 6;
 
-pub(super) struct Lists;
+pub(super) struct ListMemoryModel;
 
-impl MemoryModel for Lists {
+impl MemoryModel for ListMemoryModel {
     fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
         redis::list_memory(quantum, data, version >= RedisVersion::V8)
     }

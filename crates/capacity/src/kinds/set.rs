@@ -12,9 +12,9 @@ use crate::structures::own::{element_metadata, sample_values};
 use crate::structures::redis::{self, RedisVersion, packed_set_memory, sum_values};
 use crate::structures::valkey;
 
-pub(super) struct Sets;
+pub(super) struct SetMemoryModel;
 
-impl MemoryModel for Sets {
+impl MemoryModel for SetMemoryModel {
     fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
         redis::set_memory(quantum, data, version)
     }

@@ -22,9 +22,9 @@ const RDB_SCORE_BYTES: u64 = 8;
 /// Bytes per member in the ordered index: six in a full leaf, and leaves are 70 % full on average.
 const ORDER_INDEX_BYTES: u64 = 9;
 
-pub(super) struct SortedSets;
+pub(super) struct SortedSetMemoryModel;
 
-impl MemoryModel for SortedSets {
+impl MemoryModel for SortedSetMemoryModel {
     fn rdb_overhead(&self, _data: &KeyGroup, _length: fn(u64) -> u64) -> u64 {
         RDB_SCORE_BYTES
     }
@@ -76,7 +76,7 @@ impl MemoryModel for SortedSets {
         counts.elements += value.len() as u64;
         value.scored_members().for_each(|member| {
             counts.add_string(member.name);
-            counts.payload += score_len(member.score);
+            counts.payload_bytes += score_len(member.score);
         });
     }
 }

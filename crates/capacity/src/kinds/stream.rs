@@ -18,9 +18,9 @@ const FIRST_MILLIS: u64 = 1_700_000_000_000;
 /// The interval between entries.
 const ENTRY_INTERVAL_MILLIS: u64 = 10;
 
-pub(super) struct Streams;
+pub(super) struct StreamMemoryModel;
 
-impl MemoryModel for Streams {
+impl MemoryModel for StreamMemoryModel {
     fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
         redis::stream_memory(quantum, data)
     }
@@ -74,17 +74,17 @@ fn count_piece(piece: &StreamPiece<'_>, counts: &mut ElementCounts) {
     match piece {
         StreamPiece::Node { bytes, .. } => {
             counts.add_string(bytes);
-            counts.payload += NODE_METADATA_BYTES;
+            counts.payload_bytes += NODE_METADATA_BYTES;
         }
-        StreamPiece::Group { name, .. } => counts.payload += GROUP_BYTES + name.len() as u64,
-        StreamPiece::Consumer { name, .. } => counts.payload += CONSUMER_BYTES + name.len() as u64,
-        StreamPiece::Pending { .. } => counts.payload += PENDING_ENTRY_BYTES,
-        StreamPiece::Producer { name, .. } => counts.payload += CONSUMER_BYTES + name.len() as u64,
-        StreamPiece::Iid { iid, .. } => counts.payload += PENDING_ENTRY_BYTES + iid.len() as u64,
+        StreamPiece::Group { name, .. } => counts.payload_bytes += GROUP_BYTES + name.len() as u64,
+        StreamPiece::Consumer { name, .. } => counts.payload_bytes += CONSUMER_BYTES + name.len() as u64,
+        StreamPiece::Pending { .. } => counts.payload_bytes += PENDING_ENTRY_BYTES,
+        StreamPiece::Producer { name, .. } => counts.payload_bytes += CONSUMER_BYTES + name.len() as u64,
+        StreamPiece::Iid { iid, .. } => counts.payload_bytes += PENDING_ENTRY_BYTES + iid.len() as u64,
         StreamPiece::Nodes(_)
         | StreamPiece::Head { .. }
         | StreamPiece::Consumers(_)
-        | StreamPiece::Owned(_)
+        | StreamPiece::ConsumerPending(_)
         | StreamPiece::Producers { .. }
         | StreamPiece::Totals(_) => {}
     }

@@ -10,9 +10,9 @@ use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::structures::estimated::{ElementCounts, KeyShape};
 use crate::structures::redis::{self, RedisVersion};
 
-pub(super) struct Strings;
+pub(super) struct StringMemoryModel;
 
-impl MemoryModel for Strings {
+impl MemoryModel for StringMemoryModel {
     fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
         redis::string_memory(quantum, data.value_bytes, data.values_are_integers)
     }

@@ -48,7 +48,7 @@ pub struct ElementCounts {
     /// The number of elements added so far.
     pub elements: u64,
     /// The bytes of all elements, as in [`KeyShape::payload_bytes`].
-    pub payload: u64,
+    pub payload_bytes: u64,
     /// Bytes of the longest element, field name or value.
     pub longest_bytes: u64,
     /// The number of elements with an expiry time.
@@ -61,7 +61,7 @@ impl ElementCounts {
     }
 
     pub(crate) fn add_bytes(&mut self, bytes: u64) {
-        self.payload += bytes;
+        self.payload_bytes += bytes;
         self.longest_bytes = self.longest_bytes.max(bytes);
     }
 }

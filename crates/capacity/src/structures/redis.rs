@@ -11,7 +11,7 @@ use crate::data::{KeyGroup, MemoryBreakdown};
 pub(crate) const DICT_ENTRY_BYTES: u64 = 24;
 const DICT_BYTES: u64 = 56;
 /// Maximum length of an element in the listpack encoding.
-const MAX_PACKED_LENGTH: u64 = 64;
+const MAX_PACKED_VALUE_BYTES: u64 = 64;
 /// Maximum number of fields of a hash in the listpack encoding.
 pub(crate) const MAX_PACKED_FIELDS: u64 = 512;
 /// Maximum number of members of a set or sorted set in the listpack encoding.
@@ -21,7 +21,7 @@ const MAX_INTSET_MEMBERS: u64 = 512;
 /// Maximum bytes of a list node (`list-max-listpack-size -2`).
 const LIST_NODE_BYTES: u64 = 8192;
 /// The longest string that is embedded in its object (EMBSTR).
-const MAX_EMBEDDED_STRING: u64 = 44;
+const MAX_EMBEDDED_STRING_BYTES: u64 = 44;
 
 /// The version of Redis whose structures are modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +54,7 @@ pub(crate) fn string_memory(quantum: Quantum, len: u64, is_integer: bool) -> Mem
         0..20 if is_integer => {
             MemoryBreakdown { payload: 8.0, headers: (ROBJ_BYTES - 8) as f64, ..MemoryBreakdown::default() }
         }
-        0..=MAX_EMBEDDED_STRING => quantum.allocation_memory(len, ROBJ_BYTES + 4),
+        0..=MAX_EMBEDDED_STRING_BYTES => quantum.allocation_memory(len, ROBJ_BYTES + 4),
         _ => quantum.allocation_memory(0, ROBJ_BYTES) + quantum.allocation_memory(len, sds_overhead(len)),
     }
 }
@@ -67,7 +67,7 @@ pub(crate) fn sum_values(data: &KeyGroup, cost: impl Fn(u64) -> MemoryBreakdown)
 
 /// Returns whether a value with at most `max` elements stays a listpack.
 pub(crate) fn fits_listpack(data: &KeyGroup, max: u64) -> bool {
-    data.elements <= max && data.longest_value().max(data.field_bytes) <= MAX_PACKED_LENGTH
+    data.elements <= max && data.longest_value_len().max(data.field_bytes) <= MAX_PACKED_VALUE_BYTES
 }
 
 /// Returns the cost of a `dict`, its bucket arrays and its entries.
@@ -104,8 +104,8 @@ pub(crate) fn hash_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown 
     // Redis presizes the dict for all fields, including the new one, when a hash exceeds the listpack's entry limit. A
     // hash converted because of a long value is presized about the same.
     let (rest, longest) = data.value_lengths();
-    let whole =
-        rest.max(data.field_bytes) <= MAX_PACKED_LENGTH && (longest > rest || n <= 2 * MAX_PACKED_FIELDS);
+    let whole = rest.max(data.field_bytes) <= MAX_PACKED_VALUE_BYTES
+        && (longest > rest || n <= 2 * MAX_PACKED_FIELDS);
     let fields = quantum.sds_memory(data.field_bytes).multiplied_by(n as f64)
         + sum_values(data, |len| quantum.sds_memory(len));
     quantum.allocation_memory(0, ROBJ_BYTES)

@@ -14,7 +14,7 @@ const ENTRIES_PER_BUCKET: u64 = 7;
 const TABLE_HEADER_BYTES: u64 = 80;
 pub(crate) const POINTER_BYTES: u64 = 8;
 /// The maximum bytes of a field and its value that are stored in one allocation.
-const MAX_EMBEDDED_FIELD: u64 = 128;
+const MAX_EMBEDDED_FIELD_BYTES: u64 = 128;
 
 /// Returns the expected bytes of the buckets for `elements` elements, including chained buckets.
 pub(crate) fn bucket_bytes(elements: u64) -> f64 {
@@ -43,7 +43,7 @@ pub(crate) fn table_memory(quantum: Quantum, elements: u64) -> MemoryBreakdown {
 /// Returns the cost of a hash field with its value.
 pub(crate) fn field_memory(quantum: Quantum, name: u64, value: u64) -> MemoryBreakdown {
     let heads = sds_overhead(name) + sds_overhead(value);
-    if name + value + heads <= MAX_EMBEDDED_FIELD {
+    if name + value + heads <= MAX_EMBEDDED_FIELD_BYTES {
         return quantum.allocation_memory(name + value, heads);
     }
     quantum.allocation_memory(name, sds_overhead(name) + POINTER_BYTES) + quantum.sds_memory(value)

@@ -12,7 +12,7 @@ use crate::event_log::{LogEntry, LogEvent};
 use crate::simulation::{ExecutedCommand, format_command, may_block};
 
 /// The argument of the marker command. Once MONITOR shows it, all earlier commands of the node have arrived.
-pub(super) const MARKER: &str = "the-judge-has-seen-enough";
+pub(super) const END_MARKER: &str = "the-judge-has-seen-enough";
 /// Read timeout of a MONITOR connection; nodes may be idle for a whole scenario.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -31,7 +31,7 @@ pub(super) struct MonitorRecord {
     log: Mutex<Vec<LogEntry>>,
     executed_commands: Mutex<Vec<ExecutedCommand>>,
     /// The ports of the test program's own connections, whose commands are not graded.
-    own_ports: Mutex<BTreeSet<u16>>,
+    harness_ports: Mutex<BTreeSet<u16>>,
     /// The indexes of the nodes on which MONITOR was started.
     monitored_nodes: Mutex<BTreeSet<usize>>,
     marked_nodes: Mutex<BTreeSet<usize>>,
@@ -39,15 +39,15 @@ pub(super) struct MonitorRecord {
 }
 
 impl MonitorRecord {
-    pub(super) fn new(began: Instant, names: Vec<String>, ports: Vec<u16>) -> Self {
+    pub(super) fn new(started_at: Instant, names: Vec<String>, ports: Vec<u16>) -> Self {
         Self {
-            started_at: began,
+            started_at,
             names,
             ports,
             steps: AtomicUsize::new(0),
             log: Mutex::default(),
             executed_commands: Mutex::default(),
-            own_ports: Mutex::default(),
+            harness_ports: Mutex::default(),
             monitored_nodes: Mutex::default(),
             marked_nodes: Mutex::default(),
             marker_seen: Condvar::new(),
@@ -62,8 +62,8 @@ impl MonitorRecord {
     }
 
     /// Marks a client port as the test program's own, so that its commands are not graded.
-    pub(super) fn add_own_port(&self, port: u16) {
-        lock(&self.own_ports).insert(port);
+    pub(super) fn add_harness_port(&self, port: u16) {
+        lock(&self.harness_ports).insert(port);
     }
 
     pub(super) fn is_monitored(&self, node: usize) -> bool {
@@ -94,7 +94,7 @@ impl MonitorRecord {
 
     fn handle_line(&self, node: usize, line: &str) {
         let Some((from, args)) = parse_monitor_line(line) else { return };
-        if args.last().is_some_and(|word| word == MARKER) {
+        if args.last().is_some_and(|word| word == END_MARKER) {
             lock(&self.marked_nodes).insert(node);
             self.marker_seen.notify_all();
             return;
@@ -105,9 +105,9 @@ impl MonitorRecord {
                 .any(|word| name.eq_ignore_ascii_case(word))
         });
         if is_sentinel_command(&args) {
-            self.add_own_port(from);
+            self.add_harness_port(from);
         }
-        if self.ports.contains(&from) || is_ours || lock(&self.own_ports).contains(&from) {
+        if self.ports.contains(&from) || is_ours || lock(&self.harness_ports).contains(&from) {
             return;
         }
         let ms = self.started_at.elapsed().as_millis() as u64;

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use crate::protocol::Library;
+use crate::protocol::ClientLibrary;
 use crate::scenario::Theme;
 use crate::verdict::{Finding, Grade};
 
 /// The part of a scorecard saved with `--json` that the comparison needs.
 #[derive(Debug, Clone, Deserialize)]
-pub struct SavedCard {
-    library: Option<Library>,
+pub struct SavedScorecard {
+    library: Option<ClientLibrary>,
     #[serde(default)]
     servers: Option<String>,
     cases: Vec<SavedResult>,
@@ -25,13 +25,13 @@ struct SavedResult {
     findings: Vec<Finding>,
 }
 
-impl SavedCard {
+impl SavedScorecard {
     fn title(&self) -> String {
         let library = self.library.as_ref();
         library.map_or_else(String::new, |library| format!("{} {}", library.library, library.version))
     }
 
-    fn case(&self, name: &str) -> Option<&SavedResult> {
+    fn find_case(&self, name: &str) -> Option<&SavedResult> {
         self.cases.iter().find(|case| case.name == name)
     }
 }
@@ -40,12 +40,12 @@ impl SavedCard {
 /// good. Cards from real servers get no column; the reasons mention whether a grade on real servers confirms or
 /// contradicts the one from scripted nodes.
 #[must_use]
-pub fn compare_cards(cards: &[SavedCard]) -> String {
+pub fn compare_scorecards(cards: &[SavedScorecard]) -> String {
     let (on_real, mut on_scripted): (Vec<_>, Vec<_>) = cards.iter().partition(|card| card.servers.is_some());
     on_scripted.sort_by_key(|card| card.title().to_lowercase());
     let mut out = comparison_table(&on_scripted);
     for card in on_scripted {
-        let on_real: Vec<&SavedCard> =
+        let on_real: Vec<&SavedScorecard> =
             on_real.iter().copied().filter(|real| real.library == card.library).collect();
         // Writing to a `String` cannot fail.
         let _ = write!(out, "\n### {}\n\n", card.title());
@@ -56,7 +56,7 @@ pub fn compare_cards(cards: &[SavedCard]) -> String {
     out
 }
 
-fn comparison_table(cards: &[&SavedCard]) -> String {
+fn comparison_table(cards: &[&SavedScorecard]) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let titles = cards.iter().map(|card| card.title());
     let mut out = row(std::iter::once("scenario".to_owned()).chain(titles).collect());
@@ -67,18 +67,18 @@ fn comparison_table(cards: &[&SavedCard]) -> String {
             theme = Some(case.theme);
             out += &format!("| **{}** |{}\n", case.theme.name(), " |".repeat(cards.len()));
         }
-        let grade = |card: &&SavedCard| {
-            card.case(&case.name).map_or_else(String::new, |case| case.grade.name().to_owned())
+        let grade = |card: &&SavedScorecard| {
+            card.find_case(&case.name).map_or_else(String::new, |case| case.grade.name().to_owned())
         };
         out += &row(std::iter::once(case.name.clone()).chain(cards.iter().map(grade)).collect());
     }
     out
 }
 
-fn format_reasons(case: &SavedResult, cards_from_real_servers: &[&SavedCard]) -> String {
+fn format_reasons(case: &SavedResult, cards_from_real_servers: &[&SavedScorecard]) -> String {
     let mut told = case.grade.name().to_owned();
     for card in cards_from_real_servers {
-        let (Some(real), Some(servers)) = (card.case(&case.name), &card.servers) else { continue };
+        let (Some(real), Some(servers)) = (card.find_case(&case.name), &card.servers) else { continue };
         let there = match real.grade == case.grade {
             true => format!("the same on {servers}"),
             false => format!("{} on {servers}", real.grade.name()),

@@ -6,22 +6,22 @@ use minijinja::{Environment, context};
 use super::{ScenarioResult, Scorecard};
 use crate::event_log::LogEvent;
 
-const TEMPLATE: &str = include_str!("card.html");
+const HTML_TEMPLATE: &str = include_str!("card.html");
 
 /// Renders the scorecard as one HTML page.
 ///
 /// # Errors
 /// The template does not match the scorecard.
-pub fn render_html(card: &Scorecard) -> Result<String> {
+pub fn render_html(scorecard: &Scorecard) -> Result<String> {
     let mut environment = Environment::new();
-    environment.add_template("card.html", TEMPLATE)?;
-    let cases: Vec<_> = card.cases.iter().map(timeline_of).collect();
-    let counts: Vec<_> = card
-        .counts()
+    environment.add_template("card.html", HTML_TEMPLATE)?;
+    let cases: Vec<_> = scorecard.cases.iter().map(timeline_of).collect();
+    let counts: Vec<_> = scorecard
+        .grade_counts()
         .into_iter()
         .map(|(grade, count)| context! { grade => grade, name => grade.name(), count })
         .collect();
-    let page = context! { title => card.title(), seed => card.seed, servers => card.servers, cases, counts };
+    let page = context! { title => scorecard.title(), seed => scorecard.seed, servers => scorecard.servers, cases, counts };
     Ok(environment.get_template("card.html")?.render(page)?)
 }
 

@@ -8,15 +8,15 @@ use crate::verdict::Grade;
 /// Renders the scorecard as JUnit XML. Failing and harmful scenarios are reported as failures; a costly scenario passes
 /// with a note.
 #[must_use]
-pub fn render_junit(card: &Scorecard) -> String {
-    let failures = card.cases.iter().filter(|case| case.verdict.grade >= Grade::Fails).count();
-    let skipped = card.cases.iter().filter(|case| case.verdict.grade == Grade::Unsupported).count();
+pub fn render_junit(scorecard: &Scorecard) -> String {
+    let failures = scorecard.cases.iter().filter(|case| case.verdict.grade >= Grade::Fails).count();
+    let skipped = scorecard.cases.iter().filter(|case| case.verdict.grade == Grade::Unsupported).count();
     let mut out = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"{}\" tests=\"{}\" failures=\"{failures}\" skipped=\"{skipped}\">\n",
-        escape_xml(&card.title()),
-        card.cases.len()
+        escape_xml(&scorecard.title()),
+        scorecard.cases.len()
     );
-    for case in &card.cases {
+    for case in &scorecard.cases {
         let seconds = case.verdict.costs.ms as f64 / 1000.0;
         let reasons: Vec<&str> = case.verdict.findings.iter().map(|finding| finding.text.as_str()).collect();
         let reasons = escape_xml(&reasons.join("; "));

@@ -23,7 +23,7 @@ fn scenario_result(name: &str, grade: Grade, text: &str) -> ScenarioResult {
 }
 
 fn scorecard() -> Scorecard {
-    let library = Library { library: "lib".to_owned(), version: "1.0".to_owned() };
+    let library = ClientLibrary { library: "lib".to_owned(), version: "1.0".to_owned() };
     let cases = vec![
         scenario_result("fine", Grade::Good, ""),
         scenario_result("bad", Grade::Harmful, "executes twice: <INCR>"),
@@ -65,7 +65,7 @@ fn html_page_lists_all_scenarios_with_escaped_text() {
 }
 
 #[test]
-fn regressions_from_an_older_card_are_listed() {
+fn regressions_since_an_older_scorecard_are_listed() {
     let older = serde_json::to_string(&scorecard()).unwrap();
     let baseline: Baseline = serde_json::from_str(&older).unwrap();
     assert_eq!(worse_results(&scorecard(), &baseline), Vec::<String>::new());
@@ -78,15 +78,16 @@ fn regressions_from_an_older_card_are_listed() {
 
 #[test]
 fn comparison_has_a_row_per_scenario_followed_by_reasons() {
-    let read =
-        |card: &Scorecard| serde_json::from_str::<SavedCard>(&serde_json::to_string(card).unwrap()).unwrap();
+    let read = |card: &Scorecard| {
+        serde_json::from_str::<SavedScorecard>(&serde_json::to_string(card).unwrap()).unwrap()
+    };
     let mut other = scorecard();
-    other.library = Some(Library { library: "another".to_owned(), version: "2".to_owned() });
+    other.library = Some(ClientLibrary { library: "another".to_owned(), version: "2".to_owned() });
     other.cases[1].verdict.grade = Grade::Good;
     other.cases[1].verdict.findings.clear();
     let mut on_real = scorecard();
     on_real.servers = Some("valkey-server".to_owned());
-    let page = compare_cards(&[read(&scorecard()), read(&other), read(&on_real)]);
+    let page = compare_scorecards(&[read(&scorecard()), read(&other), read(&on_real)]);
     for line in [
         "| scenario | another 2 | lib 1.0 |",
         "| **replies and connections** | | |",

@@ -7,11 +7,11 @@ use crate::verdict::Grade;
 
 /// Renders one line per scenario and one per finding.
 #[must_use]
-pub fn render_text(card: &Scorecard) -> String {
-    let mut out = format!("{}, seed {}\n", card.title(), card.seed);
+pub fn render_text(scorecard: &Scorecard) -> String {
+    let mut out = format!("{}, seed {}\n", scorecard.title(), scorecard.seed);
     let mut theme = None;
-    let width = card.cases.iter().map(|case| case.name.len()).max().unwrap_or(0);
-    for case in &card.cases {
+    let width = scorecard.cases.iter().map(|case| case.name.len()).max().unwrap_or(0);
+    for case in &scorecard.cases {
         if theme != Some(case.theme) {
             theme = Some(case.theme);
             // Writing to a `String` cannot fail.
@@ -23,14 +23,15 @@ pub fn render_text(card: &Scorecard) -> String {
             let _ = writeln!(out, "              {}", finding.text);
         }
     }
-    let counts: Vec<String> = card
-        .counts()
+    let counts: Vec<String> = scorecard
+        .grade_counts()
         .iter()
         .filter(|(_, count)| *count > 0)
         .map(|(grade, count)| format!("{count} {}", grade.name()))
         .collect();
-    let seconds = card.cases.iter().map(|case| case.verdict.costs.ms).sum::<u64>() as f64 / 1000.0;
-    let _ = write!(out, "\n{} scenarios, {seconds:.0} s of play: {}\n", card.cases.len(), counts.join(", "));
+    let seconds = scorecard.cases.iter().map(|case| case.verdict.costs.ms).sum::<u64>() as f64 / 1000.0;
+    let _ =
+        write!(out, "\n{} scenarios, {seconds:.0} s of play: {}\n", scorecard.cases.len(), counts.join(", "));
     out
 }
 

@@ -45,7 +45,7 @@ impl ClusterSimulation {
     /// node.
     pub(super) fn unsubscribe_moved_slot(
         &mut self,
-        ms: u64,
+        now_ms: u64,
         slot: u16,
         to: NodeIndex,
     ) -> Vec<ConnectionAction> {
@@ -64,16 +64,16 @@ impl ClusterSimulation {
             }));
         }
         let mut actions: Vec<ConnectionAction> =
-            told.into_iter().map(|(id, push)| self.send_reply(ms, id, &push)).collect();
-        actions.extend(self.stop_tracking_slot(ms, slot, to));
-        actions.extend(self.unblock_matching(ms, |node, keys| {
+            told.into_iter().map(|(id, push)| self.send_reply(now_ms, id, &push)).collect();
+        actions.extend(self.stop_tracking_slot(now_ms, slot, to));
+        actions.extend(self.unblock_matching(now_ms, |node, keys| {
             node != to && keys.first().is_some_and(|key| slot_of(key) == slot)
         }));
         actions
     }
 
     /// Publishes a message to every subscriber that it would reach in a real cluster.
-    pub fn publish(&mut self, ms: u64, channel: &str, data: &str) -> Vec<ConnectionAction> {
+    pub fn publish(&mut self, now_ms: u64, channel: &str, data: &str) -> Vec<ConnectionAction> {
         let owner = self.slot_owners[usize::from(slot_of(channel))];
         let mut pushes = Vec::new();
         for (id, connection) in &self.connections {
@@ -92,6 +92,6 @@ impl ClusterSimulation {
                 }
             }
         }
-        pushes.into_iter().map(|(id, push)| self.send_reply(ms, id, &push)).collect()
+        pushes.into_iter().map(|(id, push)| self.send_reply(now_ms, id, &push)).collect()
     }
 }

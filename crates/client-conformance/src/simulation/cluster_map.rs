@@ -16,8 +16,8 @@ pub const MASTER_NAME: &str = "mymaster";
 type SlotRange = (u16, u16, NodeIndex);
 
 impl ClusterSimulation {
-    fn slot_ranges(&self, map: ReportedMap) -> Vec<SlotRange> {
-        let owners = match map {
+    fn slot_ranges(&self, reported_map: ReportedMap) -> Vec<SlotRange> {
+        let owners = match reported_map {
             ReportedMap::Current | ReportedMap::NullHost | ReportedMap::Hostnames => &self.slot_owners,
             ReportedMap::Initial => &self.initial_owners,
             ReportedMap::Empty => return Vec::new(),
@@ -75,8 +75,8 @@ impl ClusterSimulation {
     }
 
     /// Formats a node's entry in the CLUSTER SLOTS reply.
-    fn format_node(&self, node: &SimulatedNode, map: ReportedMap) -> Value {
-        let (host, more) = match map {
+    fn format_node(&self, node: &SimulatedNode, reported_map: ReportedMap) -> Value {
+        let (host, more) = match reported_map {
             ReportedMap::NullHost => (Value::Null, Vec::new()),
             ReportedMap::Hostnames => {
                 (bulk_reply("localhost"), vec![(bulk_reply("ip"), bulk_reply("127.0.0.1"))])
@@ -94,23 +94,23 @@ impl ClusterSimulation {
         ])
     }
 
-    fn slots_reply(&self, map: ReportedMap) -> Value {
+    fn slots_reply(&self, reported_map: ReportedMap) -> Value {
         let entry = |(first, last, master): SlotRange| {
             let mut entry = vec![Value::Integer(first.into()), Value::Integer(last.into())];
-            entry.push(self.format_node(&self.nodes[master], map));
-            entry.extend(self.replicas(master).map(|node| self.format_node(node, map)));
+            entry.push(self.format_node(&self.nodes[master], reported_map));
+            entry.extend(self.replicas(master).map(|node| self.format_node(node, reported_map)));
             Value::Array(entry)
         };
-        Value::Array(self.slot_ranges(map).into_iter().map(entry).collect())
+        Value::Array(self.slot_ranges(reported_map).into_iter().map(entry).collect())
     }
 
-    fn shards_reply(&self, map: ReportedMap) -> Value {
-        let ranges = self.slot_ranges(map);
+    fn shards_reply(&self, reported_map: ReportedMap) -> Value {
+        let ranges = self.slot_ranges(reported_map);
         let mut masters: Vec<NodeIndex> = ranges.iter().map(|(_, _, master)| *master).collect();
         masters.sort_unstable();
         masters.dedup();
         let member = |node: &SimulatedNode| {
-            let endpoint = match map {
+            let endpoint = match reported_map {
                 ReportedMap::NullHost => Value::Null,
                 ReportedMap::Hostnames => bulk_reply("localhost"),
                 ReportedMap::Current | ReportedMap::Empty | ReportedMap::Initial => bulk_reply("127.0.0.1"),
@@ -141,8 +141,8 @@ impl ClusterSimulation {
         Value::Array(masters.into_iter().map(shard).collect())
     }
 
-    fn nodes_text(&self, myself: NodeIndex, map: ReportedMap) -> String {
-        let ranges = self.slot_ranges(map);
+    fn nodes_text(&self, myself: NodeIndex, reported_map: ReportedMap) -> String {
+        let ranges = self.slot_ranges(reported_map);
         let mut text = String::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| !node.is_absent) {
             let mine = if index == myself { "myself," } else { "" };
@@ -152,7 +152,7 @@ impl ClusterSimulation {
                 Role::Sentinel => continue,
             };
             let fails = if is_alive(node) { "" } else { ",fail" };
-            let host = self.reported_host(map);
+            let host = self.reported_host(reported_map);
             let (port, epoch) = (node.port, self.epoch);
             let bus = u32::from(port) + 10_000;
             // Writing to a `String` cannot fail.
@@ -170,8 +170,8 @@ impl ClusterSimulation {
     }
 
     /// Returns the master according to the given view.
-    fn known_master(&self, map: ReportedMap) -> Option<NodeIndex> {
-        match map {
+    fn known_master(&self, reported_map: ReportedMap) -> Option<NodeIndex> {
+        match reported_map {
             ReportedMap::Initial => Some(self.first_master),
             ReportedMap::Empty => None,
             ReportedMap::Current | ReportedMap::NullHost | ReportedMap::Hostnames => {
@@ -267,7 +267,7 @@ fn is_alive(node: &SimulatedNode) -> bool {
 }
 
 /// Returns the fields that a sentinel reports about a server.
-fn server_fields(node: &SimulatedNode, kind: &str, sentinels: usize) -> Value {
+fn server_fields(node: &SimulatedNode, kind: &str, sentinel_count: usize) -> Value {
     let flags = if is_alive(node) { kind.to_owned() } else { format!("s_down,{kind}") };
     let mut pairs = vec![
         ("name", if kind == "master" { MASTER_NAME.to_owned() } else { format!("127.0.0.1:{}", node.port) }),
@@ -287,7 +287,7 @@ fn server_fields(node: &SimulatedNode, kind: &str, sentinels: usize) -> Value {
             ("role-reported", "master".to_owned()),
             ("config-epoch", "0".to_owned()),
             ("num-slaves", "1".to_owned()),
-            ("num-other-sentinels", sentinels.to_string()),
+            ("num-other-sentinels", sentinel_count.to_string()),
             ("quorum", "2".to_owned()),
             ("failover-timeout", "1000".to_owned()),
             ("parallel-syncs", "1".to_owned()),

@@ -150,7 +150,7 @@ impl CommandSpec {
 }
 
 /// Executes COMMAND and its subcommands, by which libraries find the keys of commands.
-pub(super) fn command(args: &[String]) -> Value {
+pub(super) fn command_table_reply(args: &[String]) -> Value {
     match args.get(1).map(|word| word.to_ascii_uppercase()).as_deref() {
         None => Value::Array(COMMAND_TABLE.iter().map(CommandSpec::command_info).collect()),
         Some("COUNT") => Value::Integer(COMMAND_TABLE.len() as i64),
@@ -178,7 +178,7 @@ pub fn may_block(args: &[String]) -> bool {
 
 /// Returns a script that calls the command `args`, with the keys and arguments to pass to it.
 #[must_use]
-pub fn script_calling(args: &[String]) -> (String, Vec<String>, Vec<String>) {
+pub fn script_that_calls(args: &[String]) -> (String, Vec<String>, Vec<String>) {
     let keys: Vec<String> =
         find_command(&args[0]).map_or_else(Vec::new, |row| row.keys(args).into_iter().cloned().collect());
     let mut calls = format!("return redis.call('{}'", args[0]);

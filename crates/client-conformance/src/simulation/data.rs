@@ -3,7 +3,7 @@
 use resp::Value;
 
 use super::healthy_node::{error_reply, ok_reply};
-use super::{ClusterSimulation, ConnectionId, ExecutedCommand, OTHER_CLIENTS, bulk_reply};
+use super::{ClusterSimulation, ConnectionId, ExecutedCommand, OTHER_CLIENTS_CONNECTION, bulk_reply};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StoredValue {
@@ -14,15 +14,15 @@ pub(super) enum StoredValue {
 impl ClusterSimulation {
     pub(super) fn execute_data_command(
         &mut self,
-        ms: u64,
+        now_ms: u64,
         id: ConnectionId,
         name: &str,
         args: &[String],
     ) -> Value {
         let node = self.connections.get(&id).map_or(0, |connection| connection.node);
-        if id != OTHER_CLIENTS {
+        if id != OTHER_CLIENTS_CONNECTION {
             self.executed_commands.push(ExecutedCommand {
-                ms,
+                ms: now_ms,
                 step: self.step_count,
                 node,
                 args: args.to_vec(),
@@ -96,9 +96,9 @@ impl ClusterSimulation {
         }
     }
 
-    fn increment(&mut self, key: &str, increment: Option<i64>) -> Value {
+    fn increment(&mut self, key: &str, amount: Option<i64>) -> Value {
         let held = self.text_value(key).map_or(Ok(0), |text| text.parse::<i64>());
-        let (Ok(held), Some(by)) = (held, increment) else {
+        let (Ok(held), Some(by)) = (held, amount) else {
             return error_reply("ERR value is not an integer or out of range");
         };
         let sum = held.saturating_add(by);

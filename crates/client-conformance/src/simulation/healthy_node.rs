@@ -23,13 +23,13 @@ fn runs_inside_multi(name: &str) -> bool {
 
 impl ClusterSimulation {
     /// Executes a command and returns its replies; only Pub/Sub commands have several.
-    pub(super) fn execute(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<Value> {
+    pub(super) fn execute(&mut self, now_ms: u64, id: ConnectionId, args: &[String]) -> Vec<Value> {
         let Some(name) = args.first().map(|name| name.to_ascii_lowercase()) else { return Vec::new() };
         let Some(row) = commands::find_command(&name) else {
             return vec![Value::Error(format!("ERR unknown command '{name}'"))];
         };
         let refusal = if row.accepts_argument_count(args.len()) {
-            self.placement_error(id, row, args)
+            self.redirect_error(id, row, args)
         } else {
             Some(Value::Error(format!("ERR wrong number of arguments for '{name}' command")))
         };
@@ -54,30 +54,30 @@ impl ClusterSimulation {
             (None, "unsubscribe" | "sunsubscribe") => self.unsubscribe(id, &name, &args[1..]),
             (None, "publish" | "spublish") => vec![Value::Integer(0)],
             (None, "script") => vec![self.execute_script_command(id, args)],
-            (None, "eval" | "evalsha") => vec![self.run_script(ms, id, &name, args)],
-            (None, "blpop" | "brpop") => self.pop_or_block(ms, id, args).into_iter().collect(),
+            (None, "eval" | "evalsha") => vec![self.run_script(now_ms, id, &name, args)],
+            (None, "blpop" | "brpop") => self.pop_or_block(now_ms, id, args).into_iter().collect(),
             (None, _) if row.keys(args).is_empty() => {
-                vec![self.execute_connection_command(ms, id, &name, args)]
+                vec![self.execute_connection_command(now_ms, id, &name, args)]
             }
-            (None, _) => vec![self.execute_on_keys(ms, id, row, args)],
+            (None, _) => vec![self.execute_on_keys(now_ms, id, row, args)],
         }
     }
 
     /// Executes a command on keys and records its effects on other clients.
     pub(super) fn execute_on_keys(
         &mut self,
-        ms: u64,
+        now_ms: u64,
         id: ConnectionId,
         spec: &CommandSpec,
         args: &[String],
     ) -> Value {
-        let reply = self.execute_data_command(ms, id, spec.name, args);
+        let reply = self.execute_data_command(now_ms, id, spec.name, args);
         self.record_key_access(id, spec, args);
         reply
     }
 
     /// Returns an error reply if this node must not execute the command on its keys.
-    pub(super) fn placement_error(
+    pub(super) fn redirect_error(
         &self,
         id: ConnectionId,
         spec: &CommandSpec,
@@ -112,8 +112,8 @@ impl ClusterSimulation {
         Some(Value::Error(format!("MOVED {slot} {}:{}", self.reported_host(here.view.map), owner.port)))
     }
 
-    pub(super) fn reported_host(&self, map: ReportedMap) -> &'static str {
-        match map {
+    pub(super) fn reported_host(&self, reported_map: ReportedMap) -> &'static str {
+        match reported_map {
             ReportedMap::NullHost => "",
             ReportedMap::Hostnames => "localhost",
             ReportedMap::Current | ReportedMap::Empty | ReportedMap::Initial => "127.0.0.1",
@@ -123,7 +123,7 @@ impl ClusterSimulation {
     /// Executes commands without keys.
     fn execute_connection_command(
         &mut self,
-        ms: u64,
+        now_ms: u64,
         id: ConnectionId,
         name: &str,
         args: &[String],
@@ -140,7 +140,7 @@ impl ClusterSimulation {
             "multi" => connection.transaction = Some((Vec::new(), false)),
             "discard" if connection.transaction.is_none() => return error_reply("ERR DISCARD without MULTI"),
             "discard" => connection.transaction = None,
-            "exec" => return self.exec(ms, id),
+            "exec" => return self.execute_exec(now_ms, id),
             "ping" if connection.protocol == Protocol::Resp2 && !connection.channels.is_empty() => {
                 return Value::Array(vec![bulk_reply("pong"), bulk_reply("")]);
             }
@@ -148,9 +148,9 @@ impl ClusterSimulation {
                 return args.get(1).map_or_else(|| Value::Simple("PONG".to_owned()), |text| bulk_reply(text));
             }
             "echo" => return bulk_reply(&args[1]),
-            "hello" => return self.hello(id, args),
-            "client" => return self.client(id, args),
-            "command" => return commands::command(args),
+            "hello" => return self.execute_hello(id, args),
+            "client" => return self.execute_client(id, args),
+            "command" => return commands::command_table_reply(args),
             "info" => return self.info_reply(node),
             "role" => return self.role_reply(node),
             "cluster" => return self.cluster_command(node, args),
@@ -161,7 +161,7 @@ impl ClusterSimulation {
         ok_reply()
     }
 
-    fn hello(&mut self, id: ConnectionId, args: &[String]) -> Value {
+    fn execute_hello(&mut self, id: ConnectionId, args: &[String]) -> Value {
         let Some(connection) = self.connections.get_mut(&id) else { return Value::Null };
         match args.get(1).map(String::as_str) {
             Some("3") => connection.protocol = Protocol::Resp3,
@@ -184,7 +184,7 @@ impl ClusterSimulation {
         Value::Map(pairs)
     }
 
-    fn client(&mut self, id: ConnectionId, args: &[String]) -> Value {
+    fn execute_client(&mut self, id: ConnectionId, args: &[String]) -> Value {
         match args[1].to_ascii_uppercase().as_str() {
             "ID" => Value::Integer(id as i64),
             "TRACKING" => self.enable_tracking(id, args),
@@ -195,7 +195,7 @@ impl ClusterSimulation {
         }
     }
 
-    fn exec(&mut self, ms: u64, id: ConnectionId) -> Value {
+    fn execute_exec(&mut self, now_ms: u64, id: ConnectionId) -> Value {
         let queue = self.connections.get_mut(&id).and_then(|connection| connection.transaction.take());
         match queue {
             None => error_reply("ERR EXEC without MULTI"),
@@ -204,16 +204,16 @@ impl ClusterSimulation {
                 // The slot of a queued command may have moved in the meantime.
                 let gone = commands.iter().find_map(|args| {
                     let row = commands::find_command(&args[0])?;
-                    self.placement_error(id, row, args)
+                    self.redirect_error(id, row, args)
                 });
                 if let Some(gone) = gone {
                     return gone;
                 }
                 let replies = commands.iter().flat_map(|args| {
                     if commands::may_block(args) {
-                        vec![self.pop_without_blocking(ms, id, args)]
+                        vec![self.pop_without_blocking(now_ms, id, args)]
                     } else {
-                        self.execute(ms, id, args)
+                        self.execute(now_ms, id, args)
                     }
                 });
                 let replies = replies.collect();

@@ -26,13 +26,13 @@ impl RuleMatcher {
     }
 
     /// Returns the fault of the first rule that applies to the command, and counts its use.
-    pub(super) fn next_fault(&mut self, ms: u64, node: &str, args: &[String]) -> Option<ReplyFault> {
-        self.0.iter_mut().find_map(|state| state.next_fault(ms, node, args))
+    pub(super) fn next_fault(&mut self, now_ms: u64, node: &str, args: &[String]) -> Option<ReplyFault> {
+        self.0.iter_mut().find_map(|state| state.next_fault(now_ms, node, args))
     }
 }
 
 impl RuleState {
-    fn next_fault(&mut self, ms: u64, node: &str, args: &[String]) -> Option<ReplyFault> {
+    fn next_fault(&mut self, now_ms: u64, node: &str, args: &[String]) -> Option<ReplyFault> {
         let rule = &self.rule;
         let here = rule.at.is_empty() || rule.at.iter().any(|name| name == node);
         let named = rule.on == "*"
@@ -48,8 +48,8 @@ impl RuleState {
             return None;
         }
         let spent = rule.times.is_some_and(|times| self.match_count - rule.skip > times);
-        let since = *self.first_applied_ms.get_or_insert(ms);
-        let over = rule.for_ms.is_some_and(|length| ms.saturating_sub(since) >= length);
+        let since = *self.first_applied_ms.get_or_insert(now_ms);
+        let over = rule.for_ms.is_some_and(|length| now_ms.saturating_sub(since) >= length);
         (!spent && !over).then(|| rule.fault.clone())
     }
 }

@@ -209,7 +209,7 @@ fn script_is_cached_only_on_the_node_that_loaded_it() {
     let mut client = Client::new();
     let (a, b) = (client.open("a"), client.open("b"));
     let eval = |name: &str, script: &str, key: &str| [name, script, "1", key].map(str::to_owned).to_vec();
-    let (text, _, _) = script_calling(&["INCR".to_owned(), "bar".to_owned()]);
+    let (text, _, _) = script_that_calls(&["INCR".to_owned(), "bar".to_owned()]);
     let digest = "61636018f4e6b5817b89791bbed242f93fa089e3";
     let told = client.simulation.handle_command(0, a, &eval("EVAL", &text, "bar"));
     assert_eq!(told, [ConnectionAction::Send(a, b":1\r\n".to_vec())]);

@@ -16,16 +16,16 @@ pub(super) struct ClientTracking {
     is_broadcast: bool,
     prefixes: Vec<String>,
     /// Set by OPTIN: only keys read directly after CLIENT CACHING YES are tracked.
-    opt_in: bool,
+    is_opt_in: bool,
     tracks_next_command: bool,
     /// Set by NOLOOP: the connection is not notified of its own changes.
-    no_loop: bool,
+    skips_own_changes: bool,
     /// The keys that the client has read and may cache.
     cached_keys: BTreeSet<String>,
 }
 
 impl ClientTracking {
-    fn caches_key(&mut self, key: &str) -> bool {
+    fn has_cached_key(&mut self, key: &str) -> bool {
         if self.is_broadcast {
             self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
         } else {
@@ -48,8 +48,8 @@ impl ClusterSimulation {
             match word.to_ascii_uppercase().as_str() {
                 "BCAST" => tracking.is_broadcast = true,
                 "PREFIX" => tracking.prefixes.extend(words.next().cloned()),
-                "OPTIN" => tracking.opt_in = true,
-                "NOLOOP" => tracking.no_loop = true,
+                "OPTIN" => tracking.is_opt_in = true,
+                "NOLOOP" => tracking.skips_own_changes = true,
                 other => return Value::Error(format!("ERR a scripted node does not know {other}")),
             }
         }
@@ -64,7 +64,7 @@ impl ClusterSimulation {
     pub(super) fn track_next_command(&mut self, id: ConnectionId) -> Value {
         let tracking = self.connections.get_mut(&id).and_then(|connection| connection.tracking.as_mut());
         match tracking {
-            Some(tracking) if tracking.opt_in => {
+            Some(tracking) if tracking.is_opt_in => {
                 tracking.tracks_next_command = true;
                 ok_reply()
             }
@@ -83,7 +83,7 @@ impl ClusterSimulation {
         }
         let tracking = self.connections.get_mut(&id).and_then(|connection| connection.tracking.as_mut());
         if let Some(tracking) = tracking {
-            let keeps = !tracking.is_broadcast && (!tracking.opt_in || tracking.tracks_next_command);
+            let keeps = !tracking.is_broadcast && (!tracking.is_opt_in || tracking.tracks_next_command);
             tracking.tracks_next_command = false;
             if keeps {
                 tracking.cached_keys.extend(keys);
@@ -92,24 +92,24 @@ impl ClusterSimulation {
     }
 
     /// Sends invalidation messages for the changed keys.
-    pub(super) fn send_invalidations(&mut self, ms: u64) -> Vec<ConnectionAction> {
+    pub(super) fn send_invalidations(&mut self, now_ms: u64) -> Vec<ConnectionAction> {
         let mut told = Vec::new();
         for (by, key) in std::mem::take(&mut self.changed_keys) {
             for (id, connection) in &mut self.connections {
                 let Some(tracking) = &mut connection.tracking else { continue };
-                let is_own = tracking.no_loop && *id == by;
-                if tracking.caches_key(&key) && !is_own {
+                let is_own = tracking.skips_own_changes && *id == by;
+                if tracking.has_cached_key(&key) && !is_own {
                     told.push((*id, key.clone()));
                 }
             }
         }
-        told.into_iter().map(|(id, key)| self.send_reply(ms, id, &invalidation(&key))).collect()
+        told.into_iter().map(|(id, key)| self.send_reply(now_ms, id, &invalidation_message(&key))).collect()
     }
 
     /// Invalidates the keys of a moved slot in all caches, except on connections to the new owner.
     pub(super) fn stop_tracking_slot(
         &mut self,
-        ms: u64,
+        now_ms: u64,
         slot: u16,
         owner: NodeIndex,
     ) -> Vec<ConnectionAction> {
@@ -122,10 +122,10 @@ impl ClusterSimulation {
             tracking.cached_keys = kept;
             told.extend(gone.into_iter().map(|key| (*id, key)));
         }
-        told.into_iter().map(|(id, key)| self.send_reply(ms, id, &invalidation(&key))).collect()
+        told.into_iter().map(|(id, key)| self.send_reply(now_ms, id, &invalidation_message(&key))).collect()
     }
 }
 
-fn invalidation(key: &str) -> Value {
+fn invalidation_message(key: &str) -> Value {
     Value::Push(vec![bulk_reply("invalidate"), Value::Array(vec![bulk_reply(key)])])
 }

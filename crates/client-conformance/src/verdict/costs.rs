@@ -39,8 +39,8 @@ pub struct MeasuredCosts {
 impl MeasuredCosts {
     /// Measures a run from its recorded events.
     #[must_use]
-    pub fn measure(run: &ScenarioRun) -> Self {
-        let redirected: Vec<_> = run
+    pub fn measure(scenario_run: &ScenarioRun) -> Self {
+        let redirected: Vec<_> = scenario_run
             .refused_commands
             .iter()
             .filter(|refusal| matches!(&refusal.code[..], "MOVED" | "ASK"))
@@ -51,7 +51,7 @@ impl MeasuredCosts {
             *by_command.entry(&refusal.args).or_default() += 1;
         }
         let tries = |command: &[String]| {
-            let attempts = run.steps.iter().flat_map(|played| &played.attempts);
+            let attempts = scenario_run.steps.iter().flat_map(|played| &played.attempts);
             attempts.filter(|attempt| attempt.commands.iter().any(|asked| asked == command)).count().max(1)
         };
         let redirects = by_command.iter().map(|(command, count)| count.div_ceil(tries(command))).max();
@@ -62,9 +62,11 @@ impl MeasuredCosts {
         let mut rejected_connections: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
         let mut refused_commands: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
         let (mut refreshes, mut connections) = (0, 0);
-        for entry in &run.log {
+        for entry in &scenario_run.log {
             match &entry.event {
-                LogEvent::CommandReceived(text) if entry.ms > run.connected_at_ms && is_refresh(text) => {
+                LogEvent::CommandReceived(text)
+                    if entry.ms > scenario_run.connected_at_ms && is_refresh(text) =>
+                {
                     refreshes += 1;
                 }
                 LogEvent::ConnectionOpened => connections += 1,
@@ -74,7 +76,8 @@ impl MeasuredCosts {
                 _ => {}
             }
         }
-        run.refused_commands
+        scenario_run
+            .refused_commands
             .iter()
             .for_each(|refusal| refused_commands.entry(refusal.node).or_default().push(refusal.ms));
         Self {
@@ -88,8 +91,8 @@ impl MeasuredCosts {
                 .max()
                 .unwrap_or(0),
             refused_commands: refused_commands.values().map(|times| max_in_window(times)).max().unwrap_or(0),
-            recovery_ms: recovery_time(run),
-            ms: run.duration_ms,
+            recovery_ms: recovery_time(scenario_run),
+            ms: scenario_run.duration_ms,
         }
     }
 }
@@ -104,10 +107,10 @@ fn max_in_window(times: &[u64]) -> usize {
 
 /// Returns the longest time from an event to the first success after it. Only steps with several attempts and the first
 /// request after each event are measured.
-fn recovery_time(run: &ScenarioRun) -> Option<u64> {
+fn recovery_time(scenario_run: &ScenarioRun) -> Option<u64> {
     let mut recovered = None;
     let mut is_behind_event = false;
-    for played in &run.steps {
+    for played in &scenario_run.steps {
         if matches!(played.action, StepAction::ChangeNodes(_)) {
             is_behind_event = true;
             continue;
@@ -120,7 +123,7 @@ fn recovery_time(run: &ScenarioRun) -> Option<u64> {
         }
         let done =
             played.attempts.iter().find(|attempt| matches!(attempt.outcome, Ok(AdapterOutcome::Ok(_))))?;
-        let events = run.log.iter().filter(|entry| matches!(entry.event, LogEvent::NodesChanged(_)));
+        let events = scenario_run.log.iter().filter(|entry| matches!(entry.event, LogEvent::NodesChanged(_)));
         let last = events.map(|entry| entry.ms).filter(|ms| *ms <= done.answer_ms).max();
         if let Some(last) = last {
             recovered = recovered.max(Some(done.answer_ms - last));
@@ -130,43 +133,55 @@ fn recovery_time(run: &ScenarioRun) -> Option<u64> {
 }
 
 /// Reports each cost above its limit.
-pub(super) fn findings(allow: &CostLimits, measures: &MeasuredCosts) -> Vec<Finding> {
+pub(super) fn cost_findings(limits: &CostLimits, measured_costs: &MeasuredCosts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut costs = |is: usize, most: usize, text: String| {
         if is > most {
             findings.push(Finding::new(Grade::Costly, format!("{text} (expected at most {most})")));
         }
     };
-    let is_blind = measures.refreshes == 0 && measures.redirects_in_all > allow.redirects_in_all;
-    costs(measures.redirects, allow.redirects, format!("{} redirects for one command", measures.redirects));
+    let is_blind = measured_costs.refreshes == 0 && measured_costs.redirects_in_all > limits.redirects_in_all;
+    costs(
+        measured_costs.redirects,
+        limits.redirects,
+        format!("{} redirects for one command", measured_costs.redirects),
+    );
     let kept = if is_blind { "never refreshes its map: " } else { "" };
     costs(
-        measures.redirects_in_all,
-        allow.redirects_in_all,
-        format!("{kept}{} redirects in total", measures.redirects_in_all),
+        measured_costs.redirects_in_all,
+        limits.redirects_in_all,
+        format!("{kept}{} redirects in total", measured_costs.redirects_in_all),
     );
-    costs(measures.refreshes, allow.refreshes, format!("{} slot map requests", measures.refreshes));
-    costs(measures.connections, allow.connections, format!("{} connections opened", measures.connections));
     costs(
-        measures.rejected_connections,
-        allow.storm,
+        measured_costs.refreshes,
+        limits.refreshes,
+        format!("{} slot map requests", measured_costs.refreshes),
+    );
+    costs(
+        measured_costs.connections,
+        limits.connections,
+        format!("{} connections opened", measured_costs.connections),
+    );
+    costs(
+        measured_costs.rejected_connections,
+        limits.storm,
         format!(
             "retry storm: {} connections within a second to a node that is down",
-            measures.rejected_connections
+            measured_costs.rejected_connections
         ),
     );
     costs(
-        measures.refused_commands,
-        allow.storm,
+        measured_costs.refused_commands,
+        limits.storm,
         format!(
             "retry storm: {} commands within a second that a node refuses or never answers",
-            measures.refused_commands
+            measured_costs.refused_commands
         ),
     );
-    if let Some(ms) = measures.recovery_ms.filter(|ms| *ms > allow.recovery_ms) {
+    if let Some(ms) = measured_costs.recovery_ms.filter(|ms| *ms > limits.recovery_ms) {
         let text = format!(
             "slow: the first success came {ms} ms after the servers had recovered (expected at most {} ms)",
-            allow.recovery_ms
+            limits.recovery_ms
         );
         findings.push(Finding::new(Grade::Costly, text));
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Finding, Grade, is_equivalent_command};
 use crate::protocol::AdapterOutcome;
 use crate::scenario::StepAction;
-use crate::scenario_run::{Attempt, ScenarioRun, is_error_item};
+use crate::scenario_run::{RequestAttempt, ScenarioRun, is_error_item};
 use crate::simulation::{format_command, is_write, may_block};
 
 #[derive(Debug, Default)]
@@ -19,18 +19,19 @@ struct CommandCounts {
 
 /// Reports commands that ran more often than requested or less often than acknowledged, and
 /// transactions that ran partially.
-pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
+pub(super) fn effect_findings(scenario_run: &ScenarioRun) -> Vec<Finding> {
     let mut counts: BTreeMap<&[String], CommandCounts> = BTreeMap::new();
-    for attempt in run.steps.iter().flat_map(|played| &played.attempts) {
-        let counted =
-            |command: &[String]| is_write(command) && (run.records_pops_on_effect || !may_block(command));
+    for attempt in scenario_run.steps.iter().flat_map(|played| &played.attempts) {
+        let counted = |command: &[String]| {
+            is_write(command) && (scenario_run.records_pops_on_effect || !may_block(command))
+        };
         for (place, command) in attempt.commands.iter().enumerate().filter(|(_, command)| counted(command)) {
             let count = counts.entry(command).or_default();
             count.requested_count += 1;
             count.acknowledged_count += usize::from(was_acknowledged(attempt, place));
         }
     }
-    for executed in &run.executed_commands {
+    for executed in &scenario_run.executed_commands {
         if let Some((_, count)) =
             counts.iter_mut().find(|(args, _)| is_equivalent_command(args, &executed.args))
         {
@@ -67,13 +68,17 @@ pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
             findings.push(Finding::new(Grade::Harmful, text));
         }
     }
-    findings.extend(partial_transactions(run, &counts));
+    findings.extend(partial_transactions(scenario_run, &counts));
     findings
 }
 
 /// Reports transactions of which only some commands ran.
-fn partial_transactions(run: &ScenarioRun, counts: &BTreeMap<&[String], CommandCounts>) -> Vec<Finding> {
-    let transactions = run.steps.iter().filter(|played| matches!(played.action, StepAction::Transaction(_)));
+fn partial_transactions(
+    scenario_run: &ScenarioRun,
+    counts: &BTreeMap<&[String], CommandCounts>,
+) -> Vec<Finding> {
+    let transactions =
+        scenario_run.steps.iter().filter(|played| matches!(played.action, StepAction::Transaction(_)));
     let attempts = transactions.flat_map(|played| &played.attempts);
     let halved = attempts.filter(|attempt| {
         let mut counts_of_commands = attempt
@@ -84,7 +89,7 @@ fn partial_transactions(run: &ScenarioRun, counts: &BTreeMap<&[String], CommandC
         let first = counts_of_commands.next();
         counts_of_commands.any(|other| Some(other) != first)
     });
-    let text = |attempt: &Attempt| {
+    let text = |attempt: &RequestAttempt| {
         let commands: Vec<String> = attempt.commands.iter().map(|command| format_command(command)).collect();
         format!("partial transaction: the commands {} ran a different number of times", commands.join("; "))
     };
@@ -92,7 +97,7 @@ fn partial_transactions(run: &ScenarioRun, counts: &BTreeMap<&[String], CommandC
 }
 
 /// Returns whether the library reported success for the command at position `index`.
-fn was_acknowledged(attempt: &Attempt, index: usize) -> bool {
+fn was_acknowledged(attempt: &RequestAttempt, index: usize) -> bool {
     match &attempt.outcome {
         Ok(AdapterOutcome::Ok(Value::Array(items))) if attempt.commands.len() > 1 => {
             items.get(index).is_some_and(|item| !is_error_item(item))

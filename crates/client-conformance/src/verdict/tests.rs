@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::event_log::{LogEntry, LogEvent};
 use crate::scenario::Expectation;
-use crate::scenario_run::Attempt;
+use crate::scenario_run::RequestAttempt;
 use crate::simulation::{ExecutedCommand, RefusedCommand};
 
 fn words(line: &str) -> Vec<String> {
@@ -23,7 +23,7 @@ fn step_with_command(
     reply: Option<Value>,
     outcomes: &[Result<AdapterOutcome, AdapterFailure>],
 ) -> StepResult {
-    let attempts = outcomes.iter().zip(1_u64..).map(|(outcome, number)| Attempt {
+    let attempts = outcomes.iter().zip(1_u64..).map(|(outcome, number)| RequestAttempt {
         step: number as usize,
         request_ms: number * 100,
         answer_ms: number * 100 + 50,
@@ -34,7 +34,7 @@ fn step_with_command(
         action: StepAction::Command(words(line)),
         expectation: Expectation { reply, errors, tries: 5, within_ms: 1000 },
         attempts: attempts.collect(),
-        message_arrived: false,
+        has_message_arrived: false,
     }
 }
 
@@ -42,9 +42,11 @@ fn executed_commands(lines: &[&str]) -> Vec<ExecutedCommand> {
     lines.iter().map(|line| ExecutedCommand { ms: 1, step: 1, node: 0, args: words(line) }).collect()
 }
 
-fn grade_and_findings(steps: Vec<StepResult>, executed: Vec<ExecutedCommand>) -> (Grade, Vec<String>) {
-    let verdict =
-        grade_run(&scenario(), &ScenarioRun { steps, executed_commands: executed, ..ScenarioRun::default() });
+fn grade_and_findings(
+    steps: Vec<StepResult>,
+    executed_commands: Vec<ExecutedCommand>,
+) -> (Grade, Vec<String>) {
+    let verdict = grade_run(&scenario(), &ScenarioRun { steps, executed_commands, ..ScenarioRun::default() });
     (verdict.grade, verdict.findings.into_iter().map(|finding| finding.text).collect())
 }
 

@@ -65,14 +65,14 @@ pub(super) fn find_bit(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u6
     };
     head.and_then(within)
         .or_else(|| {
-            let at = whole.start + first_differing(&bytes[whole], if bit { 0 } else { 0xff })?;
+            let at = whole.start + find_first_different_byte(&bytes[whole], if bit { 0 } else { 0xff })?;
             within((at, 0xff))
         })
         .or_else(|| tail.and_then(within))
 }
 
 /// The index of the first byte that differs from `expected`.
-fn first_differing(bytes: &[u8], expected: u8) -> Option<usize> {
+fn find_first_different_byte(bytes: &[u8], expected: u8) -> Option<usize> {
     let word = u64::from_le_bytes([expected; WORD_BYTES]);
     let differs = |block: &[u8]| load_lanes(block).iter().fold(0, |seen, each| seen | (each ^ word)) != 0;
     let blocks = bytes.chunks_exact(BLOCK_BYTES).position(differs).unwrap_or(bytes.len() / BLOCK_BYTES);

@@ -197,7 +197,7 @@ fn write_result(
     context: &mut Context<'_>,
     operation: BitOperation,
     destination: &Key<'_>,
-    place: EntryRef,
+    entry_ref: EntryRef,
     len: usize,
 ) -> Result<(), CommandError> {
     // Look the sources up again: resizing the destination may have moved their entries.
@@ -220,7 +220,8 @@ fn write_result(
         }
         keyspace::with_wide_vectors(|| combine(operation, &parts, into));
         drop(parts);
-        let (_, bytes) = context.table(destination).edit_string(place, destination, len, EncodingHint::Raw);
+        let (_, bytes) =
+            context.table(destination).edit_string(entry_ref, destination, len, EncodingHint::Raw);
         bytes[start..end].copy_from_slice(into);
     }
     Ok(())

@@ -90,7 +90,7 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
         Some(next) => context.reply.bulk(next.to_text(&fingerprint).as_bytes()),
         None => context.reply.bulk(b"0"),
     }
-    found.reply(&mut context.reply);
+    found.write_array_reply(&mut context.reply);
     Ok(())
 }
 
@@ -170,7 +170,7 @@ fn scan_slot(
         if !serves_slot(data.ownership(), slot_scan.is_first) {
             return Err(SlotScanResult::NotServed);
         }
-        let table = data.table_if(db).filter(|_| !data.is_hidden());
+        let table = data.existing_table(db).filter(|_| !data.is_hidden());
         Ok(table.and_then(|table| table.scan(slot_scan.position, slot_scan.count, visit)))
     });
     match went_on {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_cursor_position_restarts_slot() {
+    fn cursor_of_other_process_restarts_slot() {
         let mut client = Client::in_cluster();
         for n in 0..100 {
             client.call(&["set", &format!("{{460}}{n}"), "v"]);
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn cluster_scan_filters_and_deletes_expired_keys() {
-        let mut client = Client::in_cluster_with(2);
+        let mut client = Client::in_cluster_with_databases(2);
         client.check_replies(&[
             ("mset {460}one 1 {460}two 2", "+OK"),
             ("set {460}gone 1 px 1", "+OK"),

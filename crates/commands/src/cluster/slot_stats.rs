@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn slot_stats_are_sorted_as_requested() {
-        let mut client = Client::in_cluster_with(2);
+        let mut client = Client::in_cluster_with_databases(2);
         let row = |slot: u16, keys: u16| format!("*2|:{slot}|*2|$9|key-count|:{keys}");
         let most = format!("*3|{}|{}|{}", row(5, 3), row(0, 1), row(1, 0));
         let least = format!("*2|{}|{}", row(1, 0), row(2, 0));

@@ -59,7 +59,7 @@ struct ClientFilter<'a> {
     name: Vec<u8>,
     property: ClientProperty<'a>,
     /// Whether the property must match; `false` for a `NOT-` filter.
-    expected_match: bool,
+    must_match: bool,
 }
 
 /// A conjunction of filters. If a filter is repeated, the last one wins, except that client ids accumulate.
@@ -74,7 +74,7 @@ impl<'a> ClientFilters<'a> {
     pub(super) fn by_address(address: &'a [u8]) -> Self {
         let fact = ClientProperty::Address(truncate_at_nul(address));
         Self {
-            filters: vec![ClientFilter { name: b"addr".to_vec(), property: fact, expected_match: true }],
+            filters: vec![ClientFilter { name: b"addr".to_vec(), property: fact, must_match: true }],
             excludes_caller: false,
         }
     }
@@ -93,7 +93,7 @@ impl<'a> ClientFilters<'a> {
             if name == b"id" && context.args.len() > 3 {
                 index += 1;
                 let fact = parse_ids(context, &mut index)?;
-                filter.add_or_merge(ClientFilter { name: word, property: fact, expected_match: expected });
+                filter.add_or_merge(ClientFilter { name: word, property: fact, must_match: expected });
                 continue;
             }
             let value = context.args.get(index + 1).ok_or(CommandError::Syntax)?;
@@ -104,11 +104,7 @@ impl<'a> ClientFilters<'a> {
                 (b"not-maxage" | b"not-idle", _) => return Err(CommandError::Syntax),
                 _ => {
                     let fact = parse_property(context, name, value, expected)?;
-                    filter.add_or_merge(ClientFilter {
-                        name: word,
-                        property: fact,
-                        expected_match: expected,
-                    });
+                    filter.add_or_merge(ClientFilter { name: word, property: fact, must_match: expected });
                 }
             }
         }
@@ -128,7 +124,7 @@ impl<'a> ClientFilters<'a> {
     }
 
     pub(super) fn matches(&self, client: &Client, caller_id: u64, now: Millis) -> bool {
-        let expected = |it: &ClientFilter<'_>| it.property.matches(client, now) == it.expected_match;
+        let expected = |it: &ClientFilter<'_>| it.property.matches(client, now) == it.must_match;
         !(self.excludes_caller && client.id == caller_id) && self.filters.iter().all(expected)
     }
 }

@@ -9,7 +9,10 @@ use crate::connection::parse_db_index;
 /// Whether the client waits until the memory is freed. This depends on the option ASYNC or SYNC of FLUSHALL, FLUSHDB
 /// and CLUSTER FLUSHSLOT, or on `lazyfree-lazy-user-flush` if no option is given. Other clients never wait, since the
 /// slots are unlocked before the memory is freed.
-pub(crate) fn waits_for_lazy_free(option: Option<&[u8]>, settings: &Settings) -> Result<bool, CommandError> {
+pub(crate) fn should_wait_until_freed(
+    option: Option<&[u8]>,
+    settings: &Settings,
+) -> Result<bool, CommandError> {
     match option {
         None => Ok(!settings.lazy_free.flush_async.load(Ordering::Relaxed)),
         Some(word) if word.eq_ignore_ascii_case(b"async") => Ok(false),
@@ -34,7 +37,7 @@ fn flush(context: &mut Context<'_>, db: Option<u16>) -> Result<(), CommandError>
     if context.args.len() > 2 {
         return Err(CommandError::Syntax);
     }
-    let wait = waits_for_lazy_free(context.args.get(1), &context.engine.settings)?;
+    let wait = should_wait_until_freed(context.args.get(1), &context.engine.settings)?;
     let removed = context.clear_databases(db, wait);
     context.engine.settings.dataset.cleared_databases.fetch_add(1, Ordering::Relaxed);
     context.engine.notifications.tracking.invalidate_all(&context.engine.clients);

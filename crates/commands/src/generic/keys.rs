@@ -20,13 +20,13 @@ pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// A key that is named twice counts twice.
 pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply_count(context, |context, key| context.find_for_read_untouched(key))
+    reply_found_key_count(context, |context, key| context.find_for_read_without_touch(key))
 }
 
 /// Like EXISTS, but counts as an access to the keys even for a client with NO-TOUCH.
 pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply_count(context, |context, key| {
-        let found = context.find_for_read_untouched(key);
+    reply_found_key_count(context, |context, key| {
+        let found = context.find_for_read_without_touch(key);
         if let Some(place) = found {
             let before = context.table_ref(key).usage(place);
             context.mark_used(context.session.db(), key, place, before);
@@ -35,7 +35,7 @@ pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
     })
 }
 
-fn reply_count(
+fn reply_found_key_count(
     context: &mut Context<'_>,
     mut find_key: impl FnMut(&mut Context<'_>, &Key<'_>) -> Option<EntryRef>,
 ) -> Result<(), CommandError> {
@@ -50,7 +50,7 @@ fn reply_count(
 
 pub(super) fn type_of(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let found = context.find_for_read_untouched(&key);
+    let found = context.find_for_read_without_touch(&key);
     let name = found.map_or("none", |place| context.table_ref(&key).value(place).kind().name());
     context.reply.simple(name);
     Ok(())

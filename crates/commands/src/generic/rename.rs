@@ -51,20 +51,20 @@ fn rename_value(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>
     let value = table.detach(place, from);
     context.slots.slot_mut(to.slot()).table(db).attach(to, value, expiry);
     context.report_modified(from);
-    context.report_modified_uncounted(db, to);
+    context.report_modified_without_counting_change(db, to);
 }
 
 /// Copies a value with its expiry to a key of database `db`.
 fn copy_value(
     context: &mut Context<'_>,
     from: &Key<'_>,
-    place: EntryRef,
+    entry_ref: EntryRef,
     db: u16,
     to: &Key<'_>,
     target_entry: Option<EntryRef>,
 ) {
     let table = context.table_ref(from);
-    let (expiry, value) = (table.expiry(place), table.copy(place));
+    let (expiry, value) = (table.expiry(entry_ref), table.copy(entry_ref));
     context.put_value_in(db, to, target_entry, value, expiry);
 }
 

@@ -4,7 +4,7 @@ use engine::{CommandError, CommandOutcome, Context};
 use keyspace::{ScanItem, Table};
 
 use crate::scanning::{
-    AcceptedOptions, BulkStringCollector, ScanOptions, collect_keys_of_slot, parse_cursor, reply_page,
+    AcceptedOptions, BulkStringCollector, ScanOptions, collect_keys_of_slot, parse_cursor, write_scan_reply,
 };
 
 /// Number of keys that RANDOMKEY tries before it gives up, since the keys that it selects may have expired.
@@ -32,7 +32,7 @@ pub(super) fn keys(context: &mut Context<'_>) -> Result<CommandOutcome, CommandE
     if let Err(outcome) = visited {
         return Ok(outcome);
     }
-    found.reply(&mut context.reply);
+    found.write_array_reply(&mut context.reply);
     Ok(CommandOutcome::Done)
 }
 
@@ -102,7 +102,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
         position = 0;
         left = left.saturating_sub(visited);
     }
-    reply_page(&mut context.reply, next, &found);
+    write_scan_reply(&mut context.reply, next, &found);
     Ok(())
 }
 

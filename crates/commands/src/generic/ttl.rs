@@ -10,7 +10,7 @@ const NO_EXPIRY_REPLY: i64 = -1;
 
 fn reply_ttl(context: &mut Context<'_>, convert: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let shown = match context.find_for_read_untouched(&key) {
+    let shown = match context.find_for_read_without_touch(&key) {
         None => MISSING_KEY_REPLY,
         Some(place) => match context.table_ref(&key).expiry(place) {
             None => NO_EXPIRY_REPLY,

@@ -4,7 +4,7 @@ use engine::{CommandError, Context};
 use smallvec::SmallVec;
 
 use super::query::parse_point;
-use crate::sorted_set::add::{ZaddOptions, add_scored};
+use crate::sorted_set::add::{ZaddOptions, add_scored_members};
 
 /// Handles `GEOADD key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]`.
 pub(super) fn geoadd(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -30,5 +30,5 @@ pub(super) fn geoadd(context: &mut Context<'_>) -> Result<(), CommandError> {
             parse_point(context.double_arg(index), context.double_arg(index + 1))?.score(),
         ));
     }
-    add_scored(context, options, members.into_iter())
+    add_scored_members(context, options, members.into_iter())
 }

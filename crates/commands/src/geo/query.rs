@@ -66,7 +66,7 @@ pub(super) enum SearchCommand {
 
 impl SearchCommand {
     /// Index of the first option.
-    fn first_option(self) -> usize {
+    fn first_option_index(self) -> usize {
         match self {
             Self::Radius => 6,
             Self::RadiusByMember => 5,
@@ -137,7 +137,7 @@ fn parse_option_at(
 
 /// The keys of GEORADIUS and GEORADIUSBYMEMBER. If STORE and STOREDIST are repeated, the last one wins.
 pub(super) fn parse_radius_keys(args: Args<'_>, command: SearchCommand) -> RequestKeys {
-    let (mut stored, mut index) = (None, command.first_option());
+    let (mut stored, mut index) = (None, command.first_option_index());
     while index < args.len() {
         let (option, next) = parse_option_at(args, command, StoreOption::Allowed, index);
         if let SearchOption::Store { key_index: place, .. } = option {
@@ -240,7 +240,7 @@ impl GeoQuery {
             stores_distances: false,
         };
         query.parse_positional(input, command)?;
-        let mut index = command.first_option();
+        let mut index = command.first_option_index();
         while index < input.args.len() {
             index = match query.parse_option(input, command, store_option, index)? {
                 Some(next) => next,

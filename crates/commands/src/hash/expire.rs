@@ -31,7 +31,7 @@ fn set_field_expiries(
     context.reply.array(names.len());
     let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
-        let became = match change.context.find_field(&key, change.entry, name) {
+        let became = match change.context.find_field_expiry(&key, change.entry, name) {
             Some(expiry) if expiry.is_none_or(|expiry| expiry > now) => {
                 if when.is_satisfied(expiry, at) {
                     change.expire(name, at)
@@ -71,7 +71,7 @@ pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(names.len());
     let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
-        let became = match change.context.find_field(&key, change.entry, name) {
+        let became = match change.context.find_field_expiry(&key, change.entry, name) {
             Some(None) => NO_EXPIRY_REPLY,
             Some(Some(expiry)) if expiry > now => change.persist(name),
             _ => MISSING_FIELD_REPLY,
@@ -214,7 +214,7 @@ fn reply_expiries(context: &mut Context<'_>, convert: fn(Millis, Millis) -> i64)
     let found = context.read_hash(&key)?;
     context.reply.array(names.len());
     for name in names.iter() {
-        let shown = match context.find_field(&key, found, name) {
+        let shown = match context.find_field_expiry(&key, found, name) {
             Some(None) => NO_EXPIRY_REPLY,
             // An import source sees expired fields; their remaining time is shown as 0.
             Some(Some(expiry)) if expiry > gone => convert(expiry, now).max(0),

@@ -22,17 +22,27 @@ pub(crate) trait HashAccess {
     fn read_hash(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// The hash in the entry `entry_ref`, which [`Context::find_hash`] or [`Context::read_hash`] returned.
-    fn hash_at(&self, key: &Key<'_>, place: EntryRef) -> HashRef<'_>;
+    fn hash_at(&self, key: &Key<'_>, entry_ref: EntryRef) -> HashRef<'_>;
 
     /// Fields that expire at or before this time count as missing.
     fn field_expiry_cutoff(&self) -> Millis;
 
     /// Looks up a field of the hash at `found`. Returns `None` if the field does not exist, otherwise its expiry, if
     /// any.
-    fn find_field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
+    fn find_field_expiry(
+        &self,
+        key: &Key<'_>,
+        found: Option<EntryRef>,
+        name: &[u8],
+    ) -> Option<Option<Millis>>;
 
-    /// Replies with the value of a field or null. Returns the same as [`HashAccess::find_field`].
-    fn reply_field(&mut self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
+    /// Replies with the value of a field or null. Returns the same as [`HashAccess::find_field_expiry`].
+    fn reply_field_and_return_expiry(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<EntryRef>,
+        name: &[u8],
+    ) -> Option<Option<Millis>>;
 
     /// Sets a field of the hash at `found`, or creates the hash. Returns the previous state of the field.
     fn set_field(
@@ -55,7 +65,7 @@ pub(crate) trait HashAccess {
     fn notify_expired_fields_replaced(&self, key: &Key<'_>, any_expired: bool);
 
     /// Deletes the hash at `entry_ref` if it is empty. The caller has already reported the modification.
-    fn delete_if_empty(&mut self, key: &Key<'_>, place: EntryRef);
+    fn delete_if_empty(&mut self, key: &Key<'_>, entry_ref: EntryRef);
 }
 
 impl HashAccess for Context<'_> {
@@ -67,19 +77,29 @@ impl HashAccess for Context<'_> {
         self.read_typed::<HashRef<'_>>(key)
     }
 
-    fn hash_at(&self, key: &Key<'_>, place: EntryRef) -> HashRef<'_> {
-        self.table_ref(key).hash(place).expect("a hash was found there")
+    fn hash_at(&self, key: &Key<'_>, entry_ref: EntryRef) -> HashRef<'_> {
+        self.table_ref(key).hash(entry_ref).expect("a hash was found there")
     }
 
     fn field_expiry_cutoff(&self) -> Millis {
         self.expiry_cutoff()
     }
 
-    fn find_field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>> {
+    fn find_field_expiry(
+        &self,
+        key: &Key<'_>,
+        found: Option<EntryRef>,
+        name: &[u8],
+    ) -> Option<Option<Millis>> {
         self.hash_at(key, found?).get(name).map(|field| field.expiry)
     }
 
-    fn reply_field(&mut self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>> {
+    fn reply_field_and_return_expiry(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<EntryRef>,
+        name: &[u8],
+    ) -> Option<Option<Millis>> {
         let now = self.field_expiry_cutoff();
         let (table, reply) = self.table_and_reply(key);
         let field =
@@ -131,9 +151,9 @@ impl HashAccess for Context<'_> {
         }
     }
 
-    fn delete_if_empty(&mut self, key: &Key<'_>, place: EntryRef) {
-        if self.hash_at(key, place).is_empty() {
-            let dropped = self.table(key).remove(place, key);
+    fn delete_if_empty(&mut self, key: &Key<'_>, entry_ref: EntryRef) {
+        if self.hash_at(key, entry_ref).is_empty() {
+            let dropped = self.table(key).remove(entry_ref, key);
             self.discard(dropped);
             self.notify(EventClass::GENERIC, "del", key);
         }

@@ -53,7 +53,7 @@ impl<'a> SamplePool for LiveFields<'a> {
 /// Handles `HRANDFIELD key [count [WITHVALUES]]`.
 pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() == 2 {
-        return reply_one_field(context);
+        return reply_random_field(context);
     }
     let (count, values) = parse_options(context)?;
     let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
@@ -70,7 +70,7 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
             |reply, field: Field<'_>| reply.bulk(field.name),
         ),
     };
-    sampling::reply_random(live, count, &mut random, out)
+    sampling::reply_random_elements(live, count, &mut random, out)
 }
 
 /// Parses the count and WITHVALUES. A negative count allows repeats.
@@ -87,7 +87,7 @@ fn parse_options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
     Ok((count, values))
 }
 
-fn reply_one_field(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn reply_random_field(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let found = context.read_hash(&key)?;
     let mut random = Random::new(context.random_u64());
@@ -151,7 +151,7 @@ mod tests {
 
     /// With a negative count, only the maximum size of a bulk string limits the reply; a larger reply is an error.
     #[test]
-    fn random_reply_with_repeats_is_limited_to_bulk_string_size() {
+    fn reply_size_of_random_fields_with_repeats_is_limited() {
         let mut client = client_with_hash(7);
         client.engine.settings.value_limits.proto_max_bulk_len.store(10_000, Ordering::Relaxed);
         assert_eq!(random_fields(&mut client, "-1000").len(), 1000);

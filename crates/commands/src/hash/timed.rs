@@ -16,7 +16,7 @@ pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(names.len());
     let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
-        if change.context.reply_field(&key, change.entry, name).is_some() {
+        if change.context.reply_field_and_return_expiry(&key, change.entry, name).is_some() {
             change.delete(name);
         }
     }
@@ -33,7 +33,9 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(names.len());
     let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
-        let Some(expiry) = change.context.reply_field(&key, change.entry, name) else { continue };
+        let Some(expiry) = change.context.reply_field_and_return_expiry(&key, change.entry, name) else {
+            continue;
+        };
         match wanted {
             ExpiryOption::At(at) => {
                 change.expire(name, at);
@@ -56,7 +58,9 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let mut found = context.find_hash(&key)?;
     let lives = |context: &mut Context<'_>, name| {
-        context.find_field(&key, found, name).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry > now))
+        context
+            .find_field_expiry(&key, found, name)
+            .is_some_and(|expiry| expiry.is_none_or(|expiry| expiry > now))
     };
     let key_fits = options.key_must_exist.is_none_or(|wanted| found.is_some() == wanted);
     let wanted = if key_fits { options.expiry(context, "hsetex")? } else { ExpiryOption::Unspecified };
@@ -82,7 +86,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let expiry = match wanted {
             ExpiryOption::At(at) => Some(at),
             ExpiryOption::Keep => {
-                context.find_field(&key, found, name).flatten().filter(|&expiry| expiry > now)
+                context.find_field_expiry(&key, found, name).flatten().filter(|&expiry| expiry > now)
             }
             ExpiryOption::Unspecified | ExpiryOption::Persist => None,
         };
@@ -107,7 +111,7 @@ fn apply_past_expiry(context: &mut Context<'_>, key: &Key<'_>, found: Option<Ent
     let mut place = found;
     let mut removed = vec![&b"HDEL"[..], key.bytes()];
     for name in pairs.iter().step_by(2) {
-        if let Some(there) = place.filter(|_| context.find_field(key, place, name).is_some()) {
+        if let Some(there) = place.filter(|_| context.find_field_expiry(key, place, name).is_some()) {
             place = Some(context.table(key).hash_remove(there, key, name).0);
             removed.push(name);
         }
@@ -149,7 +153,7 @@ fn log_hsetex(context: &mut Context<'_>, key: &Key<'_>, expiry: ExpiryOption, pa
     if expiry == ExpiryOption::Keep {
         let found = context.find(key);
         for name in pairs.iter().step_by(2) {
-            let Some(at) = context.find_field(key, found, name).flatten() else { continue };
+            let Some(at) = context.find_field_expiry(key, found, name).flatten() else { continue };
             let at = digits.format(at.0).as_bytes();
             context.log_effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);
         }

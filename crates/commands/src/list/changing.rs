@@ -103,10 +103,10 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Reports the removal of elements from the list at `entry_ref`, and deletes the key if the list is empty.
-fn report_removal(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, event: &str) {
-    let is_empty = context.list_at(key, place).is_empty();
+fn report_removal(context: &mut Context<'_>, key: &Key<'_>, entry_ref: EntryRef, event: &str) {
+    let is_empty = context.list_at(key, entry_ref).is_empty();
     if is_empty {
-        context.delete(key, place);
+        context.delete(key, entry_ref);
     } else {
         context.report_modified(key);
     }

@@ -44,22 +44,27 @@ pub(crate) trait ListAccess {
     fn read_list(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// The list in the entry `entry_ref`, which [`Context::find_list`] or [`Context::read_list`] returned.
-    fn list_at(&self, key: &Key<'_>, place: EntryRef) -> ListRef<'_>;
+    fn list_at(&self, key: &Key<'_>, entry_ref: EntryRef) -> ListRef<'_>;
 
     /// Pushes elements at one end of the list at `found`, or creates the list. Returns the new length.
     fn push(&mut self, key: &Key<'_>, found: Option<EntryRef>, end: ListEnd, elements: Args<'_>) -> usize;
 
     /// Replies with `count` elements from one end of the list at `entry_ref`, starting at that end.
-    fn reply_end_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize);
+    fn reply_end_elements(&mut self, key: &Key<'_>, entry_ref: EntryRef, end: ListEnd, count: usize);
 
     /// Pops up to `count` elements at one end of the list at `entry_ref`, and deletes the key if the list is empty.
     /// Returns the number of popped elements.
-    fn pop(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> usize;
+    fn pop(&mut self, key: &Key<'_>, entry_ref: EntryRef, end: ListEnd, count: usize) -> usize;
 
     /// Removes `count` elements at one end of the list at `entry_ref`, which must have more elements. The caller
     /// reports the change. Returns the list's new location.
-    fn remove_end_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize)
-    -> EntryRef;
+    fn remove_end_elements(
+        &mut self,
+        key: &Key<'_>,
+        entry_ref: EntryRef,
+        end: ListEnd,
+        count: usize,
+    ) -> EntryRef;
 }
 
 impl ListAccess for Context<'_> {
@@ -71,8 +76,8 @@ impl ListAccess for Context<'_> {
         self.read_typed::<ListRef<'_>>(key)
     }
 
-    fn list_at(&self, key: &Key<'_>, place: EntryRef) -> ListRef<'_> {
-        self.table_ref(key).list(place).expect("a list was found there")
+    fn list_at(&self, key: &Key<'_>, entry_ref: EntryRef) -> ListRef<'_> {
+        self.table_ref(key).list(entry_ref).expect("a list was found there")
     }
 
     fn push(&mut self, key: &Key<'_>, found: Option<EntryRef>, end: ListEnd, elements: Args<'_>) -> usize {
@@ -88,9 +93,9 @@ impl ListAccess for Context<'_> {
         len
     }
 
-    fn reply_end_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) {
+    fn reply_end_elements(&mut self, key: &Key<'_>, entry_ref: EntryRef, end: ListEnd, count: usize) {
         let (table, reply) = self.table_and_reply(key);
-        let list = table.list(place).expect("a list was found there");
+        let list = table.list(entry_ref).expect("a list was found there");
         let count = count.min(list.len());
         let mut left = count;
         reply.array(count);
@@ -106,14 +111,14 @@ impl ListAccess for Context<'_> {
         }
     }
 
-    fn pop(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> usize {
-        let len = self.list_at(key, place).len();
+    fn pop(&mut self, key: &Key<'_>, entry_ref: EntryRef, end: ListEnd, count: usize) -> usize {
+        let len = self.list_at(key, entry_ref).len();
         let count = count.min(len);
         if count == len {
-            self.delete(key, place);
+            self.delete(key, entry_ref);
             self.count_changes((count as u64).saturating_sub(1));
         } else {
-            self.remove_end_elements(key, place, end, count);
+            self.remove_end_elements(key, entry_ref, end, count);
             self.report_changes(key, count);
         }
         self.notify(EventClass::LIST, pop_event(end), key);
@@ -126,12 +131,12 @@ impl ListAccess for Context<'_> {
     fn remove_end_elements(
         &mut self,
         key: &Key<'_>,
-        place: EntryRef,
+        entry_ref: EntryRef,
         end: ListEnd,
         count: usize,
     ) -> EntryRef {
         let limit = self.engine.settings.value_limits.list_limit();
-        let (place, dropped) = self.table(key).list_remove_ends(place, key, end, count, limit);
+        let (place, dropped) = self.table(key).list_remove_ends(entry_ref, key, end, count, limit);
         self.discard(dropped);
         place
     }

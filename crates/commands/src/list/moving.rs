@@ -52,7 +52,7 @@ pub(super) fn move_element(
         Some(there) => table.list_push(there, &target, to, elements, limit),
     };
     // LMOVE is one change for `rdb_changes_since_last_save`; the pop already counted it.
-    context.report_modified_uncounted(context.session.db(), &target);
+    context.report_modified_without_counting_change(context.session.db(), &target);
     context.notify(EventClass::LIST, push_event(to), &target);
     if let Some(place) = context.peek(&source) {
         context.pop(&source, place, from, 1);
@@ -64,13 +64,13 @@ pub(super) fn move_element(
 fn rotate_list(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: EntryRef,
+    entry_ref: EntryRef,
     from: ListEnd,
     to: ListEnd,
     element: &[u8],
 ) {
     let limit = context.engine.settings.value_limits.list_limit();
-    let place = context.remove_end_elements(key, place, from, 1);
+    let place = context.remove_end_elements(key, entry_ref, from, 1);
     context.table(key).list_push(place, key, to, std::iter::once(element), limit);
     context.report_modified(key);
     context.notify(EventClass::LIST, push_event(to), key);

@@ -83,7 +83,7 @@ struct PositionQuery<'a> {
     element: ListItem<'a>,
     /// Number of matches to skip before the first result (RANK).
     matches_to_skip: u64,
-    from_tail: bool,
+    is_from_tail: bool,
     /// Maximum number of results. Without COUNT this is `None`, and the reply is a single index instead of an array.
     count: Option<usize>,
     /// Maximum number of comparisons.
@@ -95,7 +95,7 @@ impl<'a> PositionQuery<'a> {
         let mut search = Self {
             element: context.arg(2).into(),
             matches_to_skip: 0,
-            from_tail: false,
+            is_from_tail: false,
             count: None,
             max_comparisons: usize::MAX,
         };
@@ -112,7 +112,7 @@ impl<'a> PositionQuery<'a> {
             match () {
                 () if has_value && word.eq_ignore_ascii_case(b"rank") => {
                     let rank = parse_rank(context, value)?;
-                    (search.from_tail, search.matches_to_skip) = (rank < 0, rank.unsigned_abs() - 1);
+                    (search.is_from_tail, search.matches_to_skip) = (rank < 0, rank.unsigned_abs() - 1);
                 }
                 () if has_value && word.eq_ignore_ascii_case(b"count") => {
                     search.count = Some(or_all(natural(value, "ERR COUNT can't be negative")?));
@@ -135,7 +135,7 @@ impl<'a> PositionQuery<'a> {
         let mut visit = |item: ListItem<'_>| {
             if item == self.element {
                 if skipped == self.matches_to_skip {
-                    found.push(if self.from_tail { last - looked } else { looked });
+                    found.push(if self.is_from_tail { last - looked } else { looked });
                 } else {
                     skipped += 1;
                 }
@@ -143,7 +143,7 @@ impl<'a> PositionQuery<'a> {
             looked += 1;
             looked < most && found.len() < count
         };
-        if self.from_tail {
+        if self.is_from_tail {
             list.visit_backward_from(last, &mut visit);
         } else {
             list.visit_from(0, &mut visit);

@@ -62,19 +62,19 @@ pub fn execute_command(
 ) -> Result<(), CommandError> {
     let subcommand = args.get(1).map(<[u8]>::to_ascii_lowercase);
     match subcommand.as_deref() {
-        None => reply_all(registry, reply),
+        None => reply_all_commands(registry, reply),
         Some(b"count") => reply.integer(registry.top_level().len() as i64),
         Some(b"docs") => docs(registry, args, reply),
         Some(b"getkeys") => return getkeys(registry, args, reply),
         Some(b"getkeysandflags") => return getkeys_and_flags(registry, args, reply),
         Some(b"info") => reply_info(registry, args, reply),
-        Some(b"list") => return reply_list(registry, args, reply),
+        Some(b"list") => return reply_command_names(registry, args, reply),
         _ => write_help(reply, "COMMAND", HELP),
     }
     Ok(())
 }
 
-fn reply_all(registry: &Registry, reply: &mut Writer<'_>) {
+fn reply_all_commands(registry: &Registry, reply: &mut Writer<'_>) {
     reply.array(registry.top_level().len());
     for entry in registry.top_level() {
         reply_command(reply, entry);
@@ -83,7 +83,7 @@ fn reply_all(registry: &Registry, reply: &mut Writer<'_>) {
 
 fn reply_info(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
     if args.len() == 2 {
-        return reply_all(registry, reply);
+        return reply_all_commands(registry, reply);
     }
     reply.array(args.len() - 2);
     for name in args.skip(2).iter() {
@@ -224,7 +224,11 @@ fn reply_number(reply: &mut Writer<'_>, name: &str, value: i64) {
 }
 
 /// Handles `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`.
-fn reply_list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
+fn reply_command_names(
+    registry: &Registry,
+    args: Args<'_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), CommandError> {
     let wanted: Box<dyn Fn(&RegisteredCommand) -> bool> =
         match (args.len(), args.get(2), args.get(3), args.get(4)) {
             (2, ..) => Box::new(|_| true),

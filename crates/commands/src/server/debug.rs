@@ -30,139 +30,169 @@ pub(crate) const COMMANDS: &[Command] =
         .subcommands(DEBUG_SUBCOMMANDS)
         .run(unknown_subcommand)];
 
-const fn debug_row(name: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn debug_command(name: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, "1.0.0", arity, summary).flags(ADMIN_FLAGS)
 }
 
 /// Creates a subcommand that the server executes outside of the engine.
-const fn shell_row(name: &'static str, arity: i8, command: DebugCommand, summary: &'static str) -> Command {
-    debug_row(name, arity, summary).node(NodeCommand::Debug(command))
+const fn shell_debug_command(
+    name: &'static str,
+    arity: i8,
+    command: DebugCommand,
+    summary: &'static str,
+) -> Command {
+    debug_command(name, arity, summary).node(NodeCommand::Debug(command))
 }
 
 /// Creates a subcommand that controls a mechanism this server lacks. The subcommand has no effect and succeeds, so that
 /// test scripts continue.
-const fn no_op_row(name: &'static str, arity: i8) -> Command {
-    debug_row(name, arity, "Has no effect, since this server lacks the mechanism.")
+const fn no_op_command(name: &'static str, arity: i8) -> Command {
+    debug_command(name, arity, "Has no effect, since this server lacks the mechanism.")
         .run(switches::reply_ok_without_effect)
 }
 
 const DEBUG_SUBCOMMANDS: &[Command] = &[
-    shell_row("aof-flush-sleep", 3, DebugCommand::AofFlushSleep, "Delays each write to the AOF."),
-    debug_row("assert", 2, "Crashes the server with a failed assertion.").run(debug_assert_failure),
-    shell_row("change-repl-id", 2, DebugCommand::ChangeReplId, "Changes the replication id."),
-    shell_row(
+    shell_debug_command("aof-flush-sleep", 3, DebugCommand::AofFlushSleep, "Delays each write to the AOF."),
+    debug_command("assert", 2, "Crashes the server with a failed assertion.").run(debug_assert_failure),
+    shell_debug_command("change-repl-id", 2, DebugCommand::ChangeReplId, "Changes the replication id."),
+    shell_debug_command(
         "client-eviction",
         2,
         DebugCommand::ClientEviction,
         "Returns the memory use of clients by size.",
     ),
-    debug_row("client-enforce-reply-list", 3, "Shows all pending output of clients as reply list.")
+    debug_command("client-enforce-reply-list", 3, "Shows all pending output of clients as reply list.")
         .run(switches::client_enforce_reply_list),
-    shell_row(
+    shell_debug_command(
         "close-cluster-link-on-packet-drop",
         3,
         DebugCommand::CloseLinkOnDrop,
         "Closes links on which a packet is dropped.",
     ),
-    shell_row(
+    shell_debug_command(
         "clusterlink",
         5,
         DebugCommand::ClusterLink,
         "Closes the cluster bus links to a node, from it, or both.",
     ),
-    shell_row(
+    shell_debug_command(
         "config-rewrite-force-all",
         2,
         DebugCommand::ConfigRewriteForceAll,
         "Rewrites the configuration file as CONFIG REWRITE does, with a line for every parameter.",
     ),
-    shell_row("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Restarts the server without saving."),
+    shell_debug_command(
+        "crash-and-recover",
+        -2,
+        DebugCommand::CrashAndRecover,
+        "Restarts the server without saving.",
+    ),
     // Valkey's HELP documents one spelling, and Valkey's command accepts the other; this server accepts both.
-    no_op_row("delay-rdb-client-free-second", 3),
-    no_op_row("delay-rdb-client-free-seconds", 3),
-    no_op_row("dict-resizing", 3),
-    debug_row("digest", 2, "Returns a digest of all data.").run(digest).locks_all_slots(),
-    debug_row("digest-value", -2, "Returns digests of keys' values.")
+    no_op_command("delay-rdb-client-free-second", 3),
+    no_op_command("delay-rdb-client-free-seconds", 3),
+    no_op_command("dict-resizing", 3),
+    debug_command("digest", 2, "Returns a digest of all data.").run(digest).locks_all_slots(),
+    debug_command("digest-value", -2, "Returns digests of keys' values.")
         .keys(&[KeySpec::key_range(2, -1, 1, key::METADATA)])
         .run(digest_value),
-    no_op_row("disable-cluster-random-ping", 3),
-    shell_row(
+    no_op_command("disable-cluster-random-ping", 3),
+    shell_debug_command(
         "disable-cluster-reconnection",
         3,
         DebugCommand::DisableReconnection,
         "Prevents new links to other nodes.",
     ),
-    shell_row(
+    shell_debug_command(
         "drop-cluster-packet-filter",
         3,
         DebugCommand::DropPackets,
         "Drops incoming cluster bus packets of this type; -1: none, -2: all.",
     ),
-    debug_row("error", 3, "Replies with an error.").run(reply_error_text),
-    no_op_row("force-free-primary-async", 3),
-    shell_row(
+    debug_command("error", 3, "Replies with an error.").run(reply_error_text),
+    no_op_command("force-free-primary-async", 3),
+    shell_debug_command(
         "force-tls-write-error",
         3,
         DebugCommand::FailTlsWrites,
         "Makes every write to TLS connections fail.",
     ),
-    no_op_row("hashtable-can-abort-shrink", 3),
-    debug_row("help", 2, "Lists the subcommands.").run(help),
-    debug_row("htstats", -3, "Returns the distribution of a database's keys over the slots.")
+    no_op_command("hashtable-can-abort-shrink", 3),
+    debug_command("help", 2, "Lists the subcommands.").run(help),
+    debug_command("htstats", -3, "Returns the distribution of a database's keys over the slots.")
         .run(inside::htstats)
         .visits_each_slot(),
-    debug_row("htstats-key", -3, "Returns the number of elements in a key's hash table.")
+    debug_command("htstats-key", -3, "Returns the number of elements in a key's hash table.")
         .keys(METADATA_KEY_AT_2)
         .run(inside::htstats_key),
-    debug_row("leak", 3, "Leaks a copy of the text.").run(switches::debug_leak),
-    debug_row("listpack", 3, "Returns the number of elements of a listpack and its serialized size.")
+    debug_command("leak", 3, "Leaks a copy of the text.").run(switches::debug_leak),
+    debug_command("listpack", 3, "Returns the number of elements of a listpack and its serialized size.")
         .keys(METADATA_KEY_AT_2)
         .run(listpack),
-    shell_row("loadaof", 2, DebugCommand::LoadAof, "Flushes the AOF and reloads the dataset from it."),
-    shell_row("log", 3, DebugCommand::Log, "Writes a line into the log."),
-    shell_row("mallctl", -3, DebugCommand::Mallctl, "Reads or sets a numeric setting of the allocator."),
-    shell_row("mallctl-str", -3, DebugCommand::MallctlStr, "Reads a text setting of the allocator."),
-    debug_row("oom", 2, "Crashes the server with an out-of-memory error.").run(debug_oom),
-    debug_row("panic", 2, "Crashes the server with a panic.").run(debug_panic),
-    debug_row("pause-after-fork", 3, "Stops the process (SIGSTOP) whenever a replication snapshot starts.")
-        .run(switches::pause_after_fork),
-    shell_row("pause-cron", 3, DebugCommand::PauseCron, "Disables or enables background tasks."),
-    debug_row("protect-client", 3, "Has no effect, since clients are never freed while in use.")
+    shell_debug_command(
+        "loadaof",
+        2,
+        DebugCommand::LoadAof,
+        "Flushes the AOF and reloads the dataset from it.",
+    ),
+    shell_debug_command("log", 3, DebugCommand::Log, "Writes a line into the log."),
+    shell_debug_command(
+        "mallctl",
+        -3,
+        DebugCommand::Mallctl,
+        "Reads or sets a numeric setting of the allocator.",
+    ),
+    shell_debug_command(
+        "mallctl-str",
+        -3,
+        DebugCommand::MallctlStr,
+        "Reads a text setting of the allocator.",
+    ),
+    debug_command("oom", 2, "Crashes the server with an out-of-memory error.").run(debug_oom),
+    debug_command("panic", 2, "Crashes the server with a panic.").run(debug_panic),
+    debug_command(
+        "pause-after-fork",
+        3,
+        "Stops the process (SIGSTOP) whenever a replication snapshot starts.",
+    )
+    .run(switches::pause_after_fork),
+    shell_debug_command("pause-cron", 3, DebugCommand::PauseCron, "Disables or enables background tasks."),
+    debug_command("protect-client", 3, "Has no effect, since clients are never freed while in use.")
         .run(switches::protect_client),
-    debug_row("protocol", 3, "Replies with a sample value of a RESP type.").run(super::protocol::protocol),
-    debug_row("object", -3, "Returns internals of a value.").keys(METADATA_KEY_AT_2).run(debug_object),
-    debug_row("populate", -3, "Creates many keys.").run(populate).visits_each_slot(),
-    debug_row("quicklist", -3, "Returns the number of elements and bytes of each list node.")
+    debug_command("protocol", 3, "Replies with a sample value of a RESP type.")
+        .run(super::protocol::protocol),
+    debug_command("object", -3, "Returns internals of a value.").keys(METADATA_KEY_AT_2).run(debug_object),
+    debug_command("populate", -3, "Creates many keys.").run(populate).visits_each_slot(),
+    debug_command("quicklist", -3, "Returns the number of elements and bytes of each list node.")
         .keys(METADATA_KEY_AT_2)
         .run(quicklist),
-    debug_row("quicklist-packed-threshold", 3, "Validates a size of list nodes without effect.")
+    debug_command("quicklist-packed-threshold", 3, "Validates a size of list nodes without effect.")
         .run(quicklist_packed_threshold),
-    shell_row("reload", -2, DebugCommand::Reload, "Saves the dataset and reloads it."),
-    no_op_row("repl-pause", 3),
-    debug_row("replicate", -3, "Sends a command to replicas and the AOF without executing it.")
+    shell_debug_command("reload", -2, DebugCommand::Reload, "Saves the dataset and reloads it."),
+    no_op_command("repl-pause", 3),
+    debug_command("replicate", -3, "Sends a command to replicas and the AOF without executing it.")
         .run(switches::replicate),
-    debug_row("replybuffer", 4, "Has no effect, since clients have no reply buffers of their own.")
+    debug_command("replybuffer", 4, "Has no effect, since clients have no reply buffers of their own.")
         .run(switches::reply_buffer),
-    shell_row(
+    shell_debug_command(
         "restart",
         -2,
         DebugCommand::Restart,
         "Saves the configuration and the dataset and restarts the server.",
     ),
-    debug_row("sdslen", 3, "Returns the length and memory use of a key and its string.")
+    debug_command("sdslen", 3, "Returns the length and memory use of a key and its string.")
         .keys(METADATA_KEY_AT_2)
         .run(inside::sdslen),
-    shell_row("segfault", 2, DebugCommand::Segfault, "Crashes the server with SIGSEGV."),
-    debug_row("set-active-expire", 3, "Enables or disables active expiry.").run(set_active_expire),
-    debug_row("set-disable-deny-scripts", 3, "Allows scripts to call noscript commands.")
+    shell_debug_command("segfault", 2, DebugCommand::Segfault, "Crashes the server with SIGSEGV."),
+    debug_command("set-active-expire", 3, "Enables or disables active expiry.").run(set_active_expire),
+    debug_command("set-disable-deny-scripts", 3, "Allows scripts to call noscript commands.")
         .run(switches::set_disable_deny_scripts),
-    debug_row("set-skip-checksum-validation", 3, "Makes RESTORE and RDB loading ignore wrong checksums.")
+    debug_command("set-skip-checksum-validation", 3, "Makes RESTORE and RDB loading ignore wrong checksums.")
         .run(switches::set_skip_checksum_validation),
-    debug_row("slotmigration", 4, "Has no effect, since slot migrations cannot be paused at a stage.")
+    debug_command("slotmigration", 4, "Has no effect, since slot migrations cannot be paused at a stage.")
         .run(switches::slot_migration),
-    shell_row("sleep", 3, DebugCommand::Sleep, "Blocks the server for a number of seconds."),
-    debug_row("stringmatch-test", 2, "Fuzzes the glob matcher.").run(switches::stringmatch_test),
-    debug_row("structsize", 2, "Returns the sizes of some structures.").run(inside::structsize),
+    shell_debug_command("sleep", 3, DebugCommand::Sleep, "Blocks the server for a number of seconds."),
+    debug_command("stringmatch-test", 2, "Fuzzes the glob matcher.").run(switches::stringmatch_test),
+    debug_command("structsize", 2, "Returns the sizes of some structures.").run(inside::structsize),
 ];
 
 fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -175,7 +205,7 @@ fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
     for (db, _) in (0..).zip(used).filter(|(_, used)| *used) {
         digest.add_database_number(db);
         context.each_slot(|_, data| {
-            let Some(table) = data.table_if(db) else { return };
+            let Some(table) = data.existing_table(db) else { return };
             let mut keys = Vec::new();
             table.scan(0, usize::MAX, &mut |item| keys.push((item.key.to_vec(), item.expiry.is_some())));
             for (bytes, expires) in keys {

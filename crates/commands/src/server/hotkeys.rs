@@ -14,10 +14,10 @@ use crate::help::reply_help;
 use crate::rows::HELP_FLAGS;
 
 const ADMIN_FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
-const SPECIAL_TIPS: &[&str] = &["request_policy:special"];
+const SPECIAL_POLICY_TIPS: &[&str] = &["request_policy:special"];
 
-const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
-    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN_FLAGS).tips(SPECIAL_TIPS)
+const fn new_command(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN_FLAGS).tips(SPECIAL_POLICY_TIPS)
 }
 
 pub(crate) const COMMANDS: &[Command] =
@@ -25,19 +25,19 @@ pub(crate) const COMMANDS: &[Command] =
         .subcommands(SUBCOMMANDS)];
 
 const SUBCOMMANDS: &[Command] = &[
-    new_row("get", "8.6.0", 2, "Returns the most expensive keys of the session.")
+    new_command("get", "8.6.0", 2, "Returns the most expensive keys of the session.")
         .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
         .run(get),
     Command::new("help", Group::Server, "8.6.1", 2, "Describes the subcommands.").flags(HELP_FLAGS).run(help),
-    new_row("reset", "8.6.0", 2, "Discards the counters.").run(reset),
-    new_row("start", "8.6.0", -2, "Starts counting the cost of keys.").run(start),
-    new_row("stop", "8.6.0", 2, "Stops counting.").run(stop),
+    new_command("reset", "8.6.0", 2, "Discards the counters.").run(reset),
+    new_command("start", "8.6.0", -2, "Starts counting the cost of keys.").run(start),
+    new_command("stop", "8.6.0", 2, "Stops counting.").run(stop),
 ];
 
 /// Maximum duration of a session in seconds.
 const MAX_DURATION_SECONDS: i64 = 1_000_000;
 const MAX_KEYS: i64 = 64;
-const DEFAULT_KEYS: usize = 10;
+const DEFAULT_KEY_COUNT: usize = 10;
 
 /// Parses METRICS, which must come first. Returns the index of the next argument.
 fn parse_metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<usize, CommandError> {
@@ -107,7 +107,7 @@ fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut request = HotKeysRequest {
         measures_cpu: false,
         measures_net: false,
-        top_k: DEFAULT_KEYS,
+        top_k: DEFAULT_KEY_COUNT,
         duration_secs: 0,
         sample_ratio: 1,
         slots: Vec::new(),
@@ -172,7 +172,7 @@ fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn reply_number(reply: &mut Writer<'_>, name: &str, number: u64) {
+fn reply_named_number(reply: &mut Writer<'_>, name: &str, number: u64) {
     reply.bulk(name.as_bytes());
     reply.integer(i64::try_from(number).unwrap_or(i64::MAX));
 }
@@ -188,37 +188,41 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
         + if request.measures_net { 2 + usize::from(by_slot) + usize::from(sampled) } else { 0 };
     reply.array(1);
     reply.map(fields);
-    reply_number(reply, "tracking-active", u64::from(report.is_active));
-    reply_number(reply, "sample-ratio", request.sample_ratio);
+    reply_named_number(reply, "tracking-active", u64::from(report.is_active));
+    reply_named_number(reply, "sample-ratio", request.sample_ratio);
     reply.bulk(b"selected-slots");
     reply_slots(reply, &request.slots);
     if sampled && request.measures_cpu {
-        reply_number(
+        reply_named_number(
             reply,
             "sampled-commands-selected-slots-us",
             report.sampled_cost.nanos / NANOS_PER_MICRO,
         );
     }
     if by_slot && request.measures_cpu {
-        reply_number(reply, "all-commands-selected-slots-us", report.selected_cost.nanos / NANOS_PER_MICRO);
+        reply_named_number(
+            reply,
+            "all-commands-selected-slots-us",
+            report.selected_cost.nanos / NANOS_PER_MICRO,
+        );
     }
-    reply_number(reply, "all-commands-all-slots-us", report.total_cost.nanos / NANOS_PER_MICRO);
+    reply_named_number(reply, "all-commands-all-slots-us", report.total_cost.nanos / NANOS_PER_MICRO);
     if sampled && request.measures_net {
-        reply_number(reply, "net-bytes-sampled-commands-selected-slots", report.sampled_cost.bytes);
+        reply_named_number(reply, "net-bytes-sampled-commands-selected-slots", report.sampled_cost.bytes);
     }
     if by_slot && request.measures_net {
-        reply_number(reply, "net-bytes-all-commands-selected-slots", report.selected_cost.bytes);
+        reply_named_number(reply, "net-bytes-all-commands-selected-slots", report.selected_cost.bytes);
     }
-    reply_number(reply, "net-bytes-all-commands-all-slots", report.total_cost.bytes);
-    reply_number(reply, "collection-start-time-unix-ms", report.started_at.0.max(0).unsigned_abs());
-    reply_number(reply, "collection-duration-ms", report.duration_millis);
+    reply_named_number(reply, "net-bytes-all-commands-all-slots", report.total_cost.bytes);
+    reply_named_number(reply, "collection-start-time-unix-ms", report.started_at.0.max(0).unsigned_abs());
+    reply_named_number(reply, "collection-duration-ms", report.duration_millis);
     if request.measures_cpu {
         // User and system time are not distinguished, so the total time is reported as user time.
-        reply_number(reply, "total-cpu-time-user-ms", report.total_cost.nanos / NANOS_PER_MILLI);
-        reply_number(reply, "total-cpu-time-sys-ms", 0);
+        reply_named_number(reply, "total-cpu-time-user-ms", report.total_cost.nanos / NANOS_PER_MILLI);
+        reply_named_number(reply, "total-cpu-time-sys-ms", 0);
     }
     if request.measures_net {
-        reply_number(reply, "total-net-bytes", report.sampled_cost.bytes);
+        reply_named_number(reply, "total-net-bytes", report.sampled_cost.bytes);
     }
     if request.measures_cpu {
         reply.bulk(b"by-cpu-time-us");
@@ -265,8 +269,8 @@ fn reply_window(reply: &mut Writer<'_>, window: &HotKeyWindow) {
         reply.map(3);
         reply.bulk(b"key");
         reply.bulk(key);
-        reply_number(reply, "db", u64::from(*db));
-        reply_number(reply, "qps", *a_second);
+        reply_named_number(reply, "db", u64::from(*db));
+        reply_named_number(reply, "qps", *a_second);
     }
 }
 

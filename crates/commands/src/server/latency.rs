@@ -15,7 +15,7 @@ const LATENCY_TIPS: &[&str] =
 const GRAPH_WIDTH: usize = 80;
 const GRAPH_HEIGHT: u64 = 4;
 
-const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_command(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, since, arity, summary).flags(ADMIN_FLAGS).tips(LATENCY_TIPS)
 }
 
@@ -24,20 +24,20 @@ pub(crate) const COMMANDS: &[Command] =
         .subcommands(LATENCY_SUBCOMMANDS)];
 
 const LATENCY_SUBCOMMANDS: &[Command] = &[
-    new_row("doctor", "2.8.13", 2, "Returns a report on recorded latency with advice.").run(doctor),
-    new_row("graph", "2.8.13", 3, "Draws the samples of an event as a graph.").run(graph),
+    new_command("doctor", "2.8.13", 2, "Returns a report on recorded latency with advice.").run(doctor),
+    new_command("graph", "2.8.13", 3, "Draws the samples of an event as a graph.").run(graph),
     Command::new("help", Group::Server, "2.8.13", 2, "Lists the subcommands.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .run(help),
-    new_row("histogram", "7.0.0", -2, "Returns latency histograms of commands.").run(histogram),
-    new_row("history", "2.8.13", 3, "Returns the samples of an event.").run(reply_history),
-    new_row("latest", "2.8.13", 2, "Returns the last sample of every event.").run(reply_latest),
-    new_row("reset", "2.8.13", -2, "Resets recorded events.")
+    new_command("histogram", "7.0.0", -2, "Returns latency histograms of commands.").run(histogram),
+    new_command("history", "2.8.13", 3, "Returns the samples of an event.").run(reply_event_history),
+    new_command("latest", "2.8.13", 2, "Returns the last sample of every event.").run(reply_latest_samples),
+    new_command("reset", "2.8.13", -2, "Resets recorded events.")
         .tips(&["request_policy:all_nodes", "response_policy:agg_sum"])
         .run(reset),
 ];
 
-fn reply_latest(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn reply_latest_samples(context: &mut Context<'_>) -> Result<(), CommandError> {
     let events = context.engine.diagnostics.latency.events();
     let reply = &mut context.reply;
     reply.array(events.len());
@@ -52,7 +52,7 @@ fn reply_latest(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn reply_history(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn reply_event_history(context: &mut Context<'_>) -> Result<(), CommandError> {
     let event = context.engine.diagnostics.latency.event(context.arg(2)).unwrap_or_default();
     context.reply.array(event.samples.len());
     for (at, millis) in event.samples {

@@ -12,11 +12,11 @@ const RESET_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_s
 /// Entries returned by SLOWLOG GET without a count.
 const DEFAULT_COUNT: usize = 10;
 
-const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_command(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, since, arity, summary).flags(ADMIN_FLAGS)
 }
 
-const fn help_row(since: &'static str) -> Command {
+const fn help_command(since: &'static str) -> Command {
     Command::new("help", Group::Server, since, 2, "Lists the subcommands.").flags(HELP_FLAGS)
 }
 
@@ -28,17 +28,17 @@ pub(crate) const COMMANDS: &[Command] = &[
 ];
 
 const COMMANDLOG_SUBCOMMANDS: &[Command] = &[
-    new_row("get", "8.1.0", 4, "Returns entries of a log.").tips(GET_TIPS).run(commandlog_get),
-    help_row("8.1.0").run(commandlog_help),
-    new_row("len", "8.1.0", 3, "Counts the entries of a log.").tips(LEN_TIPS).run(commandlog_len),
-    new_row("reset", "8.1.0", 3, "Empties a log.").tips(RESET_TIPS).run(commandlog_reset),
+    new_command("get", "8.1.0", 4, "Returns entries of a log.").tips(GET_TIPS).run(commandlog_get),
+    help_command("8.1.0").run(commandlog_help),
+    new_command("len", "8.1.0", 3, "Counts the entries of a log.").tips(LEN_TIPS).run(commandlog_len),
+    new_command("reset", "8.1.0", 3, "Empties a log.").tips(RESET_TIPS).run(commandlog_reset),
 ];
 
 const SLOWLOG_SUBCOMMANDS: &[Command] = &[
-    new_row("get", "2.2.12", -2, "Returns entries of the log.").tips(GET_TIPS).run(slowlog_get),
-    help_row("6.2.0").run(slowlog_help),
-    new_row("len", "2.2.12", 2, "Counts the entries of the log.").tips(LEN_TIPS).run(slowlog_len),
-    new_row("reset", "2.2.12", 2, "Empties the log.").tips(RESET_TIPS).run(slowlog_reset),
+    new_command("get", "2.2.12", -2, "Returns entries of the log.").tips(GET_TIPS).run(slowlog_get),
+    help_command("6.2.0").run(slowlog_help),
+    new_command("len", "2.2.12", 2, "Counts the entries of the log.").tips(LEN_TIPS).run(slowlog_len),
+    new_command("reset", "2.2.12", 2, "Empties the log.").tips(RESET_TIPS).run(slowlog_reset),
 ];
 
 /// Parses the number of entries to return; -1 means all.

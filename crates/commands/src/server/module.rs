@@ -7,23 +7,25 @@ use crate::help::reply_help;
 const ADMIN_FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
 const LOAD_FLAGS: Flags = ADMIN_FLAGS.union(Flags::NO_ASYNC_LOADING).union(Flags::PROTECTED);
 
-const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_command(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, since, arity, summary)
 }
 
 pub(crate) const COMMANDS: &[Command] =
-    &[new_row("module", "4.0.0", -2, "Manages modules, which this server does not support.")
+    &[new_command("module", "4.0.0", -2, "Manages modules, which this server does not support.")
         .subcommands(MODULE_SUBCOMMANDS)];
 
 const MODULE_SUBCOMMANDS: &[Command] = &[
-    new_row("help", "5.0.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
-    new_row("list", "4.0.0", 2, "Lists the modules.")
+    new_command("help", "5.0.0", 2, "Lists the subcommands.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .run(help),
+    new_command("list", "4.0.0", 2, "Lists the modules.")
         .flags(ADMIN_FLAGS)
         .tips(&["nondeterministic_output_order"])
         .run(list),
-    new_row("load", "4.0.0", -3, "Refuses to load a module.").flags(LOAD_FLAGS).run(load),
-    new_row("loadex", "7.0.0", -3, "Refuses to load a module.").flags(LOAD_FLAGS).run(load),
-    new_row("unload", "4.0.0", 3, "Fails, since no module is loaded.").flags(LOAD_FLAGS).run(unload),
+    new_command("load", "4.0.0", -3, "Refuses to load a module.").flags(LOAD_FLAGS).run(load),
+    new_command("loadex", "7.0.0", -3, "Refuses to load a module.").flags(LOAD_FLAGS).run(load),
+    new_command("unload", "4.0.0", 3, "Fails, since no module is loaded.").flags(LOAD_FLAGS).run(unload),
 ];
 
 fn list(context: &mut Context<'_>) -> Result<(), CommandError> {

@@ -4,9 +4,9 @@ use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, Kind, PackedValue, SetRef};
 
 /// Deletes the set at `entry_ref` if it is empty, and sends the `del` event.
-pub(super) fn delete_if_empty(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef) {
-    if context.table_ref(key).set(place).is_some_and(|set| set.is_empty()) {
-        let dropped = context.table(key).remove(place, key);
+pub(super) fn delete_if_empty(context: &mut Context<'_>, key: &Key<'_>, entry_ref: EntryRef) {
+    if context.table_ref(key).set(entry_ref).is_some_and(|set| set.is_empty()) {
+        let dropped = context.table(key).remove(entry_ref, key);
         context.discard(dropped);
         context.notify(EventClass::GENERIC, "del", key);
     }

@@ -48,14 +48,14 @@ fn reply_result(context: &mut Context<'_>, operation: SetOperation) -> Result<()
     if matches!(operation, SetOperation::Union)
         && let Some(found) = pinned_union(context, &sources)
     {
-        found.reply_set(&mut context.reply);
+        found.write_set_reply(&mut context.reply);
         return Ok(());
     }
     let sets = sources.resolve_sets(&context.slots, db);
     let mut found = BulkStringCollector::default();
     let keyspace = &context.engine.keyspace;
     operation.visit_result(keyspace, &sets, SetBuilder::new(bounds), &mut |member| found.push(&member));
-    found.reply_set(&mut context.reply);
+    found.write_set_reply(&mut context.reply);
     Ok(())
 }
 

@@ -70,14 +70,14 @@ fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Replies with all members and deletes the key.
-fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, len: usize) {
+fn pop_all(context: &mut Context<'_>, key: &Key<'_>, entry_ref: EntryRef, len: usize) {
     let (table, reply) = context.table_and_reply(key);
     reply.set(len);
-    if let Some(set) = table.set(place) {
+    if let Some(set) = table.set(entry_ref) {
         set.for_each(&mut |member| reply.bulk(&member));
     }
     context.notify(EventClass::SET, "spop", key);
-    context.delete(key, place);
+    context.delete(key, entry_ref);
     context.count_changes((len as u64).saturating_sub(1));
     context.notify(EventClass::GENERIC, "del", key);
     context.log_effect(&[
@@ -89,13 +89,13 @@ fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, len: usize
 fn pop_one_by_one(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    mut place: EntryRef,
+    mut entry_ref: EntryRef,
     count: usize,
 ) -> Vec<Vec<u8>> {
     let mut popped = Vec::with_capacity(count);
     for _ in 0..count {
         let (random, mut member) = (context.random_u64(), Vec::new());
-        place = context.table(key).set_pop(place, key, random, &mut member);
+        entry_ref = context.table(key).set_pop(entry_ref, key, random, &mut member);
         popped.push(member);
     }
     context.report_modified(key);
@@ -106,15 +106,15 @@ fn pop_one_by_one(
 fn rebuild_with_survivors(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: EntryRef,
+    entry_ref: EntryRef,
     survivors: usize,
 ) -> Vec<Vec<u8>> {
     let mut random = Random::new(context.random_u64());
     let (mut new, mut popped) =
         (SetBuilder::new(context.engine.settings.value_limits.bounds_of_sets()), Vec::new());
     let table = context.table_ref(key);
-    let expiry = table.expiry(place);
-    if let Some(set) = table.set(place) {
+    let expiry = table.expiry(entry_ref);
+    if let Some(set) = table.set(entry_ref) {
         let (mut left, mut missing) = (set.len() as u64, survivors as u64);
         set.for_each(&mut |member| {
             if missing > 0 && random.next_u64() % left < missing {
@@ -126,7 +126,7 @@ fn rebuild_with_survivors(
             left -= 1;
         });
     }
-    context.put_value(key, Some(place), new.into_value(), expiry);
+    context.put_value(key, Some(entry_ref), new.into_value(), expiry);
     popped
 }
 

@@ -49,7 +49,7 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError>
             |reply, count| reply.array(count),
             |reply, member: SetMember<'_>| reply.bulk(&member),
         );
-        return sampling::reply_random(set, count, &mut random, out);
+        return sampling::reply_random_elements(set, count, &mut random, out);
     }
     match set.and_then(|set| set.random_member(random.next_u64())) {
         Some(member) => reply.bulk(&member),
@@ -64,7 +64,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    fn call_for_members(client: &mut Client, words: &[&str]) -> Vec<Vec<u8>> {
+    fn call_and_collect_members(client: &mut Client, words: &[&str]) -> Vec<Vec<u8>> {
         let reply = client.call(words);
         let members = reply.as_array().expect("a list").iter();
         members.map(|member| member.as_bytes().expect("a member").to_vec()).collect()
@@ -78,10 +78,11 @@ mod tests {
                 client.call(&["sadd", "s", &format!("{prefix}{number}")]);
             }
             for count in [1, 2, 5, 30, 900, 3000, 5000] {
-                let chosen = call_for_members(&mut client, &["srandmember", "s", &count.to_string()]);
+                let chosen = call_and_collect_members(&mut client, &["srandmember", "s", &count.to_string()]);
                 let different: BTreeSet<_> = chosen.iter().collect();
                 assert_eq!((chosen.len(), different.len()), (count.min(size), count.min(size)));
-                let repeated = call_for_members(&mut client, &["srandmember", "s", &format!("-{count}")]);
+                let repeated =
+                    call_and_collect_members(&mut client, &["srandmember", "s", &format!("-{count}")]);
                 assert_eq!(repeated.len(), count);
             }
         }

@@ -28,14 +28,14 @@ impl<'a> SourceSets<'a> {
         }
         let mut sources = Self { keys };
         if sources.keys.iter().any(|(_, place)| place.is_none()) {
-            sources.refresh_places(context);
+            sources.refresh_entries(context);
         }
         Ok(sources)
     }
 
     /// Repeats the lookups, because reading a missing key may have deleted it as expired and moved other entries of its
     /// table.
-    fn refresh_places(&mut self, context: &Context<'a>) {
+    fn refresh_entries(&mut self, context: &Context<'a>) {
         for (key, place) in &mut self.keys {
             if place.is_some() {
                 *place = match context.table_ref(key).find(key, context.now) {

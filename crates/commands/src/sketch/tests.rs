@@ -100,7 +100,7 @@ proptest! {
             prop_assert_eq!(observe(&mut bytes, seen, most), Ok(changes));
             let sketch = Sketch::from_bytes(&bytes).unwrap();
             prop_assert!(sketch.is_dense() || bytes.len() <= most.max(HEADER_BYTES + 2));
-            prop_assert!(!sketch.is_dense_and_raised_by(seen));
+            prop_assert!(!sketch.would_raise_dense_register(seen));
         }
         prop_assert_eq!(read_registers(&bytes), &highest[..]);
         let estimate = Sketch::from_bytes(&bytes).unwrap().estimate();

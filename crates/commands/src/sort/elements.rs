@@ -3,11 +3,11 @@
 use keyspace::{EncodingLimits, Kind, PackedBuilder};
 
 /// A list of sorted elements under construction.
-pub(super) struct StoredList {
+pub(super) struct StoredListBuilder {
     list: PackedBuilder,
 }
 
-impl StoredList {
+impl StoredListBuilder {
     pub(super) fn new() -> Self {
         Self { list: PackedBuilder::new(Kind::List) }
     }

@@ -116,17 +116,21 @@ pub(super) fn zincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Adds the score-member pairs from argument `first` on.
-fn add_members(context: &mut Context<'_>, options: ZaddOptions, first: usize) -> Result<(), CommandError> {
-    let pairs = (first..context.args.len()).step_by(2);
+fn add_members(
+    context: &mut Context<'_>,
+    options: ZaddOptions,
+    first_index: usize,
+) -> Result<(), CommandError> {
+    let pairs = (first_index..context.args.len()).step_by(2);
     let scores: SmallVec<[f64; 8]> = pairs
         .clone()
         .map(|index| context.double_arg(index).ok_or(CommandError::NotFloat))
         .collect::<Result<_, _>>()?;
-    add_scored(context, options, pairs.map(|index| index + 1).zip(scores))
+    add_scored_members(context, options, pairs.map(|index| index + 1).zip(scores))
 }
 
 /// Adds members, each given as the argument index of its name and its score.
-pub(crate) fn add_scored(
+pub(crate) fn add_scored_members(
     context: &mut Context<'_>,
     options: ZaddOptions,
     members: impl Iterator<Item = (usize, f64)>,

@@ -60,7 +60,7 @@ struct CommandLayout {
     name: &'static str,
     numkeys_index: usize,
     /// Whether only the cardinality is returned (ZINTERCARD).
-    only_counts: bool,
+    returns_only_count: bool,
 }
 
 /// A source key with its weight. The key may not exist.
@@ -97,7 +97,7 @@ struct SourceSet<'c> {
 
 impl<'k> CombineQuery<'k> {
     fn parse(context: &mut Context<'k>, layout: CommandLayout) -> Result<Self, CommandError> {
-        let CommandLayout { operation, name, numkeys_index: numkeys_at, only_counts: counts } = layout;
+        let CommandLayout { operation, name, numkeys_index: numkeys_at, returns_only_count: counts } = layout;
         let numkeys = context.integer_arg(numkeys_at)?;
         if numkeys < 1 {
             return Err(CommandError::Text(
@@ -247,11 +247,11 @@ impl<'k> CombineQuery<'k> {
             }
             true
         });
-        Some(sort_members(self.aggregate_all(found, &inputs)))
+        Some(sort_members(self.aggregate_scores(found, &inputs)))
     }
 
     /// Combines the scores of each member in the order of `inputs`.
-    fn aggregate_all(
+    fn aggregate_scores(
         &self,
         found: HashMap<Vec<u8>, MemberScores>,
         inputs: &[&SourceKey<'_>],
@@ -400,7 +400,7 @@ pub(super) fn zdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> 
 /// Handles `ZINTERCARD numkeys key [key ...] [LIMIT limit]`.
 pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> {
     let operation = SetOperation::Intersection;
-    let plan = CommandLayout { operation, name: "zintercard", numkeys_index: 1, only_counts: true };
+    let plan = CommandLayout { operation, name: "zintercard", numkeys_index: 1, returns_only_count: true };
     let query = CombineQuery::parse(context, plan)?;
     let sources = query.sources(&context.slots, context.session.db(), true);
     let mut count = 0;
@@ -419,7 +419,7 @@ fn reply_result(
 ) -> Result<(), CommandError> {
     let query = CombineQuery::parse(
         context,
-        CommandLayout { operation, name, numkeys_index: 1, only_counts: false },
+        CommandLayout { operation, name, numkeys_index: 1, returns_only_count: false },
     )?;
     let form = MemberLayout::for_range_reply(&context.reply, query.with_scores);
     let is_union = operation == SetOperation::Union;
@@ -444,7 +444,7 @@ fn store_result(
 ) -> Result<(), CommandError> {
     let query = CombineQuery::parse(
         context,
-        CommandLayout { operation, name, numkeys_index: 2, only_counts: false },
+        CommandLayout { operation, name, numkeys_index: 2, returns_only_count: false },
     )?;
     let members = query.combine(&context.engine.keyspace, &context.slots, context.session.db(), operation);
     let count = members.len();

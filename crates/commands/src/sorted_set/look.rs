@@ -32,15 +32,15 @@ pub(super) fn zmscore(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Handles `ZCOUNT key min max`.
 pub(super) fn zcount(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply_count(context, RangeBy::Score)
+    reply_range_count(context, RangeBy::Score)
 }
 
 /// Handles `ZLEXCOUNT key min max`.
 pub(super) fn zlexcount(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply_count(context, RangeBy::Name)
+    reply_range_count(context, RangeBy::Name)
 }
 
-fn reply_count(context: &mut Context<'_>, by: RangeBy) -> Result<(), CommandError> {
+fn reply_range_count(context: &mut Context<'_>, by: RangeBy) -> Result<(), CommandError> {
     let bounds = RangeBounds::parse(context, by, 2, 3)?;
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;

@@ -14,7 +14,7 @@ pub(crate) trait SortedSetAccess {
 
     /// The sorted set in the entry `entry_ref`, which [`Context::find_sorted_set`] or [`Context::read_sorted_set`]
     /// returned.
-    fn sorted_set_at(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_>;
+    fn sorted_set_at(&self, key: &Key<'_>, entry_ref: EntryRef) -> SortedSetRef<'_>;
 
     /// Handles commands of the form `key [member ...]`. Replies with an array in which `write_entry` writes one entry
     /// per member from the member's score.
@@ -33,7 +33,7 @@ pub(crate) trait SortedSetAccess {
     ) -> EntryRef;
 
     /// Reports the removal of members from the sorted set at `entry_ref`, and deletes the set if it is empty.
-    fn report_removed_members(&mut self, key: &Key<'_>, place: EntryRef, event: &str);
+    fn report_removed_members(&mut self, key: &Key<'_>, entry_ref: EntryRef, event: &str);
 
     /// Replaces the value under `key` by a sorted set of these members, which must be in order. Without members, the
     /// key is deleted. Replies with the number of members.
@@ -63,8 +63,8 @@ impl SortedSetAccess for Context<'_> {
         self.read_typed::<SortedSetRef<'_>>(key)
     }
 
-    fn sorted_set_at(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_> {
-        self.table_ref(key).sorted_set(place).expect("a sorted set was found there")
+    fn sorted_set_at(&self, key: &Key<'_>, entry_ref: EntryRef) -> SortedSetRef<'_> {
+        self.table_ref(key).sorted_set(entry_ref).expect("a sorted set was found there")
     }
 
     fn reply_each_score(
@@ -95,10 +95,10 @@ impl SortedSetAccess for Context<'_> {
         table.sorted_set_update(place, key, name, bounds, decide)
     }
 
-    fn report_removed_members(&mut self, key: &Key<'_>, place: EntryRef, event: &str) {
-        let emptied = self.sorted_set_at(key, place).is_empty();
+    fn report_removed_members(&mut self, key: &Key<'_>, entry_ref: EntryRef, event: &str) {
+        let emptied = self.sorted_set_at(key, entry_ref).is_empty();
         if emptied {
-            let dropped = self.table(key).remove(place, key);
+            let dropped = self.table(key).remove(entry_ref, key);
             self.discard(dropped);
         }
         self.report_modified(key);
@@ -129,7 +129,7 @@ impl SortedSetAccess for Context<'_> {
             members.len() <= limits.sorted_set.max_entries && longest <= limits.sorted_set.max_value_len;
         // A listpack cannot represent negative zero.
         let kept = |score| if is_small { score + 0.0 } else { score };
-        members.for_each(|member| builder.push_scored(member.name, kept(member.score)));
+        members.for_each(|member| builder.push_scored_member(member.name, kept(member.score)));
         builder.choose_encoding(&limits);
         builder
     }

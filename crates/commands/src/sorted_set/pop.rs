@@ -70,12 +70,12 @@ fn pop(context: &mut Context<'_>, end: PopEnd) -> Result<(), CommandError> {
 fn pop_members(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: EntryRef,
+    entry_ref: EntryRef,
     end: PopEnd,
     count: usize,
     layout: MemberLayout,
 ) -> usize {
-    let len = context.sorted_set_at(key, place).len();
+    let len = context.sorted_set_at(key, entry_ref).len();
     let count = count.min(len);
     layout.write_header(&mut context.reply, count);
     let ranks = if end == PopEnd::Min { 0..count } else { len - count..len };
@@ -85,13 +85,13 @@ fn pop_members(
     // Popping yields members in ascending order, but ZPOPMAX replies in descending order.
     let are_told_first = end == PopEnd::Max && count > 1;
     if are_told_first {
-        let set = context.table_ref(key).sorted_set(place).expect("a sorted set was found there");
+        let set = context.table_ref(key).sorted_set(entry_ref).expect("a sorted set was found there");
         set.visit(ranks.clone(), true, &mut |member| {
             tell(member);
             true
         });
     }
-    let place = context.table(key).sorted_set_remove_ranks(place, key, ranks, &mut |member| {
+    let place = context.table(key).sorted_set_remove_ranks(entry_ref, key, ranks, &mut |member| {
         if !are_told_first {
             tell(member);
         }

@@ -24,7 +24,7 @@ const OUT_OF_RANGE_ERROR: CommandError = CommandError::text("ERR value is out of
 /// Handles `ZRANDMEMBER key [count [WITHSCORES]]`.
 pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() == 2 {
-        return reply_one_member(context);
+        return reply_random_member(context);
     }
     let (count, scores) = parse_options(context)?;
     let key = context.key(1)?;
@@ -40,9 +40,9 @@ pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     };
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     if count < 0 {
-        return reply_with_repeats(&set, wanted, &mut random, form, reply, most);
+        return reply_members_with_repeats(&set, wanted, &mut random, form, reply, most);
     }
-    reply_distinct(&set, wanted.min(set.len()), &mut random, form, reply);
+    reply_distinct_members(&set, wanted.min(set.len()), &mut random, form, reply);
     Ok(())
 }
 
@@ -69,7 +69,7 @@ fn random_rank(set: &SortedSetRef<'_>, random: &mut Random) -> usize {
     (random.next_u64() % set.len() as u64) as usize
 }
 
-fn reply_one_member(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn reply_random_member(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
     let mut random = Random::new(context.random_u64());
@@ -83,7 +83,7 @@ fn reply_one_member(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Replies with `count` independently selected members, which may repeat.
-fn reply_with_repeats(
+fn reply_members_with_repeats(
     set: &SortedSetRef<'_>,
     count: usize,
     random: &mut Random,
@@ -111,7 +111,7 @@ fn reply_with_repeats(
 }
 
 /// Replies with `count` distinct members.
-fn reply_distinct(
+fn reply_distinct_members(
     set: &SortedSetRef<'_>,
     count: usize,
     random: &mut Random,

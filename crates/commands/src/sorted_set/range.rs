@@ -12,7 +12,7 @@ use super::members::SortedSetAccess;
 
 /// The options that a command's name implies. `None` means that the arguments contain the option.
 #[derive(Clone, Copy)]
-pub(super) struct RangeCommandForm {
+pub(super) struct RangeCommandSyntax {
     /// Argument index of the key, which the bounds follow.
     key_index: usize,
     range_by: Option<RangeBy>,
@@ -20,21 +20,22 @@ pub(super) struct RangeCommandForm {
     is_zrangestore: bool,
 }
 
-pub(super) const ANY_RANGE: RangeCommandForm =
-    RangeCommandForm { key_index: 1, range_by: None, is_reversed: None, is_zrangestore: false };
-pub(super) const REVERSE_RANKS: RangeCommandForm =
-    RangeCommandForm { range_by: Some(RangeBy::Rank), is_reversed: Some(true), ..ANY_RANGE };
-pub(super) const BY_SCORE: RangeCommandForm =
-    RangeCommandForm { range_by: Some(RangeBy::Score), is_reversed: Some(false), ..ANY_RANGE };
-pub(super) const REVERSE_SCORES: RangeCommandForm = RangeCommandForm { is_reversed: Some(true), ..BY_SCORE };
-pub(super) const BY_LEX: RangeCommandForm =
-    RangeCommandForm { range_by: Some(RangeBy::Name), is_reversed: Some(false), ..ANY_RANGE };
-pub(super) const REVERSE_LEX: RangeCommandForm = RangeCommandForm { is_reversed: Some(true), ..BY_LEX };
-pub(super) const ZRANGESTORE: RangeCommandForm =
-    RangeCommandForm { key_index: 2, is_zrangestore: true, ..ANY_RANGE };
+pub(super) const ANY_RANGE: RangeCommandSyntax =
+    RangeCommandSyntax { key_index: 1, range_by: None, is_reversed: None, is_zrangestore: false };
+pub(super) const REVERSE_RANKS: RangeCommandSyntax =
+    RangeCommandSyntax { range_by: Some(RangeBy::Rank), is_reversed: Some(true), ..ANY_RANGE };
+pub(super) const BY_SCORE: RangeCommandSyntax =
+    RangeCommandSyntax { range_by: Some(RangeBy::Score), is_reversed: Some(false), ..ANY_RANGE };
+pub(super) const REVERSE_SCORES: RangeCommandSyntax =
+    RangeCommandSyntax { is_reversed: Some(true), ..BY_SCORE };
+pub(super) const BY_LEX: RangeCommandSyntax =
+    RangeCommandSyntax { range_by: Some(RangeBy::Name), is_reversed: Some(false), ..ANY_RANGE };
+pub(super) const REVERSE_LEX: RangeCommandSyntax = RangeCommandSyntax { is_reversed: Some(true), ..BY_LEX };
+pub(super) const ZRANGESTORE: RangeCommandSyntax =
+    RangeCommandSyntax { key_index: 2, is_zrangestore: true, ..ANY_RANGE };
 /// The syntax of ZREMRANGEBYRANK.
-pub(super) const BY_RANKS: RangeCommandForm =
-    RangeCommandForm { range_by: Some(RangeBy::Rank), is_reversed: Some(false), ..ANY_RANGE };
+pub(super) const BY_RANKS: RangeCommandSyntax =
+    RangeCommandSyntax { range_by: Some(RangeBy::Rank), is_reversed: Some(false), ..ANY_RANGE };
 
 /// A parsed range query.
 struct RangeQuery<'a> {
@@ -49,16 +50,16 @@ impl<'a> RangeQuery<'a> {
     /// Parses the arguments of the query. `parse_double` parses scores.
     fn parse(
         args: Args<'a>,
-        command_form: RangeCommandForm,
+        syntax: RangeCommandSyntax,
         parse_double: impl Fn(&[u8]) -> Option<f64>,
     ) -> Result<Self, CommandError> {
         let integer = |index: usize| resp::parse_i64(&args[index]).ok_or(CommandError::NotInteger);
-        let RangeCommandForm {
+        let RangeCommandSyntax {
             key_index: key,
             range_by: mut by,
             is_reversed: mut reversed,
             is_zrangestore: stores,
-        } = command_form;
+        } = syntax;
         let (mut scores, mut limit, mut index) = (false, (0, -1), key + 3);
         while let Some(word) = args.get(index) {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
@@ -146,19 +147,19 @@ pub(super) fn zrevrangebylex(context: &mut Context<'_>) -> Result<(), CommandErr
 /// Estimated run time: NANOS nanoseconds for each member in the range.
 pub(super) fn estimated_cost<const NANOS: u64>(
     request: &EstimateInput<'_>,
-    command_form: RangeCommandForm,
+    syntax: RangeCommandSyntax,
 ) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };
-        let query = RangeQuery::parse(request.args, command_form, resp::parse_double);
+        let query = RangeQuery::parse(request.args, syntax, resp::parse_double);
         query.map_or(0, |query| query.ranks(&set).len() as u64 * NANOS)
     };
-    request.with_value(command_form.key_index, of_value).unwrap_or(0)
+    request.with_value(syntax.key_index, of_value).unwrap_or(0)
 }
 
-fn reply_range(context: &mut Context<'_>, command_form: RangeCommandForm) -> Result<(), CommandError> {
-    let query = RangeQuery::parse(context.args, command_form, |text| context.parse_double(text))?;
-    let key = context.key(command_form.key_index)?;
+fn reply_range(context: &mut Context<'_>, syntax: RangeCommandSyntax) -> Result<(), CommandError> {
+    let query = RangeQuery::parse(context.args, syntax, |text| context.parse_double(text))?;
+    let key = context.key(syntax.key_index)?;
     let found = context.read_sorted_set(&key)?;
     let form = MemberLayout::for_range_reply(&context.reply, query.with_scores);
     let Some(place) = found else {

@@ -31,7 +31,7 @@ impl<'a> AddArguments<'a> {
         let wanted = loop {
             let Some(word) = context.args.get(index) else {
                 // The arguments ended before an id, so report the error.
-                words.finish(context)?;
+                words.into_request(context)?;
                 return Err(CommandError::WrongArity("xadd".to_owned()));
             };
             if word.eq_ignore_ascii_case(b"nomkstream") {
@@ -45,7 +45,7 @@ impl<'a> AddArguments<'a> {
                 break id::parse_requested_id(word)?;
             }
         };
-        let (trimming, fields) = (words.finish(context)?, index + 1);
+        let (trimming, fields) = (words.into_request(context)?, index + 1);
         if idempotence.is_some()
             && wanted != RequestedId::Generated
             && context.session.origin() == CommandOrigin::Client
@@ -154,8 +154,8 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn stream_head(context: &Context<'_>, key: &Key<'_>, place: keyspace::EntryRef) -> StreamHead {
-    context.table_ref(key).stream(place).map(|stream| stream.head()).unwrap_or_default()
+fn stream_head(context: &Context<'_>, key: &Key<'_>, entry_ref: keyspace::EntryRef) -> StreamHead {
+    context.table_ref(key).stream(entry_ref).map(|stream| stream.head()).unwrap_or_default()
 }
 
 /// The added entry and the result of the trim.
@@ -177,7 +177,7 @@ fn log_xadd(context: &mut Context<'_>, key: &Key<'_>, arguments: &AddArguments<'
         if let Some(iid) = &entry.iid {
             words.extend([b"IDMP", iid.producer, iid.as_bytes()]);
         }
-        if let Some((word, value)) = entry.trim_result.as_ref().and_then(TrimResult::exact_form) {
+        if let Some((word, value)) = entry.trim_result.as_ref().and_then(TrimResult::exact_arguments) {
             words.extend([word, b"=", value]);
         }
     }
@@ -185,7 +185,7 @@ fn log_xadd(context: &mut Context<'_>, key: &Key<'_>, arguments: &AddArguments<'
     words.extend(args.skip(arguments.first_field_index).iter());
     context.log_effect(&words);
     if let Some(trimmed) = &entry.trim_result {
-        trimmed.log_removed(context, key);
+        trimmed.log_removed_entries(context, key);
     }
 }
 

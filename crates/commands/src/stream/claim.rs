@@ -196,8 +196,8 @@ pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Number of pending entries to scan for each requested entry.
-const SCANNED_PER_REQUESTED: usize = 10;
-const DEFAULT_COUNT: i64 = 100;
+const SCANNED_PER_REQUESTED_ENTRY: usize = 10;
+const DEFAULT_CLAIM_COUNT: i64 = 100;
 /// Maximum COUNT of XAUTOCLAIM, as in Redis.
 const MAX_COUNT: i64 = i64::MAX / 16;
 
@@ -214,7 +214,7 @@ impl AutoClaimArguments {
         const INVALID_COUNT_ERROR: CommandError = CommandError::text("ERR COUNT must be > 0");
         let idle = parse_number(context, 4, "ERR Invalid min-idle-time argument for XAUTOCLAIM")?.max(0);
         let from = id::parse_range_start(context.arg(5))?;
-        let (mut count, mut only_ids, mut index) = (DEFAULT_COUNT, false, 6);
+        let (mut count, mut only_ids, mut index) = (DEFAULT_CLAIM_COUNT, false, 6);
         while let Some(word) = context.args.get(index) {
             if word.eq_ignore_ascii_case(b"count") && index + 1 < context.args.len() {
                 let number =
@@ -247,7 +247,7 @@ impl AutoClaimArguments {
         let (mut claimed, mut left) = (ClaimResult::default(), self.count);
         let (mut found, mut next): (Vec<(StreamId, u64)>, _) = (Vec::new(), StreamId::MIN);
         if let Some(group) = stream.group(group) {
-            let mut tries = self.count.saturating_mul(SCANNED_PER_REQUESTED);
+            let mut tries = self.count.saturating_mul(SCANNED_PER_REQUESTED_ENTRY);
             for (id, pending) in group.pending_from(self.start_id) {
                 if tries == 0 || left == 0 {
                     next = id;

@@ -21,16 +21,16 @@ pub(crate) trait StreamAccess<'a> {
 
     /// The stream in the entry `entry_ref`, which [`StreamAccess::find_stream`] or [`StreamAccess::read_stream`]
     /// returned.
-    fn stream_at(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream>;
+    fn stream_at(&self, key: &Key<'_>, entry_ref: EntryRef) -> Cow<'_, Stream>;
 
     /// Returns the stream together with the reply, so that both can be borrowed at the same time.
-    fn stream_and_reply(&mut self, key: &Key<'_>, place: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>);
+    fn stream_and_reply(&mut self, key: &Key<'_>, entry_ref: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>);
 
     /// Edits the stream at `entry_ref`. Returns the stream's new location and the result of the closure.
     fn edit_stream<R>(
         &mut self,
         key: &Key<'_>,
-        place: EntryRef,
+        entry_ref: EntryRef,
         edit: impl FnOnce(&mut Stream) -> R,
     ) -> (EntryRef, R);
 
@@ -45,14 +45,20 @@ pub(crate) trait StreamAccess<'a> {
     fn create_consumer(
         &mut self,
         key: &Key<'_>,
-        place: EntryRef,
+        entry_ref: EntryRef,
         group: &[u8],
         consumer: &[u8],
     ) -> (EntryRef, bool);
 
     /// Creates a consumer like [`StreamAccess::create_consumer`], and updates the time at which the consumer was last
     /// seen.
-    fn touch_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef;
+    fn touch_consumer(
+        &mut self,
+        key: &Key<'_>,
+        entry_ref: EntryRef,
+        group: &[u8],
+        consumer: &[u8],
+    ) -> EntryRef;
 
     fn report_new_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]);
 
@@ -79,22 +85,22 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         self.read_typed::<StreamRef<'_>>(key)
     }
 
-    fn stream_at(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream> {
-        self.table_ref(key).stream(place).expect("a stream was found there").to_stream()
+    fn stream_at(&self, key: &Key<'_>, entry_ref: EntryRef) -> Cow<'_, Stream> {
+        self.table_ref(key).stream(entry_ref).expect("a stream was found there").to_stream()
     }
 
-    fn stream_and_reply(&mut self, key: &Key<'_>, place: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>) {
+    fn stream_and_reply(&mut self, key: &Key<'_>, entry_ref: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>) {
         let (table, reply) = self.table_and_reply(key);
-        (table.stream(place).expect("a stream was found there").to_stream(), reply)
+        (table.stream(entry_ref).expect("a stream was found there").to_stream(), reply)
     }
 
     fn edit_stream<R>(
         &mut self,
         key: &Key<'_>,
-        place: EntryRef,
+        entry_ref: EntryRef,
         edit: impl FnOnce(&mut Stream) -> R,
     ) -> (EntryRef, R) {
-        self.table(key).edit_stream(place, key, edit)
+        self.table(key).edit_stream(entry_ref, key, edit)
     }
 
     fn create_stream(&mut self, key: &Key<'_>) -> EntryRef {
@@ -108,12 +114,12 @@ impl<'a> StreamAccess<'a> for Context<'a> {
     fn create_consumer(
         &mut self,
         key: &Key<'_>,
-        place: EntryRef,
+        entry_ref: EntryRef,
         group: &[u8],
         consumer: &[u8],
     ) -> (EntryRef, bool) {
         let now = self.now;
-        let (place, is_new) = self.edit_stream(key, place, |stream| {
+        let (place, is_new) = self.edit_stream(key, entry_ref, |stream| {
             stream.group_mut(group).is_some_and(|group| group.create_consumer(consumer, now))
         });
         if is_new {
@@ -122,9 +128,15 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         (place, is_new)
     }
 
-    fn touch_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef {
+    fn touch_consumer(
+        &mut self,
+        key: &Key<'_>,
+        entry_ref: EntryRef,
+        group: &[u8],
+        consumer: &[u8],
+    ) -> EntryRef {
         let now = self.now;
-        let (place, is_new) = self.edit_stream(key, place, |stream| {
+        let (place, is_new) = self.edit_stream(key, entry_ref, |stream| {
             let Some(group) = stream.group_mut(group) else { return false };
             let is_new = group.create_consumer(consumer, now);
             if let Some(consumer) = group.consumer_mut(consumer) {

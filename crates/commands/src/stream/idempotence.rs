@@ -94,11 +94,11 @@ impl IdempotenceId<'_> {
         &self,
         context: &mut Context<'_>,
         key: &Key<'_>,
-        place: EntryRef,
+        entry_ref: EntryRef,
     ) -> Option<StreamId> {
-        context.stream_at(key, place).producers()?;
+        context.stream_at(key, entry_ref).producers()?;
         let now = context.now;
-        context.edit_stream(key, place, |stream| stream.find_duplicate(self.producer, &self.text, now)).1
+        context.edit_stream(key, entry_ref, |stream| stream.find_duplicate(self.producer, &self.text, now)).1
     }
 }
 

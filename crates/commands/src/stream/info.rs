@@ -10,7 +10,7 @@ use super::progress;
 use crate::help::reply_help;
 
 /// Default number of entries and pending entries in XINFO STREAM FULL.
-const DEFAULT_COUNT: usize = 10;
+const DEFAULT_ENTRY_COUNT: usize = 10;
 
 /// Converts COUNT to a limit; 0 means unlimited.
 fn count_to_limit(count: usize) -> usize {
@@ -24,9 +24,9 @@ pub(super) fn reply_stream_info(context: &mut Context<'_>) -> Result<(), Command
     let is = |index: usize, word: &[u8]| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word));
     let full = match args.len() {
         3 => None,
-        4 if is(3, b"full") => Some(DEFAULT_COUNT),
+        4 if is(3, b"full") => Some(DEFAULT_ENTRY_COUNT),
         6 if is(3, b"full") && is(4, b"count") => {
-            Some(usize::try_from(context.integer_arg(5)?).unwrap_or(DEFAULT_COUNT))
+            Some(usize::try_from(context.integer_arg(5)?).unwrap_or(DEFAULT_ENTRY_COUNT))
         }
         _ => return Err(wrong_subcommand_arguments("XINFO", context.arg(1))),
     };
@@ -51,7 +51,7 @@ pub(super) fn reply_stream_info(context: &mut Context<'_>) -> Result<(), Command
     }
     match full {
         None => reply_first_and_last(reply, &stream),
-        Some(count) => reply_full(reply, &stream, count),
+        Some(count) => reply_entries_and_groups(reply, &stream, count),
     }
     Ok(())
 }
@@ -84,7 +84,7 @@ fn reply_first_and_last(reply: &mut Writer<'_>, stream: &Stream) {
     end("last-entry", stream.range_backward(StreamId::MIN, StreamId::MAX).next());
 }
 
-fn reply_full(reply: &mut Writer<'_>, stream: &Stream, count: usize) {
+fn reply_entries_and_groups(reply: &mut Writer<'_>, stream: &Stream, count: usize) {
     reply.bulk(b"entries");
     reply_entries(reply, stream.range(StreamId::MIN, StreamId::MAX), count);
     reply.bulk(b"groups");

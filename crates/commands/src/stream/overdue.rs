@@ -29,13 +29,13 @@ pub(super) struct ClaimedEntry {
 impl ClaimedEntry {
     pub(super) fn reply(&self, reply: &mut Writer<'_>, stream: &Stream) {
         if let Some(entry) = stream.entry(self.id) {
-            reply_with_times(reply, &entry, self.idle_millis, self.delivery_count);
+            reply_entry_with_times(reply, &entry, self.idle_millis, self.delivery_count);
         }
     }
 }
 
 /// Replies with an entry, its idle time and its delivery count.
-pub(super) fn reply_with_times(reply: &mut Writer<'_>, entry: &StreamEntry<'_>, idle: i64, count: u64) {
+pub(super) fn reply_entry_with_times(reply: &mut Writer<'_>, entry: &StreamEntry<'_>, idle: i64, count: u64) {
     reply.array(4);
     reply_id(reply, entry.id);
     reply_fields(reply, entry);
@@ -83,20 +83,20 @@ impl OverdueFilter {
 pub(super) fn claim_idle_entries(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: EntryRef,
+    entry_ref: EntryRef,
     name: &[u8],
     consumer: &[u8],
     filter: OverdueFilter,
 ) -> (EntryRef, Vec<ClaimedEntry>) {
     let now = context.now;
-    let stream = context.stream_at(key, place);
+    let stream = context.stream_at(key, entry_ref);
     let found = stream.group(name).map_or_else(Vec::new, |group| filter.claimable_entries(group, now));
     let (there, gone): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, id)| stream.entry(*id).is_some());
     drop(stream);
     if there.is_empty() && gone.is_empty() {
-        return (place, Vec::new());
+        return (entry_ref, Vec::new());
     }
-    let (place, (claimed, overdue)) = context.edit_stream(key, place, |stream| {
+    let (place, (claimed, overdue)) = context.edit_stream(key, entry_ref, |stream| {
         let (mut claimed, mut overdue) = (ClaimResult::default(), Vec::new());
         let Some(group) = stream.group_mut(name) else { return (claimed, overdue) };
         claimed.last_delivered = group.last_delivered;

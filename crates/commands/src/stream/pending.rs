@@ -66,7 +66,7 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (stream, reply) = context.stream_and_reply(&key, place);
     let Some(group) = stream.group(name) else { return Err(no_group_error(key.bytes(), name, "")) };
     let Some(PendingQuery { min_idle: idle, start_id: from, end_id: to, count, consumer }) = asked else {
-        reply_summary(reply, group);
+        reply_pending_summary(reply, group);
         return Ok(());
     };
     let mut rows: Vec<(StreamId, &PendingEntry)> = Vec::new();
@@ -96,7 +96,7 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Replies with the summary form: the number of pending entries, the lowest and the highest id, and the number per
 /// consumer.
-fn reply_summary(reply: &mut Writer<'_>, group: &Group) {
+fn reply_pending_summary(reply: &mut Writer<'_>, group: &Group) {
     reply.array(4);
     reply.integer(group.pending_len() as i64);
     let first = group.pending_from(StreamId::MIN).next().map(|(id, _)| id);

@@ -355,7 +355,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<CommandOutcome, Co
 fn deliver_new_entries(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: EntryRef,
+    entry_ref: EntryRef,
     reader: &GroupReader<'_>,
     count: usize,
 ) -> bool {
@@ -365,12 +365,12 @@ fn deliver_new_entries(
         Some(min_idle) => overdue::claim_idle_entries(
             context,
             key,
-            place,
+            entry_ref,
             reader.group,
             reader.consumer,
             OverdueFilter { min_idle, max_entries: most },
         ),
-        None => (place, Vec::new()),
+        None => (entry_ref, Vec::new()),
     };
     let Some((ids, read)) = reply_new_entries(context, key, place, reader, most, &overdue) else {
         return false;
@@ -404,12 +404,12 @@ fn deliver_new_entries(
 fn reply_new_entries(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: EntryRef,
+    entry_ref: EntryRef,
     reader: &GroupReader<'_>,
     max_entries: usize,
     overdue: &[ClaimedEntry],
 ) -> Option<(SmallVec<[StreamId; 16]>, Option<u64>)> {
-    let (stream, reply) = context.stream_and_reply(key, place);
+    let (stream, reply) = context.stream_and_reply(key, entry_ref);
     let group = stream.group(reader.group)?;
     let most = max_entries.saturating_sub(overdue.len());
     let entries: SmallVec<[StreamEntry<'_>; 16]> = match group.last_delivered.next() {
@@ -423,7 +423,7 @@ fn reply_new_entries(
     }
     for entry in &entries {
         match reader.claim_min_idle {
-            Some(_) => overdue::reply_with_times(reply, entry, 0, 0),
+            Some(_) => overdue::reply_entry_with_times(reply, entry, 0, 0),
             None => reply_entry(reply, entry),
         }
     }
@@ -437,7 +437,7 @@ fn reply_new_entries(
 fn redeliver(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: EntryRef,
+    entry_ref: EntryRef,
     reader: &GroupReader<'_>,
     last: StreamId,
     count: usize,
@@ -445,7 +445,7 @@ fn redeliver(
     let now = context.now;
     let most = if count == 0 { usize::MAX } else { count };
     let (table, reply) = context.table_and_reply(key);
-    let stream = table.stream(place).expect("a stream was found there").to_stream();
+    let stream = table.stream(entry_ref).expect("a stream was found there").to_stream();
     let own = stream.group(reader.group).and_then(|group| group.consumer(reader.consumer));
     let ids: Vec<StreamId> = match (own, last.next()) {
         (Some(consumer), Some(first)) => consumer.pending_from(first).take(most).collect(),
@@ -468,7 +468,7 @@ fn redeliver(
         }
     }
     drop(stream);
-    let (_, (last, given)) = context.edit_stream(key, place, |stream| {
+    let (_, (last, given)) = context.edit_stream(key, entry_ref, |stream| {
         let Some(group) = stream.group_mut(reader.group) else { return (StreamId::MIN, Vec::new()) };
         let again = there.iter().filter_map(|id| Some((*id, group.pending(*id)?.clone())));
         let given: Vec<_> = again.collect();

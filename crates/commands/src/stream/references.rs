@@ -79,14 +79,14 @@ impl RemovedEntries {
     }
 
     /// Replicates the removal from pending lists as XACK.
-    pub(super) fn log_acknowledged(&self, context: &mut Context<'_>, key: &Key<'_>) {
+    pub(super) fn log_acknowledged_ids(&self, context: &mut Context<'_>, key: &Key<'_>) {
         for (name, ids) in &self.acknowledged_ids {
             log_ids(context, &[b"XACK", key.bytes(), name], ids);
         }
     }
 
     /// Replicates the deletion of stream entries as XDEL.
-    pub(super) fn log_deleted(&self, context: &mut Context<'_>, key: &Key<'_>) {
+    pub(super) fn log_deleted_ids(&self, context: &mut Context<'_>, key: &Key<'_>) {
         if !self.deleted_ids.is_empty() {
             log_ids(context, &[b"XDEL", key.bytes()], &self.deleted_ids);
         }
@@ -101,8 +101,8 @@ impl RemovedEntries {
         if !self.deleted_ids.is_empty() {
             context.notify(EventClass::STREAM, "xdel", key);
         }
-        self.log_acknowledged(context, key);
-        self.log_deleted(context, key);
+        self.log_acknowledged_ids(context, key);
+        self.log_deleted_ids(context, key);
     }
 }
 

@@ -81,7 +81,7 @@ impl TrimOptions {
     }
 
     /// Combines the parsed options into a trim. Returns `None` if the command requests no trim.
-    pub(super) fn finish(self, context: &Context<'_>) -> Result<Option<TrimRequest>, CommandError> {
+    pub(super) fn into_request(self, context: &Context<'_>) -> Result<Option<TrimRequest>, CommandError> {
         const LIMIT_WITHOUT_APPROXIMATE: CommandError = CommandError::text(
             "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
         );
@@ -136,7 +136,7 @@ pub(super) struct TrimResult {
     removed_entries: RemovedEntries,
     /// The arguments of an equivalent trim with an exact bound. `None` if the stream still has entries that are older
     /// than deleted ones, so that no exact bound has the same effect.
-    exact_form: Option<(&'static [u8], Vec<u8>)>,
+    exact_arguments: Option<(&'static [u8], Vec<u8>)>,
 }
 
 impl TrimRequest {
@@ -148,19 +148,19 @@ impl TrimRequest {
     /// Deletes entries from the stream as the trim requests.
     pub(super) fn apply(&self, stream: &mut Stream) -> TrimResult {
         if self.reference_policy != ReferencePolicy::Keep {
-            return self.run_with_references(stream);
+            return self.apply_with_references(stream);
         }
         let (cut, gone) = stream.trim(self.trim, self.precision);
-        let exactly = Some(self.exact_equivalent(stream.head(), stream.first_id()));
+        let exactly = Some(self.exact_trim_arguments(stream.head(), stream.first_id()));
         TrimResult {
             deleted_count: cut,
             removed_nodes: gone,
             removed_entries: RemovedEntries::default(),
-            exact_form: exactly,
+            exact_arguments: exactly,
         }
     }
 
-    fn run_with_references(&self, stream: &mut Stream) -> TrimResult {
+    fn apply_with_references(&self, stream: &mut Stream) -> TrimResult {
         let limit = match self.precision {
             TrimPrecision::Exact => 0,
             TrimPrecision::Nodes(most) => most,
@@ -175,7 +175,7 @@ impl TrimRequest {
         match ids.last() {
             Some(last) if stream.starts_with_ids(&ids) => {
                 gone = stream.trim_through(*last);
-                exactly = Some(self.exact_equivalent(stream.head(), stream.first_id()));
+                exactly = Some(self.exact_trim_arguments(stream.head(), stream.first_id()));
             }
             // This trim leaves gaps in the stream. Like deletions by XDEL, they make the lag of a group that has yet to
             // read past them unknown.
@@ -186,11 +186,16 @@ impl TrimRequest {
                 removed.deleted_ids = ids;
             }
         }
-        TrimResult { deleted_count: cut, removed_nodes: gone, removed_entries: removed, exact_form: exactly }
+        TrimResult {
+            deleted_count: cut,
+            removed_nodes: gone,
+            removed_entries: removed,
+            exact_arguments: exactly,
+        }
     }
 
     /// The arguments of an equivalent exact trim. `head` and `first` describe the stream after the trim.
-    fn exact_equivalent(&self, head: StreamHead, first: StreamId) -> (&'static [u8], Vec<u8>) {
+    fn exact_trim_arguments(&self, head: StreamHead, first: StreamId) -> (&'static [u8], Vec<u8>) {
         match self.trim {
             StreamTrim::MaxLen(_) => (b"MAXLEN", head.len.to_string().into_bytes()),
             StreamTrim::MinId(_) => {
@@ -204,21 +209,21 @@ impl TrimRequest {
 impl TrimResult {
     /// Replicates the trim by its effect instead of its arguments.
     pub(super) fn log_trim(&self, context: &mut Context<'_>, key: &Key<'_>) {
-        self.log_removed(context, key);
-        if let Some((word, value)) = &self.exact_form {
+        self.log_removed_entries(context, key);
+        if let Some((word, value)) = &self.exact_arguments {
             context.log_effect(&[b"XTRIM", key.bytes(), word, b"=", value]);
         }
     }
 
     /// The arguments of an equivalent exact trim on a server with the same pending entries.
-    pub(super) fn exact_form(&self) -> Option<(&'static [u8], &[u8])> {
-        self.exact_form.as_ref().map(|(word, value)| (*word, &value[..]))
+    pub(super) fn exact_arguments(&self) -> Option<(&'static [u8], &[u8])> {
+        self.exact_arguments.as_ref().map(|(word, value)| (*word, &value[..]))
     }
 
     /// Replicates the deletions and acknowledgements that an exact trim does not cover.
-    pub(super) fn log_removed(&self, context: &mut Context<'_>, key: &Key<'_>) {
-        self.removed_entries.log_acknowledged(context, key);
-        self.removed_entries.log_deleted(context, key);
+    pub(super) fn log_removed_entries(&self, context: &mut Context<'_>, key: &Key<'_>) {
+        self.removed_entries.log_acknowledged_ids(context, key);
+        self.removed_entries.log_deleted_ids(context, key);
     }
 }
 
@@ -229,7 +234,7 @@ pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
     while index < context.args.len() {
         index = words.parse_option(context, index)?.ok_or(CommandError::Syntax)?;
     }
-    let trimming = words.finish(context)?.ok_or(MISSING_STRATEGY_ERROR)?;
+    let trimming = words.into_request(context)?.ok_or(MISSING_STRATEGY_ERROR)?;
     let Some(place) = context.find_stream(&key)? else {
         context.reply.integer(0);
         return Ok(());

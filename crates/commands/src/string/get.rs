@@ -7,7 +7,7 @@ use super::options::{AcceptedOptions, Comparison, ExpiryOption, SetOptions, dige
 
 /// Replies with the string under `key`, or with null if the key does not exist. Returns the location of the entry.
 #[inline(always)]
-pub(super) fn reply_string(
+pub(super) fn find_and_reply_string(
     context: &mut Context<'_>,
     key: &Key<'_>,
 ) -> Result<Option<EntryRef>, CommandError> {
@@ -23,13 +23,13 @@ pub(super) fn reply_string(
 
 pub(super) fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    reply_string(context, &key)?;
+    find_and_reply_string(context, &key)?;
     Ok(())
 }
 
 pub(super) fn getdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    if let Some(place) = reply_string(context, &key)? {
+    if let Some(place) = find_and_reply_string(context, &key)? {
         context.delete(&key, place);
         context.notify(EventClass::GENERIC, "del", &key);
         context.log_effect(&[b"DEL", key.bytes()]);

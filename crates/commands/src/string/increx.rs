@@ -89,13 +89,13 @@ enum BoundedSum<N> {
 trait BoundedNumber: Copy + PartialEq + Default {
     const MIN_VALUE: Self;
     const MAX_VALUE: Self;
-    const EVENT: &'static str;
+    const EVENT_NAME: &'static str;
     const ENCODING_HINT: EncodingHint;
 
     fn parse_increment(word: &[u8]) -> Result<Self, CommandError>;
     fn parse_bound(word: &[u8]) -> Result<Self, CommandError>;
     fn parse_stored(text: &[u8]) -> Result<Self, CommandError>;
-    fn is_greater(self, other: Self) -> bool;
+    fn is_greater_than(self, other: Self) -> bool;
     fn add(self, other: Self) -> BoundedSum<Self>;
     fn checked_difference(self, other: Self) -> Option<Self>;
     fn to_text(self) -> String;
@@ -105,7 +105,7 @@ trait BoundedNumber: Copy + PartialEq + Default {
 impl BoundedNumber for i64 {
     const MIN_VALUE: Self = Self::MIN;
     const MAX_VALUE: Self = Self::MAX;
-    const EVENT: &'static str = "incrby";
+    const EVENT_NAME: &'static str = "incrby";
     const ENCODING_HINT: EncodingHint = EncodingHint::ByContent;
 
     fn parse_increment(word: &[u8]) -> Result<Self, CommandError> {
@@ -122,7 +122,7 @@ impl BoundedNumber for i64 {
         resp::parse_i64(text).ok_or(CommandError::NotInteger)
     }
 
-    fn is_greater(self, other: Self) -> bool {
+    fn is_greater_than(self, other: Self) -> bool {
         self > other
     }
 
@@ -150,7 +150,7 @@ impl BoundedNumber for i64 {
 impl BoundedNumber for LongDouble {
     const MIN_VALUE: Self = Self::MIN;
     const MAX_VALUE: Self = Self::MAX;
-    const EVENT: &'static str = "incrbyfloat";
+    const EVENT_NAME: &'static str = "incrbyfloat";
     const ENCODING_HINT: EncodingHint = EncodingHint::NeverInt;
 
     fn parse_increment(word: &[u8]) -> Result<Self, CommandError> {
@@ -172,14 +172,14 @@ impl BoundedNumber for LongDouble {
         if stored.is_finite() { Ok(stored) } else { Err(CommandError::text("ERR value cannot be Infinity")) }
     }
 
-    fn is_greater(self, other: Self) -> bool {
-        self.is_greater(other)
+    fn is_greater_than(self, other: Self) -> bool {
+        self.is_greater_than(other)
     }
 
     fn add(self, other: Self) -> BoundedSum<Self> {
         match Self::add(self, other) {
             Some(sum) => BoundedSum::Exact(sum),
-            None if other.is_greater(Self::ZERO) => BoundedSum::Above,
+            None if other.is_greater_than(Self::ZERO) => BoundedSum::Above,
             None => BoundedSum::Below,
         }
     }
@@ -222,7 +222,7 @@ fn apply_increment<N: BoundedNumber>(
 ) -> Result<(), CommandError> {
     let lower = arguments.lower_bound.map(N::parse_bound).transpose()?.unwrap_or(N::MIN_VALUE);
     let upper = arguments.upper_bound.map(N::parse_bound).transpose()?.unwrap_or(N::MAX_VALUE);
-    if lower.is_greater(upper) {
+    if lower.is_greater_than(upper) {
         return Err(CommandError::text("ERR LBOUND can't be greater than UBOUND"));
     }
     let at = arguments.expiry.resolve(context, "increx")?;
@@ -233,8 +233,8 @@ fn apply_increment<N: BoundedNumber>(
         None => N::default(),
     };
     let (after, fits) = match before.add(increment) {
-        BoundedSum::Exact(sum) if sum.is_greater(upper) => (upper, false),
-        BoundedSum::Exact(sum) if lower.is_greater(sum) => (lower, false),
+        BoundedSum::Exact(sum) if sum.is_greater_than(upper) => (upper, false),
+        BoundedSum::Exact(sum) if lower.is_greater_than(sum) => (lower, false),
         BoundedSum::Exact(sum) => (sum, true),
         BoundedSum::Above => (upper, false),
         BoundedSum::Below => (lower, false),
@@ -252,7 +252,7 @@ fn apply_increment<N: BoundedNumber>(
         new_expiry: at.filter(|_| !arguments.keeps_expiry(context, &key, found)),
         arguments,
     };
-    change.store(context, &key, after.to_text().as_bytes(), N::ENCODING_HINT, N::EVENT);
+    change.store(context, &key, after.to_text().as_bytes(), N::ENCODING_HINT, N::EVENT_NAME);
     context.reply.array(2);
     after.reply(context);
     applied.reply(context);

@@ -6,7 +6,7 @@ use engine::{CommandError, Context, EventClass};
 use keyspace::{EncodingHint, PackedValue, StringRef};
 
 /// Checks that the string stays within `proto-max-bulk-len`.
-fn check_len(context: &Context<'_>, len: usize, added: usize) -> Result<usize, CommandError> {
+fn check_string_len(context: &Context<'_>, len: usize, added: usize) -> Result<usize, CommandError> {
     let most = context.engine.settings.value_limits.proto_max_bulk_len.load(Ordering::Relaxed);
     match len.checked_add(added) {
         Some(total) if total as u64 <= most as u64 || context.session.origin().is_stream() => Ok(total),
@@ -23,7 +23,7 @@ pub(super) fn append(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         Some(place) => {
             let len = context.string_value(&key, place)?.bytes.len();
-            let total = check_len(context, len, tail.len())?;
+            let total = check_string_len(context, len, tail.len())?;
             let (_, bytes) = context.table(&key).edit_string(place, &key, total, EncodingHint::Raw);
             bytes[len..].copy_from_slice(tail);
             context.report_modified(&key);
@@ -48,7 +48,7 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(len as i64);
         return Ok(());
     }
-    let end = check_len(context, offset, part.len())?;
+    let end = check_string_len(context, offset, part.len())?;
     let total = len.max(end);
     let place = match found {
         Some(place) => place,

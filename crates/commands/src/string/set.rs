@@ -5,7 +5,7 @@ use engine::{CommandError, Context, EventClass, KeyFlags};
 use keyspace::{Key, PackedValue};
 use resp::Args;
 
-use super::get::reply_string;
+use super::get::find_and_reply_string;
 use super::options::{AcceptedOptions, ExpiryOption, SetCondition, SetOptions};
 use crate::time_arg::{TimeBase, TimeUnit, parse_expiry};
 
@@ -27,7 +27,8 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let options = SetOptions::parse(context.args, 3, AcceptedOptions::SET)?;
     let mut expiry = options.expiry.resolve(context, "set")?;
-    let found = if options.returns_old_value { reply_string(context, &key)? } else { context.find(&key) };
+    let found =
+        if options.returns_old_value { find_and_reply_string(context, &key)? } else { context.find(&key) };
     let wanted = match (options.condition, found) {
         (SetCondition::Always, _)
         | (SetCondition::KeyMissing, None)
@@ -112,14 +113,18 @@ pub(super) fn setnx(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn setex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    set_expiring(context, TimeUnit::Seconds, "setex")
+    set_with_expiry(context, TimeUnit::Seconds, "setex")
 }
 
 pub(super) fn psetex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    set_expiring(context, TimeUnit::Millis, "psetex")
+    set_with_expiry(context, TimeUnit::Millis, "psetex")
 }
 
-fn set_expiring(context: &mut Context<'_>, unit: TimeUnit, name: &'static str) -> Result<(), CommandError> {
+fn set_with_expiry(
+    context: &mut Context<'_>,
+    unit: TimeUnit,
+    name: &'static str,
+) -> Result<(), CommandError> {
     let (key, value) = (context.key(1)?, context.arg(3));
     let expiry = Some(parse_expiry(context.arg(2), unit, TimeBase::Now, context.now, name)?);
     store_string(context, &key, value, expiry);
@@ -130,7 +135,7 @@ fn set_expiring(context: &mut Context<'_>, unit: TimeUnit, name: &'static str) -
 
 pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, value) = (context.key(1)?, context.arg(2));
-    let found = reply_string(context, &key)?;
+    let found = find_and_reply_string(context, &key)?;
     context.put(&key, found, PackedValue::string(value), None);
     notify_set(context, &key, false);
     context.log_effect(&[b"SET", key.bytes(), value]);

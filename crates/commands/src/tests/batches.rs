@@ -24,7 +24,7 @@ fn pipeline_continues_after_refused_command() {
 }
 
 #[test]
-fn node_states_refuse_commands() {
+fn commands_are_refused_depending_on_node_state() {
     let mut client = Client::new();
     let table = [
         (NodeFlags::LOADING, "get k", "-LOADING Valkey is loading the dataset in memory"),

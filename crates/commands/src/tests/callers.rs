@@ -25,7 +25,7 @@ impl Shell for ImmediateShell {
         match command {
             ShellCommand::Info => {
                 let mut keys = 0;
-                context.each_slot(|_, data| keys += data.table_if(0).map_or(0, |table| table.len()));
+                context.each_slot(|_, data| keys += data.existing_table(0).map_or(0, |table| table.len()));
                 context.reply.integer(keys as i64);
                 Ok(CommandOutcome::Done)
             }

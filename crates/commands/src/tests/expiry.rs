@@ -113,15 +113,15 @@ fn expired_keys_and_fields_send_events() {
 }
 
 /// A clock that advances by one millisecond per reading.
-fn advancing_clock() -> u64 {
-    static NANOS: AtomicU64 = AtomicU64::new(0);
-    NANOS.fetch_add(1_000_000, Ordering::Relaxed)
+fn read_advancing_clock() -> u64 {
+    static CURRENT_NANOS: AtomicU64 = AtomicU64::new(0);
+    CURRENT_NANOS.fetch_add(1_000_000, Ordering::Relaxed)
 }
 
 #[test]
 fn expiry_cycle_stops_at_budget_and_resumes() {
     let mut client = Client::new();
-    client.worker = client.engine.new_worker(advancing_clock);
+    client.worker = client.engine.new_worker(read_advancing_clock);
     for key in 0..1000 {
         client.call(&["set", &format!("{{same}}{key}"), "v", "px", "10"]);
         client.call(&["set", &format!("other{key}"), "v", "px", "10"]);
@@ -139,7 +139,7 @@ fn expiry_cycle_stops_at_budget_and_resumes() {
 #[test]
 fn expiry_cycle_respects_budget_over_many_slots() {
     let mut client = Client::new();
-    client.worker = client.engine.new_worker(advancing_clock);
+    client.worker = client.engine.new_worker(read_advancing_clock);
     for key in 0..1000 {
         client.call(&["set", &format!("{key}"), "v", "px", "10"]);
     }

@@ -101,7 +101,7 @@ fn migrate_requires_own_or_migrating_slot() {
 
 /// Creates a client of a node with several databases and one migrating slot.
 fn client_with_migrating_slot() -> Client {
-    let mut client = Client::in_cluster_with(4);
+    let mut client = Client::in_cluster_with_databases(4);
     client.check_replies(&[
         ("set {t}1 v", "+OK"),
         ("select 1", "+OK"),
@@ -158,7 +158,7 @@ fn queued_select_determines_database_of_migrating_slot() {
 /// As in Valkey, the database that a queued COPY names is compared with the database selected before MULTI. EXEC
 /// compares it with the database that is selected when the COPY is executed.
 #[test]
-fn queued_copy_is_compared_with_the_database_before_multi() {
+fn queued_copy_is_checked_against_database_selected_before_multi() {
     const TRY_AGAIN_ERROR: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
     let mut client = client_with_migrating_slot();
     let aborted = format!("{TRY_AGAIN_ERROR}|-EXECABORT Transaction discarded because of previous errors.");
@@ -183,7 +183,7 @@ fn queued_migrate_does_not_look_up_unlocked_slot() {
 #[test]
 fn asking_applies_to_following_transaction() {
     const MOVED_ERROR: &str = "-MOVED 15891 127.0.0.1:6379";
-    let mut client = Client::in_cluster_with(4);
+    let mut client = Client::in_cluster_with_databases(4);
     client.check_replies(&[("select 1", "+OK"), ("set {t}2 v", "+OK"), ("select 0", "+OK")]);
     client.engine.keyspace.lock(Slot::of_key(b"{t}")).set_ownership(Ownership::Importing);
     client.check_replies(&[

@@ -12,14 +12,14 @@ use crate::choices::{Choice, ShutdownWord};
 
 /// A list of arbitrary words.
 #[derive(Debug)]
-pub(crate) struct WordList;
+pub(crate) struct WordListKind;
 
 /// Accepts a list of arbitrary words.
-pub(crate) const fn word_list() -> WordList {
-    WordList
+pub(crate) const fn word_list() -> WordListKind {
+    WordListKind
 }
 
-impl ValueKind for WordList {
+impl ValueKind for WordListKind {
     type Value = Arc<[Text]>;
 
     fn parse(&self, words: &[String], _: Option<&Arc<[Text]>>) -> Result<Arc<[Text]>, String> {
@@ -41,14 +41,14 @@ impl ValueKind for WordList {
 }
 
 #[derive(Debug)]
-pub(crate) struct ShutdownOptionSet;
+pub(crate) struct ShutdownOptionsKind;
 
 /// Accepts the options of SHUTDOWN that a signal may imply.
-pub(crate) const fn shutdown_options() -> ShutdownOptionSet {
-    ShutdownOptionSet
+pub(crate) const fn shutdown_options() -> ShutdownOptionsKind {
+    ShutdownOptionsKind
 }
 
-impl ValueKind for ShutdownOptionSet {
+impl ValueKind for ShutdownOptionsKind {
     type Value = Arc<[ShutdownWord]>;
 
     fn parse(
@@ -90,14 +90,14 @@ impl ValueKind for ShutdownOptionSet {
 
 /// A list of percentiles from 0 to 100.
 #[derive(Debug)]
-pub(crate) struct PercentileList;
+pub(crate) struct PercentileListKind;
 
 /// Accepts percentiles from 0 to 100.
-pub(crate) const fn percentile_list() -> PercentileList {
-    PercentileList
+pub(crate) const fn percentile_list() -> PercentileListKind {
+    PercentileListKind
 }
 
-impl ValueKind for PercentileList {
+impl ValueKind for PercentileListKind {
     type Value = Arc<[f64]>;
 
     fn parse(&self, words: &[String], _: Option<&Arc<[f64]>>) -> Result<Arc<[f64]>, String> {
@@ -129,14 +129,14 @@ impl ValueKind for PercentileList {
 
 /// OOM score adjustments for a master, for a replica, and for a child process that saves.
 #[derive(Debug)]
-pub(crate) struct OomAdjustments;
+pub(crate) struct OomAdjustmentsKind;
 
 /// Accepts three adjustments, in the order master, replica, saving process.
-pub(crate) const fn oom_adjustments() -> OomAdjustments {
-    OomAdjustments
+pub(crate) const fn oom_adjustments() -> OomAdjustmentsKind {
+    OomAdjustmentsKind
 }
 
-impl ValueKind for OomAdjustments {
+impl ValueKind for OomAdjustmentsKind {
     type Value = [i32; 3];
 
     fn parse(&self, words: &[String], _: Option<&[i32; 3]>) -> Result<[i32; 3], String> {
@@ -173,14 +173,14 @@ pub struct MasterAddress {
 
 /// An optional master address.
 #[derive(Debug)]
-pub(crate) struct OptionalMaster;
+pub(crate) struct OptionalMasterKind;
 
 /// Accepts a host and a port, or nothing.
-pub(crate) const fn optional_master() -> OptionalMaster {
-    OptionalMaster
+pub(crate) const fn optional_master() -> OptionalMasterKind {
+    OptionalMasterKind
 }
 
-impl ValueKind for OptionalMaster {
+impl ValueKind for OptionalMasterKind {
     type Value = Option<MasterAddress>;
 
     fn parse(
@@ -224,14 +224,14 @@ pub struct SavePoint {
 }
 
 #[derive(Debug)]
-pub(crate) struct SavePointList;
+pub(crate) struct SavePointsKind;
 
 /// Accepts pairs of an interval in seconds and a number of changes.
-pub(crate) const fn save_points() -> SavePointList {
-    SavePointList
+pub(crate) const fn save_points() -> SavePointsKind {
+    SavePointsKind
 }
 
-impl ValueKind for SavePointList {
+impl ValueKind for SavePointsKind {
     type Value = Arc<[SavePoint]>;
 
     fn parse(&self, words: &[String], _: Option<&Arc<[SavePoint]>>) -> Result<Arc<[SavePoint]>, String> {
@@ -309,14 +309,14 @@ impl OutputLimits {
 
 /// Output buffer limits for some or all client classes.
 #[derive(Debug)]
-pub(crate) struct OutputLimitList;
+pub(crate) struct OutputLimitsKind;
 
 /// Accepts `class hard soft seconds`, once or more.
-pub(crate) const fn output_limits() -> OutputLimitList {
-    OutputLimitList
+pub(crate) const fn output_limits() -> OutputLimitsKind {
+    OutputLimitsKind
 }
 
-impl ValueKind for OutputLimitList {
+impl ValueKind for OutputLimitsKind {
     type Value = OutputLimits;
 
     fn parse(&self, words: &[String], previous: Option<&OutputLimits>) -> Result<OutputLimits, String> {

@@ -53,14 +53,14 @@ enum NumberFormat {
 
 /// A number that must lie in an inclusive range.
 #[derive(Debug)]
-pub(crate) struct BoundedNumber<T> {
+pub(crate) struct BoundedNumberKind<T> {
     min: i64,
     max: i64,
     format: NumberFormat,
     value_type: PhantomData<fn() -> T>,
 }
 
-impl<T: Numeric> BoundedNumber<T> {
+impl<T: Numeric> BoundedNumberKind<T> {
     const fn new(min: i64, max: i64, format: NumberFormat) -> Self {
         assert!(T::RANGE.0 <= min && min <= max && max <= T::RANGE.1, "the bounds do not fit the type");
         Self { min, max, format, value_type: PhantomData }
@@ -68,16 +68,16 @@ impl<T: Numeric> BoundedNumber<T> {
 }
 
 /// Accepts a number in this inclusive range.
-pub(crate) const fn bounded_number<T: Numeric>(min: i64, max: i64) -> BoundedNumber<T> {
-    BoundedNumber::new(min, max, NumberFormat::Decimal)
+pub(crate) const fn bounded_number<T: Numeric>(min: i64, max: i64) -> BoundedNumberKind<T> {
+    BoundedNumberKind::new(min, max, NumberFormat::Decimal)
 }
 
 /// Accepts a number of bytes with an optional unit (`64mb`), in this inclusive range.
-pub(crate) const fn byte_count<T: Numeric>(min: i64, max: i64) -> BoundedNumber<T> {
-    BoundedNumber::new(min, max, NumberFormat::Bytes)
+pub(crate) const fn byte_count<T: Numeric>(min: i64, max: i64) -> BoundedNumberKind<T> {
+    BoundedNumberKind::new(min, max, NumberFormat::Bytes)
 }
 
-impl<T: Numeric> ValueKind for BoundedNumber<T> {
+impl<T: Numeric> ValueKind for BoundedNumberKind<T> {
     type Value = T;
 
     fn parse(&self, words: &[String], _: Option<&T>) -> Result<T, String> {
@@ -108,17 +108,17 @@ impl<T: Numeric> ValueKind for BoundedNumber<T> {
 
 /// A number that is clamped to a range instead of being refused.
 #[derive(Debug)]
-pub(crate) struct ClampedNumber {
+pub(crate) struct ClampedNumberKind {
     min: u32,
     max: u32,
 }
 
 /// Accepts any number and clamps it to this range.
-pub(crate) const fn clamped_number(min: u32, max: u32) -> ClampedNumber {
-    ClampedNumber { min, max }
+pub(crate) const fn clamped_number(min: u32, max: u32) -> ClampedNumberKind {
+    ClampedNumberKind { min, max }
 }
 
-impl ValueKind for ClampedNumber {
+impl ValueKind for ClampedNumberKind {
     type Value = u32;
 
     fn parse(&self, words: &[String], _: Option<&u32>) -> Result<u32, String> {
@@ -138,15 +138,15 @@ impl ValueKind for ClampedNumber {
 
 /// A number of bytes that is raised to a minimum instead of being refused.
 #[derive(Debug)]
-pub(crate) struct MinBytes(i64);
+pub(crate) struct MinBytesKind(i64);
 
 /// Accepts a number of bytes, and raises it to `min` if it is lower.
-pub(crate) const fn min_bytes(min: i64) -> MinBytes {
+pub(crate) const fn min_bytes(min: i64) -> MinBytesKind {
     assert!(0 < min, "a number of bytes is not negative");
-    MinBytes(min)
+    MinBytesKind(min)
 }
 
-impl ValueKind for MinBytes {
+impl ValueKind for MinBytesKind {
     type Value = u64;
 
     fn parse(&self, words: &[String], _: Option<&u64>) -> Result<u64, String> {
@@ -166,14 +166,14 @@ impl ValueKind for MinBytes {
 
 /// A number of bytes that may use the full 64-bit range.
 #[derive(Debug)]
-pub(crate) struct UnboundedBytes;
+pub(crate) struct UnboundedBytesKind;
 
 /// Accepts a number of bytes in the full 64-bit range, with an optional unit (`64mb`).
-pub(crate) const fn unbounded_bytes() -> UnboundedBytes {
-    UnboundedBytes
+pub(crate) const fn unbounded_bytes() -> UnboundedBytesKind {
+    UnboundedBytesKind
 }
 
-impl ValueKind for UnboundedBytes {
+impl ValueKind for UnboundedBytesKind {
     type Value = usize;
 
     fn parse(&self, words: &[String], _: Option<&usize>) -> Result<usize, String> {
@@ -194,7 +194,7 @@ impl ValueKind for UnboundedBytes {
 
 /// A duration that is configured as a whole number of seconds or milliseconds.
 #[derive(Debug)]
-pub(crate) struct UnitDuration {
+pub(crate) struct DurationKind {
     min: i64,
     max: i64,
     unit: TimeUnit,
@@ -207,18 +207,18 @@ enum TimeUnit {
 }
 
 /// Accepts a duration as a whole number of seconds, in this inclusive range.
-pub(crate) const fn seconds(min: i64, max: i64) -> UnitDuration {
+pub(crate) const fn seconds(min: i64, max: i64) -> DurationKind {
     assert!(0 <= min && min <= max, "a time is not negative");
-    UnitDuration { min, max, unit: TimeUnit::Seconds }
+    DurationKind { min, max, unit: TimeUnit::Seconds }
 }
 
 /// Accepts a duration as a whole number of milliseconds, in this inclusive range.
-pub(crate) const fn millis(min: i64, max: i64) -> UnitDuration {
+pub(crate) const fn millis(min: i64, max: i64) -> DurationKind {
     assert!(0 <= min && min <= max, "a time is not negative");
-    UnitDuration { min, max, unit: TimeUnit::Millis }
+    DurationKind { min, max, unit: TimeUnit::Millis }
 }
 
-impl ValueKind for UnitDuration {
+impl ValueKind for DurationKind {
     type Value = Duration;
 
     fn parse(&self, words: &[String], _: Option<&Duration>) -> Result<Duration, String> {
@@ -248,14 +248,14 @@ impl ValueKind for UnitDuration {
 
 /// File permission bits that are written in octal.
 #[derive(Debug)]
-pub(crate) struct FileMode;
+pub(crate) struct FileModeKind;
 
 /// Accepts file permission bits in octal, such as `755`.
-pub(crate) const fn file_mode() -> FileMode {
-    FileMode
+pub(crate) const fn file_mode() -> FileModeKind {
+    FileModeKind
 }
 
-impl ValueKind for FileMode {
+impl ValueKind for FileModeKind {
     type Value = u32;
 
     fn parse(&self, words: &[String], _: Option<&u32>) -> Result<u32, String> {
@@ -277,14 +277,14 @@ impl ValueKind for FileMode {
 
 /// A TCP port, where 0 disables the listener.
 #[derive(Debug)]
-pub(crate) struct OptionalPort;
+pub(crate) struct OptionalPortKind;
 
 /// Accepts a TCP port, or 0 to disable the listener.
-pub(crate) const fn optional_port() -> OptionalPort {
-    OptionalPort
+pub(crate) const fn optional_port() -> OptionalPortKind {
+    OptionalPortKind
 }
 
-impl ValueKind for OptionalPort {
+impl ValueKind for OptionalPortKind {
     type Value = Option<u16>;
 
     fn parse(&self, words: &[String], _: Option<&Option<u16>>) -> Result<Option<u16>, String> {

@@ -107,7 +107,7 @@ fn sizes_are_parsed_as_in_redis() {
 
 #[test]
 fn durations_use_their_unit() {
-    let parse = |kind: number::UnitDuration, text: &str| kind.parse(&[text.to_owned()], None);
+    let parse = |kind: number::DurationKind, text: &str| kind.parse(&[text.to_owned()], None);
     assert_eq!(parse(seconds(0, 60), "60"), Ok(std::time::Duration::from_secs(60)));
     assert_eq!(parse(millis(0, MAX), "1500"), Ok(std::time::Duration::from_millis(1500)));
     check_kind(

@@ -9,14 +9,14 @@ use crate::choices::Choice;
 
 /// A boolean, `yes` or `no`.
 #[derive(Debug)]
-pub(crate) struct YesNo;
+pub(crate) struct YesNoKind;
 
 /// Accepts `yes` or `no`.
-pub(crate) const fn yes_no() -> YesNo {
-    YesNo
+pub(crate) const fn yes_no() -> YesNoKind {
+    YesNoKind
 }
 
-impl ValueKind for YesNo {
+impl ValueKind for YesNoKind {
     type Value = bool;
 
     fn parse(&self, words: &[String], _: Option<&bool>) -> Result<bool, String> {
@@ -39,14 +39,14 @@ impl ValueKind for YesNo {
 
 /// A value that is written as one of the words of the enum `C`.
 #[derive(Debug)]
-pub(crate) struct EnumWord<C>(PhantomData<fn() -> C>);
+pub(crate) struct EnumWordKind<C>(PhantomData<fn() -> C>);
 
 /// Accepts the words of the enum `C`, case-insensitively.
-pub(crate) const fn enum_word<C: Choice>() -> EnumWord<C> {
-    EnumWord(PhantomData)
+pub(crate) const fn enum_word<C: Choice>() -> EnumWordKind<C> {
+    EnumWordKind(PhantomData)
 }
 
-impl<C: Choice> ValueKind for EnumWord<C> {
+impl<C: Choice> ValueKind for EnumWordKind<C> {
     type Value = C;
 
     fn parse(&self, words: &[String], _: Option<&C>) -> Result<C, String> {
@@ -74,14 +74,14 @@ pub(super) fn invalid_choice_error<'a>(words: impl Iterator<Item = &'a str>) -> 
 
 /// One of several words. There is no enum type for them, because no code depends on the value.
 #[derive(Debug)]
-pub(crate) struct FixedWord(&'static [&'static str]);
+pub(crate) struct FixedWordKind(&'static [&'static str]);
 
 /// Accepts one of the given words.
-pub(crate) const fn fixed_word(words: &'static [&'static str]) -> FixedWord {
-    FixedWord(words)
+pub(crate) const fn fixed_word(words: &'static [&'static str]) -> FixedWordKind {
+    FixedWordKind(words)
 }
 
-impl ValueKind for FixedWord {
+impl ValueKind for FixedWordKind {
     type Value = &'static str;
 
     fn parse(&self, words: &[String], _: Option<&&'static str>) -> Result<&'static str, String> {
@@ -102,7 +102,7 @@ impl ValueKind for FixedWord {
 
 /// Text that is validated before it is accepted.
 #[derive(Debug)]
-pub(crate) struct CheckedText {
+pub(crate) struct CheckedTextKind {
     check: fn(&str) -> Result<(), &'static str>,
     /// The error for an empty text, or `None` if the text may be empty.
     empty_error: Option<&'static str>,
@@ -112,7 +112,7 @@ pub(crate) struct CheckedText {
     description: &'static str,
 }
 
-impl CheckedText {
+impl CheckedTextKind {
     const fn new(check: fn(&str) -> Result<(), &'static str>, _description: &'static str) -> Self {
         Self {
             check,
@@ -125,33 +125,39 @@ impl CheckedText {
 }
 
 /// Accepts any word.
-pub(crate) const fn text() -> CheckedText {
-    CheckedText::new(|_| Ok(()), "string")
+pub(crate) const fn text() -> CheckedTextKind {
+    CheckedTextKind::new(|_| Ok(()), "string")
 }
 
 /// Accepts a path that is not empty. `empty_error` is the error for an empty path.
-pub(crate) const fn path(empty_error: &'static str) -> CheckedText {
-    CheckedText { empty_error: Some(empty_error), ..text() }
+pub(crate) const fn path(empty_error: &'static str) -> CheckedTextKind {
+    CheckedTextKind { empty_error: Some(empty_error), ..text() }
 }
 
 /// Accepts the name of a file in the data directory: not empty, and without a directory.
-pub(crate) const fn dump_file_name() -> CheckedText {
+pub(crate) const fn dump_file_name() -> CheckedTextKind {
     let check = |word: &str| reject_path(word, "dbfilename can't be a path, just a filename");
-    CheckedText { empty_error: Some("dbfilename can't be empty"), ..CheckedText::new(check, "file name") }
+    CheckedTextKind {
+        empty_error: Some("dbfilename can't be empty"),
+        ..CheckedTextKind::new(check, "file name")
+    }
 }
 
 /// Accepts the base name of the AOF's files.
-pub(crate) const fn append_file_name() -> CheckedText {
+pub(crate) const fn append_file_name() -> CheckedTextKind {
     let check = |word: &str| reject_path(word, "appendfilename can't be a path, just a filename");
-    CheckedText { empty_error: Some("appendfilename can't be empty"), ..CheckedText::new(check, "file name") }
+    CheckedTextKind {
+        empty_error: Some("appendfilename can't be empty"),
+        ..CheckedTextKind::new(check, "file name")
+    }
 }
 
 /// Accepts the name of the AOF directory.
-pub(crate) const fn append_directory_name() -> CheckedText {
+pub(crate) const fn append_directory_name() -> CheckedTextKind {
     let check = |word: &str| reject_path(word, "appenddirname can't be a path, just a dirname");
-    CheckedText {
+    CheckedTextKind {
         empty_error: Some("appenddirname can't be empty"),
-        ..CheckedText::new(check, "directory name")
+        ..CheckedTextKind::new(check, "directory name")
     }
 }
 
@@ -163,7 +169,7 @@ fn reject_path(word: &str, error: &'static str) -> Result<(), &'static str> {
 const MAX_HOSTNAME_LEN: usize = 255;
 
 /// Accepts a DNS host name, or an empty text for none.
-pub(crate) const fn hostname() -> CheckedText {
+pub(crate) const fn hostname() -> CheckedTextKind {
     let check = |word: &str| {
         if word.len() > MAX_HOSTNAME_LEN {
             return Err("Hostnames must be less than 256 characters");
@@ -173,7 +179,7 @@ pub(crate) const fn hostname() -> CheckedText {
         }
         Ok(())
     };
-    CheckedText::new(check, "host name")
+    CheckedTextKind::new(check, "host name")
 }
 
 /// Whether the text can be written to `nodes.conf` without breaking its format.
@@ -183,7 +189,7 @@ fn is_safe_in_nodes_conf(word: &str) -> bool {
 
 /// Accepts a human-readable node name, or an empty text for none. In `nodes.conf` the name is delimited by spaces,
 /// commas and equals signs.
-pub(crate) const fn node_name() -> CheckedText {
+pub(crate) const fn node_name() -> CheckedTextKind {
     let check = |word: &str| {
         if word.len() > MAX_HOSTNAME_LEN {
             return Err("Names must be less than 256 characters");
@@ -193,12 +199,12 @@ pub(crate) const fn node_name() -> CheckedText {
         }
         Ok(())
     };
-    CheckedText::new(check, "name")
+    CheckedTextKind::new(check, "name")
 }
 
 /// Accepts the name of an availability zone, or an empty text for none. Nodes gossip the zone and store it in
 /// `nodes.conf` between commas.
-pub(crate) const fn availability_zone() -> CheckedText {
+pub(crate) const fn availability_zone() -> CheckedTextKind {
     let check = |word: &str| {
         if word.len() > MAX_HOSTNAME_LEN {
             return Err("Availability zones must be less than 256 characters");
@@ -208,7 +214,7 @@ pub(crate) const fn availability_zone() -> CheckedText {
         }
         Ok(())
     };
-    CheckedText::new(check, "zone name")
+    CheckedTextKind::new(check, "zone name")
 }
 
 /// Variables of `proc-title-template`, and whether each is non-empty on every server.
@@ -223,12 +229,12 @@ const TITLE_VARIABLES: [(&str, bool); 7] = [
 ];
 
 /// Accepts a process title with variables in braces.
-pub(crate) const fn process_title() -> CheckedText {
+pub(crate) const fn process_title() -> CheckedTextKind {
     let check = |template: &str| match is_valid_title(template) {
         true => Ok(()),
         false => Err("template format is invalid or contains unknown variables"),
     };
-    CheckedText::new(check, "template with names in braces")
+    CheckedTextKind::new(check, "template with names in braces")
 }
 
 /// Checks a title template. A doubled brace stands for a literal brace. A template that could expand to an empty title
@@ -251,7 +257,7 @@ fn is_valid_title(template: &str) -> bool {
 }
 
 /// Accepts the letters of keyspace event classes (`notify-keyspace-events`).
-pub(crate) const fn event_letters() -> CheckedText {
+pub(crate) const fn event_letters() -> CheckedTextKind {
     let check = |letters: &str| {
         let known = |letter| letter == 'A' || ALL_EVENTS.contains(letter) || OTHER_EVENTS.contains(letter);
         match letters.chars().all(known) {
@@ -259,7 +265,7 @@ pub(crate) const fn event_letters() -> CheckedText {
             false => Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'."),
         }
     };
-    CheckedText { normalize: normalize_events, ..CheckedText::new(check, "letters of event classes") }
+    CheckedTextKind { normalize: normalize_events, ..CheckedTextKind::new(check, "letters of event classes") }
 }
 
 /// The event classes that `A` includes, in the order of CONFIG GET.
@@ -276,7 +282,7 @@ fn normalize_events(letters: &str) -> Text {
     shown.into()
 }
 
-impl ValueKind for CheckedText {
+impl ValueKind for CheckedTextKind {
     type Value = Text;
 
     fn parse(&self, words: &[String], _: Option<&Text>) -> Result<Text, String> {
@@ -300,14 +306,14 @@ impl ValueKind for CheckedText {
 
 /// Text, where an empty text means that the parameter is unset.
 #[derive(Debug)]
-pub(crate) struct OptionalText;
+pub(crate) struct OptionalTextKind;
 
 /// Accepts any text; an empty text means that the parameter is unset.
-pub(crate) const fn optional_text() -> OptionalText {
-    OptionalText
+pub(crate) const fn optional_text() -> OptionalTextKind {
+    OptionalTextKind
 }
 
-impl ValueKind for OptionalText {
+impl ValueKind for OptionalTextKind {
     type Value = Option<Text>;
 
     fn parse(&self, words: &[String], _: Option<&Option<Text>>) -> Result<Option<Text>, String> {
@@ -327,27 +333,35 @@ impl ValueKind for OptionalText {
 
 /// An optional IP address.
 #[derive(Debug)]
-pub(crate) struct OptionalAddress<A> {
+pub(crate) struct OptionalAddressKind<A> {
     check: fn(&str) -> Result<(), &'static str>,
     invalid_error: &'static str,
     address_type: PhantomData<fn() -> A>,
 }
 
 /// Accepts an IPv4 address, or an empty text for none.
-pub(crate) const fn ipv4() -> OptionalAddress<Ipv4Addr> {
-    OptionalAddress { check: |_| Ok(()), invalid_error: "Invalid IPv4 address", address_type: PhantomData }
+pub(crate) const fn ipv4() -> OptionalAddressKind<Ipv4Addr> {
+    OptionalAddressKind {
+        check: |_| Ok(()),
+        invalid_error: "Invalid IPv4 address",
+        address_type: PhantomData,
+    }
 }
 
 /// Accepts an IPv6 address, or an empty text for none.
-pub(crate) const fn ipv6() -> OptionalAddress<Ipv6Addr> {
-    OptionalAddress { check: |_| Ok(()), invalid_error: "Invalid IPv6 address", address_type: PhantomData }
+pub(crate) const fn ipv6() -> OptionalAddressKind<Ipv6Addr> {
+    OptionalAddressKind {
+        check: |_| Ok(()),
+        invalid_error: "Invalid IPv6 address",
+        address_type: PhantomData,
+    }
 }
 
 /// Maximum length of an address on the cluster bus.
 const MAX_ADDRESS_LEN: usize = 45;
 
 /// Accepts an IPv4 or IPv6 address, or an empty text for none. The node stores the address in `nodes.conf`.
-pub(crate) const fn announced_address() -> OptionalAddress<IpAddr> {
+pub(crate) const fn announced_address() -> OptionalAddressKind<IpAddr> {
     let check = |word: &str| {
         if word.len() > MAX_ADDRESS_LEN {
             return Err("cluster-announce-ip is too long");
@@ -357,10 +371,10 @@ pub(crate) const fn announced_address() -> OptionalAddress<IpAddr> {
         }
         Ok(())
     };
-    OptionalAddress { check, invalid_error: "argument must be an IP address", address_type: PhantomData }
+    OptionalAddressKind { check, invalid_error: "argument must be an IP address", address_type: PhantomData }
 }
 
-impl<A: FromStr + ToString + Clone + PartialEq + std::fmt::Debug> ValueKind for OptionalAddress<A> {
+impl<A: FromStr + ToString + Clone + PartialEq + std::fmt::Debug> ValueKind for OptionalAddressKind<A> {
     type Value = Option<A>;
 
     fn parse(&self, words: &[String], _: Option<&Option<A>>) -> Result<Option<A>, String> {

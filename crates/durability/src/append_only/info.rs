@@ -17,7 +17,7 @@ impl AppendOnlyFile {
     /// Appends the append-only file's fields to INFO's Persistence section.
     pub(crate) fn write_info(&self, text: &mut String) {
         let end = self.log.lock().position().offset;
-        let now = time::instant();
+        let now = time::monotonic_now();
         let ok = |ok: bool| if ok { "ok" } else { "err" }.to_owned();
         let flag = |flag: bool| u8::from(flag).to_string();
         let seconds = |took: Option<Duration>| took.map_or(-1, |took| took.as_secs() as i64).to_string();
@@ -28,8 +28,8 @@ impl AppendOnlyFile {
             ("aof_rewrite_in_progress", flag(rewrites.is_running())),
             ("aof_rewrite_scheduled", flag(rewrites.is_scheduled)),
             ("aof_last_rewrite_time_sec", seconds(rewrites.last_duration)),
-            ("aof_current_rewrite_time_sec", seconds(rewrites.running_for(now))),
-            ("aof_last_bgrewrite_status", ok(rewrites.last_succeeded)),
+            ("aof_current_rewrite_time_sec", seconds(rewrites.running_time(now))),
+            ("aof_last_bgrewrite_status", ok(rewrites.was_last_successful)),
             ("aof_rewrites", rewrites.success_count.to_string()),
             ("aof_rewrites_consecutive_failures", rewrites.consecutive_failures.to_string()),
             ("aof_last_write_status", ok(status.as_ref().is_none_or(|status| !status.has_error))),
@@ -44,7 +44,7 @@ impl AppendOnlyFile {
                 ("aof_pending_rewrite", flag(waits)),
                 ("aof_buffer_length", end.0.saturating_sub(written.0).to_string()),
                 ("aof_pending_bio_fsync", "0".to_owned()),
-                ("aof_delayed_fsync", status.delaying_syncs.to_string()),
+                ("aof_delayed_fsync", status.delayed_sync_count.to_string()),
             ]);
         }
         drop(state);

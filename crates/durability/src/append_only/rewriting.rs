@@ -15,7 +15,7 @@ use process::time;
 use replication::WriteMode;
 
 use super::directory::{AofDirectory, configured_directory};
-use super::{AppendOnlyFile, RewriteMessage, UnfinishedAof, WRITER_POLL_INTERVAL};
+use super::{AppendOnlyFile, RewriteMessage, UnfinishedAofPolicy, WRITER_POLL_INTERVAL};
 use crate::Durability;
 use crate::new_file::NewFile;
 use crate::pace::YieldPace;
@@ -79,12 +79,12 @@ impl AppendOnlyFile {
         }
         let percentage = self.config.get(keys::AUTO_AOF_REWRITE_PERCENTAGE);
         let min_size = self.config.get(keys::AUTO_AOF_REWRITE_MIN_SIZE);
-        self.state.lock().driver.is_rewrite_due(time::instant(), percentage, min_size)
+        self.state.lock().driver.is_rewrite_due(time::monotonic_now(), percentage, min_size)
     }
 
     fn begin_rewrite(&self) -> Result<RunningRewrite, RewriteRunningError> {
         let mut state = self.state.lock();
-        let id = state.driver.begin_rewrite(time::instant())?;
+        let id = state.driver.begin_rewrite(time::monotonic_now())?;
         state.is_rewrite_cancelled = Arc::default();
         Ok(RunningRewrite { id, is_cancelled: state.is_rewrite_cancelled.clone() })
     }
@@ -99,11 +99,11 @@ impl AppendOnlyFile {
     fn install_base(
         &self,
         file: tempfile::NamedTempFile,
-        rdb: bool,
+        is_rdb: bool,
         rewrite: &RunningRewrite,
     ) -> anyhow::Result<()> {
         self.state.lock().rewrite_message = None;
-        self.send_event(AofDriverEvent::BaseWritten { rewrite: rewrite.id, base: file, rdb });
+        self.send_event(AofDriverEvent::BaseWritten { rewrite: rewrite.id, base: file, is_rdb });
         loop {
             let mut state = self.state.lock();
             match state.rewrite_message.take() {
@@ -159,14 +159,14 @@ impl AppendOnlyFile {
         &self,
         folder: &AofDirectory,
         file: tempfile::NamedTempFile,
-        rdb: bool,
+        is_rdb: bool,
         rewrite: &RunningRewrite,
     ) -> anyhow::Result<()> {
         // The state stays locked until the manifest is written, so that the file is not enabled in between.
         let state = self.state.lock();
         anyhow::ensure!(state.driver.rewrites().is_current(rewrite.id), "the rewrite was cancelled");
         let mut manifest: Manifest = folder.read_manifest()?.unwrap_or_default();
-        let base = manifest.reserve_base(folder.file_name_prefix(), rdb);
+        let base = manifest.reserve_base(folder.file_name_prefix(), is_rdb);
         manifest.replace_base(base.clone(), "");
         folder.install_base(file, &base.name, &manifest.to_text())?;
         drop(state);
@@ -239,21 +239,24 @@ pub(crate) fn rewrite_now(durability: &Durability) -> Result<(), RewriteError> {
 
 /// Syncs all data to disk at shutdown, when no more writes arrive. If the files are incomplete, a rewrite runs first.
 /// Returns an error if the sync or the rewrite fails.
-pub(crate) fn sync_all_data(durability: &Durability, unfinished: UnfinishedAof) -> Result<(), String> {
+pub(crate) fn sync_all_data(
+    durability: &Durability,
+    unfinished_aof: UnfinishedAofPolicy,
+) -> Result<(), String> {
     let shared = &durability.append_only;
     while shared.is_enabled() && !shared.is_complete() {
-        match unfinished {
-            UnfinishedAof::Ignore => {
+        match unfinished_aof {
+            UnfinishedAofPolicy::Ignore => {
                 if shared.is_writing_first_base() {
                     tracing::warn!("Writing initial AOF. Exit anyway.");
                 }
                 shared.cancel_rewrite();
                 break;
             }
-            UnfinishedAof::AbortShutdown if shared.is_writing_first_base() => {
+            UnfinishedAofPolicy::AbortShutdown if shared.is_writing_first_base() => {
                 return Err("Writing initial AOF, can't exit.".to_owned());
             }
-            UnfinishedAof::AbortShutdown => {}
+            UnfinishedAofPolicy::AbortShutdown => {}
         }
         match rewrite_now(durability) {
             Ok(()) => {}
@@ -284,7 +287,7 @@ fn write_base(durability: &Durability, rewrite: &RunningRewrite) -> anyhow::Resu
         }
         if on {
             shared.handle_event(log, AofDriverEvent::SnapshotTaken { rewrite: rewrite.id, db: stream_db });
-            shared.wake_writer.notify_one();
+            shared.writer_wakeup.notify_one();
         }
         let position = log.position();
         // The base includes keys of slots that are being imported, so the increment must repeat that the import is

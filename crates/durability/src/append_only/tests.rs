@@ -140,10 +140,10 @@ fn progress_on_disk_is_known_only_while_enabled() {
     let end = server.durability.log.lock().position().offset;
     let shared = server.durability.append_only.clone();
     shared.sync_log().unwrap();
-    assert_eq!(shared.on_disk(), DiskProgress::SyncedUpTo(end));
+    assert_eq!(shared.disk_progress(), DiskProgress::SyncedUpTo(end));
     assert!(server.durability.log.is_kept_open());
     shared.disable();
-    assert_eq!(shared.on_disk(), DiskProgress::Disabled);
+    assert_eq!(shared.disk_progress(), DiskProgress::Disabled);
     assert!(!server.durability.log.is_kept_open() && !shared.is_enabled());
     assert_eq!(server.info("aof_enabled"), "0");
 }

@@ -15,7 +15,7 @@ use super::AppendOnlyFile;
 use crate::disk::SystemDisk;
 
 /// Maximum time between two requests for the driver's next step.
-const MAX_WAIT: Duration = Duration::from_secs(1);
+const MAX_WRITER_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct AofWriter {
@@ -24,8 +24,8 @@ pub(super) struct AofWriter {
 }
 
 impl AofWriter {
-    pub(super) fn new(shared: Arc<AppendOnlyFile>, executor: FileExecutor<SystemDisk>) -> Self {
-        Self { shared, executor }
+    pub(super) fn new(append_only_file: Arc<AppendOnlyFile>, executor: FileExecutor<SystemDisk>) -> Self {
+        Self { shared: append_only_file, executor }
     }
 
     /// Performs the driver's steps until the append-only file is disabled.
@@ -34,7 +34,7 @@ impl AofWriter {
         let runtime = runtime.expect("the writer thread needs an event loop");
         runtime.block_on(async {
             loop {
-                let sleep = self.shared.flush_sleep.load(Ordering::Relaxed);
+                let sleep = self.shared.flush_sleep_micros.load(Ordering::Relaxed);
                 if sleep > 0 {
                     tokio::time::sleep(Duration::from_micros(sleep)).await;
                 }
@@ -43,18 +43,21 @@ impl AofWriter {
                         let completed = self.executor.execute(pending);
                         self.shared.complete(completed);
                     }
-                    WriterStep::Wait { until, growth_past } => self.wait(until, growth_past).await,
+                    WriterStep::Wait { until, wake_past_offset: growth_past } => {
+                        self.wait(until, growth_past).await;
+                    }
                     WriterStep::Stop => break,
                 }
             }
         });
     }
 
-    async fn wait(&self, until: Option<Instant>, growth_past: Option<ReplOffset>) {
-        let left = until.map_or(MAX_WAIT, |until| until.since(time::instant())).min(MAX_WAIT);
+    async fn wait(&self, until: Option<Instant>, wake_past_offset: Option<ReplOffset>) {
+        let left =
+            until.map_or(MAX_WRITER_WAIT, |until| until.since(time::monotonic_now())).min(MAX_WRITER_WAIT);
         let shared = &self.shared;
         let grown = async {
-            match growth_past {
+            match wake_past_offset {
                 Some(past) => {
                     let has_grown = || shared.log.lock().position().offset > past;
                     shared.log.wait_for_growth(|| has_grown().then_some(())).await;
@@ -64,7 +67,7 @@ impl AofWriter {
         };
         tokio::select! {
             () = grown => {}
-            () = shared.wake_writer.notified() => {}
+            () = shared.writer_wakeup.notified() => {}
             () = tokio::time::sleep(left) => {}
         }
     }
@@ -75,7 +78,7 @@ impl AppendOnlyFile {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         let mut actions = Vec::new();
-        let step = state.driver.next_step(&mut log, time::instant(), time::now(), &mut actions);
+        let step = state.driver.next_step(&mut log, time::monotonic_now(), time::now(), &mut actions);
         self.perform_while_log_is_locked(&mut state, actions);
         step
     }
@@ -83,7 +86,7 @@ impl AppendOnlyFile {
     fn complete(&self, completed: CompletedOperation) {
         let mut state = self.state.lock();
         let mut actions = Vec::new();
-        state.driver.complete(time::instant(), completed, &mut actions);
+        state.driver.complete(time::monotonic_now(), completed, &mut actions);
         self.perform_actions(&mut state, actions);
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use slot_routing::ReplOffset;
 
 use super::*;
-use crate::append_only::UnfinishedAof;
+use crate::append_only::UnfinishedAofPolicy;
 use crate::testing::{TestFolder, TestServer, import_of_keys, wait_until_past};
 
 const FILE: &str = "dump.rdb";
@@ -202,7 +202,7 @@ fn shutdown_saves_what_was_requested_but_no_partial_data() {
     for (save_points, requested, flag, is_saved) in table {
         server.set("save", save_points);
         flag.inspect(|flag| server.set_flag(*flag, true));
-        save_at_shutdown(&server.durability, requested, UnfinishedAof::AbortShutdown).unwrap();
+        save_at_shutdown(&server.durability, requested, UnfinishedAofPolicy::AbortShutdown).unwrap();
         flag.inspect(|flag| server.set_flag(*flag, false));
         assert_eq!(fs::remove_file(FILE).is_ok(), is_saved, "{save_points:?} {requested:?} {flag:?}");
     }
@@ -216,12 +216,13 @@ fn shutdown_waits_for_the_running_save_and_fails_if_the_final_one_does() {
     let running = start_save(&server.durability, SaveKind::Background).unwrap();
     let saver = server.durability.clone();
     let ended = std::thread::spawn(move || run_save(&saver, &running, SaveKind::Background).is_ok());
-    save_at_shutdown(&server.durability, ShutdownSave::AsConfigured, UnfinishedAof::AbortShutdown).unwrap();
+    save_at_shutdown(&server.durability, ShutdownSave::AsConfigured, UnfinishedAofPolicy::AbortShutdown)
+        .unwrap();
     ended.join().unwrap();
     assert_eq!(TestServer::start(&[]).run("GET a"), "$11");
     fs::remove_file(FILE).unwrap();
     fs::create_dir_all(Path::new(FILE).join("x")).unwrap();
-    let failed = save_at_shutdown(&server.durability, ShutdownSave::Save, UnfinishedAof::AbortShutdown);
+    let failed = save_at_shutdown(&server.durability, ShutdownSave::Save, UnfinishedAofPolicy::AbortShutdown);
     assert!(matches!(failed, Err(SaveError::Failed(_))));
 }
 
@@ -325,12 +326,12 @@ fn save_points_are_not_evaluated_while_loading() {
     server.run("SET a 1");
     for flag in [NodeFlags::LOADING, NodeFlags::ASYNC_LOADING] {
         server.set_flag(flag, true);
-        assert_eq!(check_due(&server.durability), None);
+        assert_eq!(due_save_reason(&server.durability), None);
         server.set_flag(flag, false);
     }
-    assert!(matches!(check_due(&server.durability), Some(SaveReason::SavePointReached(_))));
+    assert!(matches!(due_save_reason(&server.durability), Some(SaveReason::SavePointReached(_))));
     save(&server.durability).unwrap();
-    assert_eq!(check_due(&server.durability), None);
+    assert_eq!(due_save_reason(&server.durability), None);
     server.durability.rdb_saves.reset_counts();
     assert_eq!(server.info("rdb_saves"), "0");
 }

@@ -27,7 +27,7 @@ pub struct HistoryNumber(u64);
 impl HistoryNumber {
     /// Returns whether this history has not ended by `now`, so that a batch that began in it also ended in it.
     #[must_use]
-    pub fn lasts_until(self, now: Self) -> bool {
+    pub fn is_unbroken_until(self, now: Self) -> bool {
         self == now && self.0.is_multiple_of(2)
     }
 }
@@ -92,10 +92,10 @@ impl CommitPoint {
         self.change_history(|number| (number | 1) + 1);
     }
 
-    fn change_history(&self, next: impl FnOnce(u64) -> u64) {
+    fn change_history(&self, next_number: impl FnOnce(u64) -> u64) {
         let mut waiting = self.waiters.lock();
         self.offset.store(0, Ordering::Release);
-        self.history.store(next(self.history().0), Ordering::Release);
+        self.history.store(next_number(self.history().0), Ordering::Release);
         let ended = std::mem::take(&mut *waiting);
         drop(waiting);
         for waker in ended.into_values() {
@@ -216,18 +216,24 @@ mod tests {
     }
 
     #[test]
-    fn writes_of_a_batch_count_only_within_one_history() {
+    fn batch_is_committed_only_if_its_history_is_unbroken() {
         let point = CommitPoint::default();
         let before = point.history();
-        assert!(before.lasts_until(point.history()));
+        assert!(before.is_unbroken_until(point.history()));
         point.end_history();
         let meanwhile = point.history();
-        assert!(!before.lasts_until(meanwhile) && !meanwhile.lasts_until(meanwhile));
+        assert!(!before.is_unbroken_until(meanwhile) && !meanwhile.is_unbroken_until(meanwhile));
         point.begin_history();
         let after = point.history();
-        assert!(!before.lasts_until(after) && !meanwhile.lasts_until(after) && after.lasts_until(after));
+        assert!(
+            !before.is_unbroken_until(after)
+                && !meanwhile.is_unbroken_until(after)
+                && after.is_unbroken_until(after)
+        );
         // Several histories begin in a row, as when a replica changes its master.
         point.begin_history();
-        assert!(!after.lasts_until(point.history()) && point.history().lasts_until(point.history()));
+        assert!(
+            !after.is_unbroken_until(point.history()) && point.history().is_unbroken_until(point.history())
+        );
     }
 }

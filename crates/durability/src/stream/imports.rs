@@ -91,7 +91,7 @@ impl SlotImports {
 /// Encodes the start of an import for the log.
 #[must_use]
 pub fn encode_begin(import: &EstablishMessage) -> Vec<u8> {
-    SyncSlotsCommand::Establish(import.to_replica_form()).to_resp()
+    SyncSlotsCommand::Establish(import.to_message_for_replicas()).to_resp()
 }
 
 /// Encodes the end of an import for the log. If the import failed, its keys have been deleted, and replicas drop its

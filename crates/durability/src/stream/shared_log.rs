@@ -168,8 +168,8 @@ impl SharedLog {
     }
 
     /// Appends bytes of the master's stream and wakes readers, see [`Log::append_stream`].
-    pub fn append_stream(&self, stream: StreamEpoch, bytes: &[u8]) {
-        let taken = self.append_and_wake(|log| log.append_stream(stream, bytes));
+    pub fn append_stream(&self, stream_epoch: StreamEpoch, bytes: &[u8]) {
+        let taken = self.append_and_wake(|log| log.append_stream(stream_epoch, bytes));
         assert!(taken, "what was applied in the stream's turn is logged in it");
     }
 

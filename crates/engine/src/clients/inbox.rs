@@ -82,7 +82,7 @@ impl Inbox {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.messages.memory() + self.postponed_messages.as_ref().map_or(0, ByteQueue::memory)
+        self.messages.memory_bytes() + self.postponed_messages.as_ref().map_or(0, ByteQueue::memory_bytes)
     }
 
     fn charged_bytes(&self) -> usize {

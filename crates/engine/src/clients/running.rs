@@ -1,4 +1,4 @@
-//! Tracks whether a client's requests are running, for [`crate::Engine::await_revoked`].
+//! Tracks whether a client's requests are running, for [`crate::Engine::await_revoked_clients`].
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 

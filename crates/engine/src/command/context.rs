@@ -75,7 +75,7 @@ impl std::fmt::Debug for Context<'_> {
 }
 
 impl<'a> Context<'a> {
-    /// Creates a context; [`Context::begin`] then prepares it for each command.
+    /// Creates a context; [`Context::begin_command`] then prepares it for each command.
     pub(crate) fn new(
         engine: &'a Engine,
         commands: &'a CommandSet,
@@ -110,7 +110,7 @@ impl<'a> Context<'a> {
     /// Starts a command whose slots are locked (all slots if `holds_all_slots`). `key` is the key that was hashed
     /// during prefetching.
     #[inline(always)]
-    pub(crate) fn begin(
+    pub(crate) fn begin_command(
         &mut self,
         entry: &RegisteredCommand,
         args: Args<'a>,
@@ -248,19 +248,19 @@ impl<'a> Context<'a> {
 
     /// Reports a changed key in another database.
     pub fn report_modified_in(&mut self, db: u16, key: &Key<'_>) {
-        self.report_modified_uncounted(db, key);
+        self.report_modified_without_counting_change(db, key);
         self.count_changes(1);
     }
 
     /// Reports a changed key that counts as several changes in `rdb_changes_since_last_save`, as in Valkey. A count of
     /// 0 is taken as one, since a modified key is logged.
     pub fn report_changes(&mut self, key: &Key<'_>, changes: usize) {
-        self.report_modified_uncounted(self.session.db(), key);
+        self.report_modified_without_counting_change(self.session.db(), key);
         self.count_changes(changes.max(1) as u64);
     }
 
     /// Reports a changed key whose change was already counted together with that of another key.
-    pub fn report_modified_uncounted(&mut self, db: u16, key: &Key<'_>) {
+    pub fn report_modified_without_counting_change(&mut self, db: u16, key: &Key<'_>) {
         self.engine.report_changed(db, key.slot(), key.bytes(), Some(self.session.id()));
         if self.engine.scheduling.wait_queues.may_have_waiters(key.slot()) {
             self.queue_ready_key(db, key.slot(), key.bytes());
@@ -359,7 +359,7 @@ impl<'a> Context<'a> {
     }
 
     /// Registers clients that the command closed or whose permissions it changed. The command's reply is sent once
-    /// those clients have stopped, after the slot locks are released ([`Engine::await_revoked`]).
+    /// those clients have stopped, after the slot locks are released ([`Engine::await_revoked_clients`]).
     pub fn register_revoked(&mut self, clients: impl IntoIterator<Item = Arc<Client>>) {
         self.worker.revoked_clients.extend(clients);
     }

@@ -40,9 +40,9 @@ impl EstimateInput<'_> {
         if !self.slots.is_locked(slot) {
             return None;
         }
-        let table = self.slots.slot(slot).table_if(self.db)?;
+        let table = self.slots.slot(slot).existing_table(self.db)?;
         // In most slots no value is large, so this check saves the lookup.
-        if !table.may_have_large() {
+        if !table.may_have_large_values() {
             return None;
         }
         match table.find(&self.engine.keyspace.key_in_slot(slot, word), self.now) {

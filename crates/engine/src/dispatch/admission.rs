@@ -319,7 +319,7 @@ impl Engine {
         let is_slot_held = node_flags.contains(NodeFlags::SLOT_WRITES_PAUSED)
             && slots.iter_mut().any(|slot| slot.has_paused_writes());
         // A command that runs on the client's connection (MIGRATE) has no slots locked at this point.
-        let is_slot_writable = slots.iter_mut().any(|slot| !slot.ownership().is_masters_slot());
+        let is_slot_writable = slots.iter_mut().any(|slot| !slot.ownership().is_owned_by_my_master());
         self.check_client_command(
             node_flags,
             session,

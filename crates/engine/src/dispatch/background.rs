@@ -39,21 +39,26 @@ impl Engine {
         context: &Context<'_>,
         entry: &RegisteredCommand,
         args: Args<'_>,
-        gate: NodeFlags,
+        node_flags: NodeFlags,
     ) -> bool {
         let may_be_long = entry.command.estimate.is_some()
             || matches!(entry.command.runner, CommandRunner::Script(_))
             || entry.command.lock_scope == LockScope::EachSlot
-            || gate.contains(NodeFlags::BACKGROUND);
+            || node_flags.contains(NodeFlags::BACKGROUND);
         may_be_long
-            && context.session.background().can_leave()
+            && context.session.background().can_be_offloaded()
             // While a script blocks the server, clients get the busy error and do not wait behind the script.
-            && !gate.contains(NodeFlags::BUSY)
-            && self.is_long(context, entry, args)
+            && !node_flags.contains(NodeFlags::BUSY)
+            && self.exceeds_slow_threshold(context, entry, args)
     }
 
     #[inline(never)]
-    fn is_long(&self, context: &Context<'_>, entry: &RegisteredCommand, args: Args<'_>) -> bool {
+    fn exceeds_slow_threshold(
+        &self,
+        context: &Context<'_>,
+        entry: &RegisteredCommand,
+        args: Args<'_>,
+    ) -> bool {
         let threshold = self.scheduling.long_commands.threshold();
         let estimate = match entry.command.runner {
             CommandRunner::Script(_) => {
@@ -87,7 +92,9 @@ impl Engine {
         slots: &LockedSlots<'_>,
         queue: &Transaction,
     ) -> bool {
-        if !context.session.background().can_leave() || self.settings.node_flags().contains(NodeFlags::BUSY) {
+        if !context.session.background().can_be_offloaded()
+            || self.settings.node_flags().contains(NodeFlags::BUSY)
+        {
             return false;
         }
         let of_one = |(entry, request): (&RegisteredCommand, &resp::Request)| match entry.command.runner {
@@ -165,7 +172,7 @@ impl Engine {
             background_mode: context.session.background(),
             clock: context.worker.clock_nanos,
             now: context.now,
-            began: Cell::new(context.session.take_slot_wait_start()),
+            wait_start_nanos: Cell::new(context.session.take_slot_wait_start()),
             has_offloaded_clients: Cell::new(false),
         }
     }
@@ -188,7 +195,7 @@ pub(crate) struct SlotWait<'s> {
     clock: fn() -> u64,
     now: Millis,
     /// When the wait began, perhaps on another worker. `None` while no slot was found locked.
-    began: Cell<Option<u64>>,
+    wait_start_nanos: Cell<Option<u64>>,
     has_offloaded_clients: Cell<bool>,
 }
 
@@ -196,8 +203,8 @@ impl SlotWait<'_> {
     /// Returns whether to keep waiting. Clients never wait for a busy script, nor on their own worker behind a slow
     /// command, whether or not that command was expected to be slow. A master's commands always wait.
     pub(crate) fn should_keep_waiting(&self, waited: Duration) -> bool {
-        if self.began.get().is_none() {
-            self.began.set(Some((self.clock)()));
+        if self.wait_start_nanos.get().is_none() {
+            self.wait_start_nanos.set(Some((self.clock)()));
         }
         self.reason_to_give_up(waited).is_none()
     }
@@ -207,14 +214,14 @@ impl SlotWait<'_> {
     pub(crate) fn outcome(&self, session: &Session) -> CommandOutcome {
         // The reason to give up may have disappeared since the last check.
         let outcome = self.reason_to_give_up(MAX_UNINTERRUPTED_WAIT).unwrap_or_else(|| {
-            if self.background_mode.can_leave() {
+            if self.background_mode.can_be_offloaded() {
                 CommandOutcome::Offload(self.lock_reason())
             } else {
                 self.engine.busy_error().into()
             }
         });
         if let CommandOutcome::Offload(_) = outcome {
-            session.set_slot_wait_start(self.began.take());
+            session.set_slot_wait_start(self.wait_start_nanos.take());
         }
         outcome
     }
@@ -267,7 +274,7 @@ impl SlotWait<'_> {
 
 impl Drop for SlotWait<'_> {
     fn drop(&mut self) {
-        if let Some(began) = self.began.get() {
+        if let Some(began) = self.wait_start_nanos.get() {
             let nanos = (self.clock)().saturating_sub(began);
             self.engine.diagnostics.slot_waits.record_wait(nanos);
             self.engine.diagnostics.latency.record_if_slow("slot-wait", self.now, nanos);

@@ -65,7 +65,7 @@ pub(super) fn execute<'r, T>(
     call: LockedCommand<'r>,
     handler: impl FnOnce(&mut Context<'r>) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
-    context.begin(call.entry, call.args, call.key, call.holds_all_slots);
+    context.begin_command(call.entry, call.args, call.key, call.holds_all_slots);
     let outcome = run_handler(context, call.entry.command, handler);
     if context.session.tracks_reads() {
         context.record_reads(call.entry.command);

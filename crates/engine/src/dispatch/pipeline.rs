@@ -117,14 +117,14 @@ impl<'a> Pipeline<'a> {
     /// Waits, without locks, until no affected client still runs requests with its old permissions. Returns whether
     /// this client may continue.
     #[cold]
-    pub(super) fn await_revoked(&mut self) -> bool {
+    pub(super) fn await_revoked_clients(&mut self) -> bool {
         self.release_all();
         let Context { engine, worker, session, .. } = &mut self.context;
         let revoked = std::mem::take(&mut worker.revoked_clients);
         // Mark this client as not running: another thread that revokes permissions may be waiting for it, which would
         // deadlock.
         session.end_requests();
-        engine.await_revoked(&revoked);
+        engine.await_revoked_clients(&revoked);
         session.begin_requests();
         engine.check_session(session)
     }

@@ -358,7 +358,9 @@ impl<'a> Context<'a> {
         runnable: &Runnable,
     ) -> Result<CommandOutcome, CommandError> {
         let engine = self.engine;
-        if engine.settings.node_flags().contains(NodeFlags::BUSY) && !engine.scripting.scripts.any_busy() {
+        if engine.settings.node_flags().contains(NodeFlags::BUSY)
+            && !engine.scripting.scripts.has_busy_script()
+        {
             engine.settings.set_node_flag(NodeFlags::BUSY, false);
         }
         match result {
@@ -706,7 +708,7 @@ impl ScriptHost<'_, '_> {
             engine.topology.is_some() && engine.settings.measurements().contains(Measurements::SLOTS);
         if counts_slots {
             outer.worker.scripting.charged_slot = match self.allowed_slots {
-                AllowedSlots::Any => ChargedSlot::Several,
+                AllowedSlots::Any => ChargedSlot::SeveralSlots,
                 AllowedSlots::Single(slot) if self.first_key.is_none() => ChargedSlot::Used(slot),
                 AllowedSlots::Single(_) | AllowedSlots::SlotOfFirstKey => ChargedSlot::Declared,
             };

@@ -40,7 +40,7 @@ impl Engine {
         let slot = match charged {
             ChargedSlot::Declared => self.key_slots(entry, args).first().copied(),
             ChargedSlot::Used(slot) => Some(slot),
-            ChargedSlot::Several => None,
+            ChargedSlot::SeveralSlots => None,
         };
         if let Some(slot) = slot {
             let bytes_out = replied + logged;
@@ -115,7 +115,8 @@ impl Engine {
     ) {
         let logged = self.take_bytes_sent_to_replicas(context);
         let replied = self.reply_cost(context, reply_start);
-        let has_several = std::mem::take(&mut context.worker.scripting.charged_slot) == ChargedSlot::Several;
+        let has_several =
+            std::mem::take(&mut context.worker.scripting.charged_slot) == ChargedSlot::SeveralSlots;
         if let Some(replied) = replied.filter(|_| !has_several) {
             let cost = SlotCost {
                 nanos,

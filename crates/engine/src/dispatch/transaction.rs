@@ -65,7 +65,7 @@ impl Engine {
             return None;
         }
         let admitted = self.admit(&pipeline.context, request);
-        let queued = admitted.and_then(|entry| self.check_queued(pipeline, request, asking, entry));
+        let queued = admitted.and_then(|entry| self.check_queued_command(pipeline, request, asking, entry));
         let session = &mut *pipeline.context.session;
         Some(match queued {
             Ok(entry) => {
@@ -83,7 +83,7 @@ impl Engine {
         })
     }
 
-    fn check_queued<'r>(
+    fn check_queued_command<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
@@ -256,7 +256,7 @@ impl Engine {
         context: &mut Context<'r>,
         call: LockedCommand<'r>,
     ) -> Option<NodeCommand> {
-        context.begin(call.entry, call.args, None, call.holds_all_slots);
+        context.begin_command(call.entry, call.args, None, call.holds_all_slots);
         if self.reply_if_denied(context, call.entry) {
             return None;
         }
@@ -349,7 +349,7 @@ impl Engine {
     ) -> Result<TransactionLocks<'s>, CommandOutcome> {
         let mut held = TransactionLocks::default();
         let walks = |by: fn(CommandRunner) -> bool| {
-            any_visits_all_slots(queued_commands(context.commands, transaction), by)
+            any_command_visits_all_slots(queued_commands(context.commands, transaction), by)
         };
         let shell_walks = walks(|run| matches!(run, CommandRunner::Shell(_)));
         if walks(|run| !matches!(run, CommandRunner::Shell(_)))
@@ -516,7 +516,7 @@ fn queued_command(commands: &CommandSet, number: usize, request: &Request) -> &'
 }
 
 /// Returns whether any of the commands selected by `filter` visits all slots.
-fn any_visits_all_slots<'t>(
+fn any_command_visits_all_slots<'t>(
     queue: impl Iterator<Item = (&'static RegisteredCommand, &'t Request)>,
     filter: impl Fn(CommandRunner) -> bool,
 ) -> bool {

@@ -174,7 +174,7 @@ impl AccessControl {
 impl Engine {
     /// Closes the connections of deleted users and of subscribers that lost access to their channels. The client of
     /// `own_session` is closed only after its reply. Returns the other clients, which may still be running commands
-    /// ([`Engine::await_revoked`]).
+    /// ([`Engine::await_revoked_clients`]).
     #[must_use]
     pub fn close_unauthorized_clients(&self, own_session: Option<&mut Session>) -> Vec<Arc<Client>> {
         let users = self.access.users.read();

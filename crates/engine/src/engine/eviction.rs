@@ -166,7 +166,8 @@ impl Engine {
             };
             let before = seen;
             let guard = self.keyspace.lock(slot);
-            let databases = guard.databases().into_iter().filter_map(|db| Some((db, guard.table_if(db)?)));
+            let databases =
+                guard.databases().into_iter().filter_map(|db| Some((db, guard.existing_table(db)?)));
             for (db, table) in databases {
                 let merit = |item: &ScanItem<'_>| {
                     policy.rank(self.memory.interpret_usage(slot, item.usage), item.expiry, lfu, now)
@@ -207,7 +208,7 @@ impl Engine {
             return false;
         }
         let hashed = self.keyspace.key_in_slot(slot, key);
-        let Some(table) = guard.table_if(db) else { return false };
+        let Some(table) = guard.existing_table(db) else { return false };
         let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = table.find(&hashed, now) else {
             return false;
         };
@@ -253,5 +254,5 @@ fn sample_keys(
         table.sample(&randoms, &mut visit);
         return;
     }
-    randoms.into_iter().filter_map(|random| table.random_volatile(random)).for_each(visit);
+    randoms.into_iter().filter_map(|random| table.random_volatile_key(random)).for_each(visit);
 }

@@ -5,7 +5,7 @@
 //! client therefore has a counter that is odd while its requests run and that changes whenever the client has checked
 //! for revocations. The client checks before the first request of a batch, and before each further request while
 //! [`NodeFlags::REVOKING`] is set; otherwise the check is a single load. The revoker publishes its change, sets the
-//! flag, and waits until each affected client's counter is even or has changed ([`Engine::await_revoked`]).
+//! flag, and waits until each affected client's counter is even or has changed ([`Engine::await_revoked_clients`]).
 //!
 //! Invariants: the revoker holds no slot lock while it waits, because a client may wait for that slot. The revoker also
 //! counts as a client without running requests, because another revoker may wait for it. A fence on each side orders
@@ -65,7 +65,7 @@ impl Engine {
     /// Waits until no request of these clients is running that began before the change. The caller must hold no slot
     /// lock, and none of its own requests may be marked as running. Clients that are blocked by a busy script are not
     /// waited for.
-    pub fn await_revoked(&self, clients: &[Arc<Client>]) {
+    pub fn await_revoked_clients(&self, clients: &[Arc<Client>]) {
         fence(Ordering::SeqCst);
         if clients.iter().any(|client| client.running_requests.is_running()) {
             self.wait_for_request_end(clients);

@@ -63,7 +63,7 @@ impl Engine {
     /// Sets or clears the busy flag for all commands, depending on whether a script has exceeded
     /// `busy-reply-threshold`. Called periodically by a thread that never waits for a slot.
     pub fn update_busy_flag(&self) -> bool {
-        let busy = self.scripting.scripts.any_busy();
+        let busy = self.scripting.scripts.has_busy_script();
         self.settings
             .set_node_flags(NodeFlags::BUSY, if busy { NodeFlags::BUSY } else { NodeFlags::empty() });
         busy

@@ -36,7 +36,7 @@ impl Engine {
     /// with the REDIRECT capability are redirected to the master.
     pub fn unblock_all_waiters(&self) {
         let redirects = self.settings.node_flags().contains(NodeFlags::REDIRECTS);
-        let waiting = self.scheduling.wait_queues.served_by_replicas();
+        let waiting = self.scheduling.wait_queues.replica_reads_by_blocked_client();
         for client in self.clients.list() {
             let how = match waiting.get(&client.id) {
                 Some(true) => continue,

@@ -153,7 +153,7 @@ pub struct Migration {
     /// Whether the next reply is that of ASKING before a DEL.
     expects_asking_reply: bool,
     /// Keys of the running round that must be sent again in the next round.
-    resend: Vec<KeyTransfer>,
+    transfers_to_resend: Vec<KeyTransfer>,
     failure: Option<MigrateError>,
     /// The error to reply if the deadline passes during the current step.
     timeout_error: MigrateError,
@@ -172,7 +172,7 @@ impl Migration {
             transfers: Vec::new(),
             next_reply: 0,
             expects_asking_reply: false,
-            resend: (0..args.keys.len()).map(parcel).collect(),
+            transfers_to_resend: (0..args.keys.len()).map(parcel).collect(),
             failure: None,
             timeout_error: MigrateError::Reading,
             args,
@@ -218,7 +218,7 @@ impl Migration {
 
     fn begin_round(&mut self) -> MigrateStep {
         self.round += 1;
-        (self.transfers, self.next_reply) = (take(&mut self.resend), 0);
+        (self.transfers, self.next_reply) = (take(&mut self.transfers_to_resend), 0);
         let slots: BTreeSet<Slot> = match self.round > MAX_RESEND_ROUNDS {
             true => self.transfers.iter().map(|parcel| Slot::of_key(&self.args.keys[parcel.key])).collect(),
             false => BTreeSet::new(),
@@ -279,7 +279,7 @@ impl Migration {
             }
             None => match self.failure.take() {
                 Some(failure) => reply(Err(failure)),
-                None if self.resend.is_empty() => {
+                None if self.transfers_to_resend.is_empty() => {
                     MigrateStep::Reply { result: Ok("OK"), keep_connection: true }
                 }
                 None => self.begin_round(),
@@ -299,7 +299,7 @@ impl Migration {
         let parcel = &self.transfers[self.next_reply];
         match value {
             Value::Error(text) if text == BAD_FORMAT_REPLY && parcel.dialect == Dialect::Redis => {
-                self.resend.push(KeyTransfer { dialect: Dialect::Valkey, ..parcel.clone() });
+                self.transfers_to_resend.push(KeyTransfer { dialect: Dialect::Valkey, ..parcel.clone() });
                 self.read_next()
             }
             Value::Error(text) => self.record_failure(MigrateError::Refused(text)),
@@ -320,7 +320,7 @@ impl Migration {
         match result {
             Ok(ReleaseResult::Deleted(_)) => self.read_next(),
             Ok(ReleaseResult::Changed) => {
-                self.resend.push(self.transfers[self.next_reply].clone());
+                self.transfers_to_resend.push(self.transfers[self.next_reply].clone());
                 self.read_next()
             }
             Ok(ReleaseResult::Paused) => MigrateStep::AwaitUnpause,

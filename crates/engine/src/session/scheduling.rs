@@ -19,7 +19,7 @@ pub enum BackgroundMode {
 
 impl BackgroundMode {
     /// Returns whether a slow command moves the connection to another worker.
-    pub(crate) fn can_leave(self) -> bool {
+    pub(crate) fn can_be_offloaded(self) -> bool {
         match self {
             Self::Offloadable | Self::Offloaded(OffloadReason::SlotsLocked) => true,
             Self::Offloaded(OffloadReason::SlowCommand | OffloadReason::AllSlotsLocked)

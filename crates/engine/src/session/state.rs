@@ -42,7 +42,7 @@ impl Session {
 
     /// Starts a transaction (MULTI).
     pub fn begin_transaction(&mut self) {
-        self.state = SessionState::Multi(Box::new(Transaction::new_in(self.db)));
+        self.state = SessionState::Multi(Box::new(Transaction::new_in_database(self.db)));
         self.client().set_flag(ClientFlags::MULTI, true);
         self.client().queued_commands.store(0, Ordering::Relaxed);
     }

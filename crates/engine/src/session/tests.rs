@@ -30,9 +30,11 @@ fn session_is_small() {
 #[test]
 fn only_an_authenticated_client_is_unrestricted() {
     let mut session = Session::new(1, CommandOrigin::Client, false);
-    assert!(!session.is_authenticated() && !session.is_unrestricted() && !session.is_plain());
+    assert!(
+        !session.is_authenticated() && !session.is_unrestricted() && !session.needs_no_special_handling()
+    );
     session.permit_all(1);
-    assert!(session.is_authenticated() && session.is_unrestricted() && session.is_plain());
+    assert!(session.is_authenticated() && session.is_unrestricted() && session.needs_no_special_handling());
     session.replace_rules(None, false, 2);
     assert!(session.is_authenticated() && !session.is_unrestricted());
     assert_eq!((session.users_version(), session.user().is_none()), (2, true));
@@ -42,7 +44,7 @@ fn only_an_authenticated_client_is_unrestricted() {
 fn suspended_exec_is_not_a_transaction() {
     let mut session = new_session();
     session.begin_transaction();
-    assert!(session.in_transaction() && !session.is_plain());
+    assert!(session.in_transaction() && !session.needs_no_special_handling());
     assert!(session.take_transaction().is_some() && !session.in_transaction());
     let commands = vec![DeferredCommand::Pending(0, resp::Request::default())];
     session.suspend_exec(Box::new(DeferredExec { commands }));
@@ -75,7 +77,7 @@ fn retried_command_keeps_its_waiter_until_it_ends() {
     );
     let waiter = session.take_waiter().unwrap();
     session.schedule_retry(waiter);
-    assert!(session.waiter().is_none() && !session.is_plain());
+    assert!(session.waiter().is_none() && !session.needs_no_special_handling());
     assert_eq!(session.waiter_to_retry().and_then(|waiter| waiter.deadline()), Some(Millis(7)));
     session.block_on(waiter_on_key(&session, None));
     session.end_retry();

@@ -32,9 +32,9 @@ impl<L: PartialEq + Copy, P, R> WriteBarrierQueue<L, P, R> {
     }
 
     /// Counts a new write and returns its number.
-    pub(super) fn count_write(&mut self, sync: bool) -> u64 {
+    pub(super) fn count_write(&mut self, must_sync: bool) -> u64 {
         self.requested_writes += 1;
-        if sync {
+        if must_sync {
             self.last_sync_write = self.requested_writes;
         }
         self.requested_writes

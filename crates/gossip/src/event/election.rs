@@ -31,7 +31,7 @@ pub enum ElectionEvent {
     /// No other replica can have more data, so the election starts at once.
     BestReplica,
     /// Reports that arrived during the delay show that no other replica has more data.
-    BecameBest,
+    BecameBestReplica,
     /// This replica requested votes in this new epoch.
     Started(Epoch),
     /// The election in this epoch was abandoned in favour of a new epoch.
@@ -149,7 +149,7 @@ impl fmt::Display for ElectionEvent {
             Self::BestReplica => {
                 f.write_str("This is the best ranked replica and can initiate the election immediately.")
             }
-            Self::BecameBest => {
+            Self::BecameBestReplica => {
                 f.write_str("Myself become the best ranked replica, initiate the election immediately.")
             }
             Self::Reset { epoch, reason: ElectionResetReason::ManualFailover } => write!(

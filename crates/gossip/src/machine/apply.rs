@@ -11,16 +11,18 @@ impl Gossip {
     /// Applies effects in order. Some effects produce further ones, which are applied at once.
     pub(super) fn apply(&mut self, effects: impl IntoIterator<Item = Effect>) {
         for effect in effects {
-            self.apply_one(effect);
+            self.apply_effect(effect);
         }
     }
 
-    fn apply_one(&mut self, effect: Effect) {
+    fn apply_effect(&mut self, effect: Effect) {
         match effect {
             Effect::Log(event) => self.outbox.log(event),
             Effect::DriverAction(action) => self.outbox.push(action),
             Effect::Reply { token, result } => self.outbox.push(ClusterAction::Reply { token, result }),
-            Effect::RecordTimeline { node, entry } => self.outbox.record(node, entry, self.state.wall_time()),
+            Effect::RecordTimeline { node, entry } => {
+                self.outbox.record_timeline_entry(node, entry, self.state.wall_time());
+            }
             Effect::Publish => self.outbox.publish(),
             Effect::Save => self.outbox.save(SaveUrgency::Later),
             Effect::ConfigChanged => {
@@ -49,7 +51,7 @@ impl Gossip {
             }
             Effect::VoteForMyself { epoch } => {
                 self.state.raise_epoch(epoch);
-                self.votes.record(epoch, self.state.id());
+                self.votes.record_vote(epoch, self.state.id());
                 self.outbox.save(SaveUrgency::BeforeSending);
             }
             Effect::CloseLink(id) => {

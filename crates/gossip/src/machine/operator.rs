@@ -13,7 +13,7 @@ use crate::outbox::SaveUrgency;
 use crate::set_slot::SetSlotRequest;
 use crate::slot_commands::{add_slots, delete_slots, flush_slots};
 use crate::slot_moves::claim_slots;
-use crate::votes::Votes;
+use crate::votes::GivenVotes;
 
 type CommandResult = Result<Vec<Effect>, OperatorError>;
 
@@ -127,7 +127,7 @@ impl Gossip {
     fn assign_new_node_id(&mut self) {
         let me = self.random.random_node_id();
         self.state.rename_myself(me);
-        self.votes = Votes::default();
+        self.votes = GivenVotes::default();
         self.forget_list.clear();
         self.outbox.log(ClusterEvent::NewIdentity(me));
     }

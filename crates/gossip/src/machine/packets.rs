@@ -8,7 +8,7 @@ use crate::contract::{ClusterAction, LinkId};
 use crate::effect::GossipKind;
 use crate::event::ClusterEvent;
 use crate::membership;
-use crate::messages::Receiver;
+use crate::messages::GossipReceiver;
 use crate::node::Address;
 use crate::votes::VoterStatus;
 use crate::wire::{
@@ -66,7 +66,7 @@ impl Gossip {
     fn update_sender(&mut self, link: LinkId, header: &Header) -> bool {
         let Some(effects) = membership::update_sender(&mut self.state, header) else { return false };
         self.apply(effects);
-        self.links.identify(link, header.sender);
+        self.links.record_sender(link, header.sender);
         if header.message_flags.contains(MessageFlags::WRITES_PAUSED) {
             let effects = self.manual_failover.on_master_paused(&self.state, header);
             self.apply(effects);
@@ -105,7 +105,7 @@ impl Gossip {
         let asks = !header.is_serving && self.state.is_voter(sender);
         self.send_gossip_over(
             link,
-            Receiver { id: known.then_some(sender), wants_own_health: asks },
+            GossipReceiver { id: known.then_some(sender), wants_own_health: asks },
             GossipKind::Pong,
         );
         if known {
@@ -157,12 +157,13 @@ impl Gossip {
     }
 
     /// Handles a PONG of the node `actual` from the address of `expected`, which has moved or no longer exists.
-    fn on_mismatched_sender(&mut self, expected: NodeId, actual: NodeId) {
-        let effects = membership::forget_address(&mut self.state, expected, actual);
+    fn on_mismatched_sender(&mut self, expected_id: NodeId, actual_id: NodeId) {
+        let effects = membership::forget_address(&mut self.state, expected_id, actual_id);
         self.apply(effects);
         // A node with an open link to this node has merely changed its address.
-        if !self.links.has_inbound_link_from(expected) {
-            let effects = self.failure_detector.on_address_taken(&mut self.state, expected, &mut self.random);
+        if !self.links.has_inbound_link_from(expected_id) {
+            let effects =
+                self.failure_detector.on_address_taken(&mut self.state, expected_id, &mut self.random);
             self.apply(effects);
         }
     }
@@ -193,7 +194,7 @@ impl Gossip {
         }
         let counts = self.state.is_voter(sender);
         for entry in &section.entries {
-            self.process_entry(sender, counts, entry);
+            self.process_gossip_entry(sender, counts, entry);
         }
         for extension in &section.extensions {
             if let Extension::Forgotten { id, ttl } = extension {
@@ -206,7 +207,7 @@ impl Gossip {
 
     /// Processes a gossip entry. Adds an unknown node. For a known node, the health in the entry is a failure report if
     /// `counts_as_report` is set, because the sender is a master with slots.
-    fn process_entry(&mut self, sender: NodeId, counts_as_report: bool, entry: &GossipEntry) {
+    fn process_gossip_entry(&mut self, sender: NodeId, counts_as_report: bool, entry: &GossipEntry) {
         let (id, state) = (entry.id, &mut self.state);
         if state.node(id).is_none() {
             let effect = membership::add_gossiped_node(state, entry, &self.forget_list);

@@ -24,7 +24,7 @@ impl Gossip {
         if before == Role::Master {
             // Replicas own no slots. A vote for a successor of this master is no longer needed.
             self.state.slots.release_all(id);
-            self.votes.on_replaced(id);
+            self.votes.on_master_replaced(id);
             if let Role::Replica(Some(master)) = role
                 && master != self.state.id()
                 && self.state.are_in_same_shard(id, master)
@@ -177,7 +177,7 @@ impl Gossip {
         let role = membership::remove_node(&mut self.state, id);
         self.links.on_node_removed(id);
         self.failure_detector.on_node_removed(id);
-        self.votes.on_replaced(id);
+        self.votes.on_master_replaced(id);
         if let Some(role) = role {
             self.replica_migration.on_node_removed(&self.state, id, role);
         }

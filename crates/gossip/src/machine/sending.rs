@@ -6,7 +6,7 @@ use super::Gossip;
 use crate::contract::LinkId;
 use crate::deadlines;
 use crate::effect::GossipKind;
-use crate::messages::{Receiver, compose_gossip_section, compose_header};
+use crate::messages::{GossipReceiver, compose_gossip_section, compose_header};
 use crate::node::LinkState;
 use crate::wire::{Header, MessageBody, MessageFlags, Packet, Publication};
 
@@ -64,11 +64,11 @@ impl Gossip {
             contact.ping_sent_at.get_or_insert(now);
             contact.ping_due_at = Some(now + interval);
         }
-        self.send_gossip_over(link, Receiver { id: Some(to), wants_own_health: false }, kind);
+        self.send_gossip_over(link, GossipReceiver { id: Some(to), wants_own_health: false }, kind);
     }
 
     /// Sends a message with a gossip section on any link.
-    pub(super) fn send_gossip_over(&mut self, link: LinkId, receiver: Receiver, kind: GossipKind) {
+    pub(super) fn send_gossip_over(&mut self, link: LinkId, receiver: GossipReceiver, kind: GossipKind) {
         self.state.update_indexes();
         let section =
             compose_gossip_section(&self.state, &self.votes, &self.forget_list, receiver, &mut self.random);

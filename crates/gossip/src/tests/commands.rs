@@ -79,11 +79,11 @@ fn command_errors_have_the_texts_of_redis() {
 }
 
 /// Checks that a node refuses a command with the given error text and that no slot changes its owner.
-fn check_refused(net: &mut SimulatedNetwork, index: usize, command: &OperatorCommand, text: &str) {
-    let before = net.hosts[index].gossip.topology();
-    let refusal = net.run_command(index, command.clone()).expect_err("refused");
+fn check_refused(network: &mut SimulatedNetwork, index: usize, command: &OperatorCommand, text: &str) {
+    let before = network.hosts[index].gossip.topology();
+    let refusal = network.run_command(index, command.clone()).expect_err("refused");
     assert_eq!(refusal.to_string(), text, "{command:?}");
-    let after = net.hosts[index].gossip.topology();
+    let after = network.hosts[index].gossip.topology();
     assert!(Slot::all().all(|slot| before.owner(slot) == after.owner(slot)), "{command:?} changed something");
 }
 

@@ -16,24 +16,24 @@ fn six_nodes(seed: u64) -> SimulatedNetwork {
     SimulatedNetwork::cluster(3, 6, &config(2000), seed)
 }
 
-fn count_elections(net: &SimulatedNetwork, index: usize) -> usize {
+fn count_elections(network: &SimulatedNetwork, index: usize) -> usize {
     let started =
         |(_, event): &&(_, ClusterEvent)| matches!(event, ClusterEvent::Election(ElectionEvent::Started(_)));
-    net.hosts[index].log.iter().filter(started).count()
+    network.hosts[index].log.iter().filter(started).count()
 }
 
 /// Whether all nodes serve and agree on the slot owners. Not all nodes need to know the role of node 0.
-fn owners_agree(net: &SimulatedNetwork) -> bool {
+fn owners_agree(network: &SimulatedNetwork) -> bool {
     (0..6).all(|host| {
-        let same = |slot: u16| net.owner_of(host, slot) == net.owner_of(0, slot);
-        net.hosts[host].gossip.is_serving() && (0..16_384).step_by(64).all(same)
+        let same = |slot: u16| network.owner_of(host, slot) == network.owner_of(0, slot);
+        network.hosts[host].gossip.is_serving() && (0..16_384).step_by(64).all(same)
     })
 }
 
-fn move_slot(net: &mut SimulatedNetwork, slot: u16, from: usize, to: usize) {
+fn move_slot(network: &mut SimulatedNetwork, slot: u16, from: usize, to: usize) {
     let slot = Slot::new(slot).unwrap();
     let name = |net: &SimulatedNetwork, index: usize| net.id(index).to_string();
-    let (source, target) = (name(net, from), name(net, to));
+    let (source, target) = (name(network, from), name(network, to));
     let set = |net: &mut SimulatedNetwork, index: usize, change: SlotChange| {
         let timeout = SET_SLOT_TIMEOUT;
         let command = OperatorCommand::SetSlot { slot, change, keys_in_slot: 0, timeout };
@@ -44,10 +44,10 @@ fn move_slot(net: &mut SimulatedNetwork, slot: u16, from: usize, to: usize) {
             net.run(MS(100));
         }
     };
-    set(net, to, SlotChange::Importing { source });
-    set(net, from, SlotChange::Migrating { target: target.clone() });
+    set(network, to, SlotChange::Importing { source });
+    set(network, from, SlotChange::Migrating { target: target.clone() });
     for index in [to, from] {
-        set(net, index, SlotChange::AssignTo(target.clone()));
+        set(network, index, SlotChange::AssignTo(target.clone()));
     }
 }
 
@@ -63,16 +63,16 @@ fn manual_failover_succeeds_while_role_changes_are_still_spreading() {
         let mut net = six_nodes(seed);
         net.jitter = MS(jitter);
         net.kill(0);
-        net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        net.run_until("a replica takes over", |net| net.serving_master_of(0) == Some(3));
         net.restart(0);
         net.run_until("it is back", |net| {
             owners_agree(net) && net.hosts[0].replicated_master == Some(net.id(3))
         });
         move_slot(&mut net, 5061, 3, 1);
         assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(OperatorReply::Ok));
-        let took = net.run_until("it is the master again", |net| net.writer_of(0) == Some(0));
+        let took = net.run_until("it is the master again", |net| net.serving_master_of(0) == Some(0));
         assert!(took < MS(500 + 8 * jitter), "jitter {jitter}, seed {seed}: {took:?}\n{}", net.merged_logs());
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     }
 }
 
@@ -84,18 +84,18 @@ fn votes_are_requested_as_soon_as_voters_are_reachable() {
         for voter in [1, 2] {
             net.drop_link(3, voter);
         }
-        net.cut(&[3], &[1, 2]);
+        net.block_links_between(&[3], &[1, 2]);
         net.failover(3, FailoverMode::Graceful).unwrap();
         net.run(MS(700));
         assert!(!net.hosts[3].gossip.myself().is_master(), "one of two votes");
         net.heal();
-        net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
+        net.run_until("the replica is master", |net| net.serving_master_of(0) == Some(3));
         assert_eq!(count_elections(&net, 3), 1, "{}", net.merged_logs());
         assert!(net.hosts[1].gossip.myself().is_master());
     }
 }
 
-fn is_reset(has_reason: &dyn Fn(&ElectionResetReason) -> bool) -> impl Fn(&ClusterEvent) -> bool {
+fn is_reset_event(has_reason: &dyn Fn(&ElectionResetReason) -> bool) -> impl Fn(&ClusterEvent) -> bool {
     move |event| matches!(event, ClusterEvent::Election(ElectionEvent::Reset { reason: told, .. }) if has_reason(told))
 }
 
@@ -104,14 +104,14 @@ fn is_reset(has_reason: &dyn Fn(&ElectionResetReason) -> bool) -> impl Fn(&Clust
 fn election_reset_by_an_operator_is_logged() {
     let mut net = six_nodes(1);
     for voter in [1, 2] {
-        net.mute(voter, 3);
+        net.drop_packets_between(voter, 3);
     }
     net.kill(0);
     net.run_until("the replica starts an election", |net| count_elections(net, 3) == 1);
-    assert!(!net.hosts[3].has_logged(is_reset(&|_| true)));
+    assert!(!net.hosts[3].has_logged(is_reset_event(&|_| true)));
     assert_eq!(net.failover(3, FailoverMode::Force), Ok(OperatorReply::Ok));
     assert!(
-        net.hosts[3].has_logged(is_reset(&|why| *why == ElectionResetReason::ManualFailover)),
+        net.hosts[3].has_logged(is_reset_event(&|why| *why == ElectionResetReason::ManualFailover)),
         "{}",
         net.merged_logs()
     );
@@ -121,14 +121,14 @@ fn election_reset_by_an_operator_is_logged() {
 #[test]
 fn election_ended_by_a_newer_claim_is_logged() {
     let mut net = six_nodes(1);
-    net.cut(&[3], &[1]);
+    net.block_links_between(&[3], &[1]);
     net.kill(0);
     net.run_until("the replica starts an election", |net| count_elections(net, 3) == 1);
     net.run(MS(20));
     net.run_command(2, OperatorCommand::BumpEpoch).unwrap();
     let by = net.id(2);
     let is_outdone = |why: &ElectionResetReason| matches!(why, ElectionResetReason::NewerClaim { claimant, .. } if *claimant == by);
-    net.run_until("it begins anew", |net| net.hosts[3].has_logged(is_reset(&is_outdone)));
+    net.run_until("it begins anew", |net| net.hosts[3].has_logged(is_reset_event(&is_outdone)));
 }
 
 /// Votes that were lost are sent again to the same candidate, in the same epoch.
@@ -138,11 +138,11 @@ fn lost_votes_are_sent_again() {
         let mut net = six_nodes(seed);
         net.run(MS(seed * 29));
         for voter in [1, 2] {
-            net.mute(voter, 3);
+            net.drop_packets_between(voter, 3);
         }
         net.kill(0);
         // A dead link is replaced after the node timeout.
-        let took = net.run_until("the replica takes over", |net| net.writer_of(0) == Some(3));
+        let took = net.run_until("the replica takes over", |net| net.serving_master_of(0) == Some(3));
         assert!(took > MS(500) && took < MS(2600), "seed {seed}: {took:?}\n{}", net.merged_logs());
         assert_eq!(count_elections(&net, 3), 1, "{}", net.merged_logs());
     }
@@ -152,12 +152,12 @@ fn lost_votes_are_sent_again() {
 #[test]
 fn lost_manual_failover_request_is_repeated() {
     let mut net = six_nodes(1);
-    net.cut(&[3], &[0]);
+    net.block_links_between(&[3], &[0]);
     net.failover(3, FailoverMode::Graceful).unwrap();
     net.run(MS(50));
     net.drop_link(3, 0);
     net.heal();
-    let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
+    let took = net.run_until("the replica is master", |net| net.serving_master_of(0) == Some(3));
     assert!(took < MS(1500), "{took:?}\n{}", net.merged_logs());
 }
 
@@ -166,7 +166,7 @@ fn lost_manual_failover_request_is_repeated() {
 fn candidate_with_an_obsolete_epoch_requests_votes_in_a_newer_one() {
     for seed in 0..10 {
         let mut net = six_nodes(seed);
-        net.cut(&[3], &[1, 2]);
+        net.block_links_between(&[3], &[1, 2]);
         net.failover(3, FailoverMode::Graceful).unwrap();
         net.run(MS(50));
         for node in [2, 1] {
@@ -174,9 +174,9 @@ fn candidate_with_an_obsolete_epoch_requests_votes_in_a_newer_one() {
         }
         net.run(MS(50));
         net.heal();
-        let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
+        let took = net.run_until("the replica is master", |net| net.serving_master_of(0) == Some(3));
         assert!(took < MS(2500), "seed {seed}: {took:?}\n{}", net.merged_logs());
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     }
 }
 
@@ -189,15 +189,15 @@ fn master_that_may_have_been_replaced_while_down_does_not_vote() {
         let mut net = six_nodes(seed);
         net.kill(0);
         net.run_until("a replica starts an election", |net| count_elections(net, 3) == 1);
-        [2, 4].into_iter().for_each(|host| net.mute(3, host));
+        [2, 4].into_iter().for_each(|host| net.drop_packets_between(3, host));
         net.run_until("it is elected", |net| net.hosts[3].gossip.myself().is_master());
-        net.cut(&[1, 3, 5], &[0, 2, 4]);
+        net.block_links_between(&[1, 3, 5], &[0, 2, 4]);
         net.restart(0);
         net.run(MS(3500));
         assert!(net.hosts[5].gossip.myself().is_master(), "seed {seed}\n{}", net.merged_logs());
         assert!(!net.hosts[4].gossip.myself().is_master(), "seed {seed}\n{}", net.merged_logs());
         net.heal();
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     }
 }
 
@@ -211,7 +211,7 @@ fn restarted_master_votes_as_soon_as_the_others_have_answered() {
         net.restart(1);
         net.run(MS(20));
         net.kill(0);
-        let took = net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        let took = net.run_until("a replica takes over", |net| net.serving_master_of(0) == Some(3));
         assert!(took < MS(500), "seed {seed}: {took:?}\n{}", net.merged_logs());
     }
 }
@@ -226,7 +226,7 @@ fn restarted_master_that_missed_an_epoch_votes_in_the_next() {
         net.run(MS(300));
         net.kill(0);
         net.restart(1);
-        let took = net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        let took = net.run_until("a replica takes over", |net| net.serving_master_of(0) == Some(3));
         assert!(took < MS(3000), "seed {seed}: {took:?}\n{}", net.merged_logs());
     }
 }
@@ -238,7 +238,7 @@ fn restarted_masters_elect_a_replica_for_one_that_stays_down() {
         (0..3).for_each(|master| net.kill(master));
         net.run(MS(100));
         (1..3).for_each(|master| net.restart(master));
-        let took = net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        let took = net.run_until("a replica takes over", |net| net.serving_master_of(0) == Some(3));
         assert!(took < MS(3000), "seed {seed}: {took:?}\n{}", net.merged_logs());
     }
 }
@@ -253,15 +253,15 @@ fn replica_joining_another_shard_reports_offset_zero_until_synchronized() {
     net.run(MS(1500));
     let seen = |net: &SimulatedNetwork| net.hosts[4].gossip.node(net.id(6)).map(|node| node.offset.0);
     assert_eq!(seen(&net), Some(900));
-    net.hosts[6].is_starved = true;
+    net.hosts[6].lacks_replication_data = true;
     let node = net.id(1).to_string();
     net.run_command(6, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
     net.run(MS(100));
     assert_eq!((net.hosts[6].is_data_foreign, seen(&net)), (true, Some(0)));
     net.hosts[6].offset = 900;
     net.kill(1);
-    net.run_until("a replica takes over", |net| net.writer_of(8000).is_some());
-    assert_eq!(net.writer_of(8000), Some(4), "{}", net.merged_logs());
+    net.run_until("a replica takes over", |net| net.serving_master_of(8000).is_some());
+    assert_eq!(net.serving_master_of(8000), Some(4), "{}", net.merged_logs());
     // The new master is in the same shard and has the same history.
     net.run_until("it is followed", |net| net.hosts[6].replicated_master == Some(net.id(4)));
     assert!(!net.hosts[6].is_data_foreign);
@@ -271,22 +271,22 @@ fn replica_joining_another_shard_reports_offset_zero_until_synchronized() {
 fn time_to_replace_masters(
     masters: usize,
     replicas: usize,
-    killed: usize,
+    killed_count: usize,
     jitter: Duration,
     seed: u64,
 ) -> Duration {
     let mut net = SimulatedNetwork::cluster(masters, masters * (1 + replicas), &config(2000), seed);
     net.jitter = jitter;
     net.run(MS(500 + seed % 7 * 31));
-    (0..killed).for_each(|master| net.kill(master));
+    (0..killed_count).for_each(|master| net.kill(master));
     let first_slot = |master: usize| u16::try_from(16_384 * master / masters).unwrap();
     let took = net.run_until("all are replaced", |net| {
-        (0..killed).all(|master| net.writer_of(first_slot(master)).is_some())
+        (0..killed_count).all(|master| net.serving_master_of(first_slot(master)).is_some())
     });
     assert!(took < MS(500), "seed {seed}, {replicas} replicas each: {took:?}\n{}", net.merged_logs());
     // Comparing the views of all nodes in every step takes most of the time of a round.
     if seed.is_multiple_of(10) {
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     }
     took
 }

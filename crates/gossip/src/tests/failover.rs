@@ -15,8 +15,8 @@ fn six_nodes(seed: u64) -> SimulatedNetwork {
 }
 
 /// Whether a node other than 0 serves slot 0.
-fn is_first_master_replaced(net: &SimulatedNetwork) -> bool {
-    net.writer_of(0).is_some_and(|writer| writer != 0)
+fn is_first_master_replaced(network: &SimulatedNetwork) -> bool {
+    network.serving_master_of(0).is_some_and(|writer| writer != 0)
 }
 
 #[test]
@@ -28,8 +28,8 @@ fn killed_master_is_replaced_long_before_the_node_timeout() {
         let took = net.run_until("a replica takes over", is_first_master_replaced);
         assert!(took > MS(150), "not before the refusal was confirmed: {took:?}");
         assert!(took < MS(400), "{took:?}\n{}", net.merged_logs());
-        assert_eq!(net.writer_of(0), Some(3));
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        assert_eq!(net.serving_master_of(0), Some(3));
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
         let record = net.hosts[3].gossip.timeline().records().last().unwrap().clone();
         assert_eq!(record.node, net.id(0));
         assert!(record.agreed_at.is_some() && record.replacement.is_some());
@@ -47,10 +47,10 @@ fn masters_that_die_in_turn_are_replaced_at_once() {
         let mut net = six_nodes(seed);
         for (victim, heir) in [(0, 3), (3, 0), (0, 3), (3, 0)] {
             net.kill(victim);
-            let took = net.run_until("the other takes over", |net| net.writer_of(0) == Some(heir));
+            let took = net.run_until("the other takes over", |net| net.serving_master_of(0) == Some(heir));
             assert!(took < MS(400), "{took:?}\n{}", net.merged_logs());
             net.restart(victim);
-            net.run_until("it comes back as a replica", SimulatedNetwork::all_agree);
+            net.run_until("it comes back as a replica", SimulatedNetwork::all_hosts_agree);
         }
     }
 }
@@ -81,7 +81,7 @@ fn uncovered_slots_without_a_replica_stop_the_cluster() {
     net.restart(2);
     net.run_until("all serve again", |net| serves(net) && !failed(net, 2));
     // A replica that is too outdated to be elected delays `cluster_state:fail` only until the node timeout.
-    net.cut(&[3], &[1, 2, 4]);
+    net.block_links_between(&[3], &[1, 2, 4]);
     net.kill(0);
     net.run_until("it is failed", |net| failed(net, 0));
     let took = net.run_until("it is waited for no longer", |net| !serves(net));
@@ -97,7 +97,7 @@ fn old_master_returns_as_a_replica_of_the_new_one() {
     net.restart(0);
     assert!(net.hosts[0].topology.as_ref().is_some_and(|topology| !topology.is_serving));
     net.run_until("the old master follows", |net| net.hosts[0].replicated_master == Some(net.id(3)));
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     assert_eq!(net.owner_of(0, 0), Some(3));
     assert!(!net.hosts[0].gossip.node(net.id(0)).unwrap().is_master());
 }
@@ -135,7 +135,7 @@ fn resumed_master_does_not_serve_before_it_learns_of_its_replacement() {
         "{}",
         net.merged_logs()
     );
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn master_paused_for_less_than_the_timeout_stays_master() {
     net.run(MS(1200));
     net.thaw(0);
     net.run(MS(5000));
-    assert_eq!(net.writer_of(0), Some(0), "{}", net.merged_logs());
+    assert_eq!(net.serving_master_of(0), Some(0), "{}", net.merged_logs());
     assert!(net.hosts.iter().all(|host| {
         !host.has_logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::FailAgreed(_))))
     }));
@@ -159,7 +159,7 @@ fn dead_replica_is_marked_failed_and_recovers_after_a_restart() {
     assert!(net.hosts[0].gossip.is_serving());
     net.restart(4);
     net.run_until("all agree again", |net| {
-        net.all_agree() && net.hosts[0].gossip.node(net.id(4)).unwrap().is_healthy()
+        net.all_hosts_agree() && net.hosts[0].gossip.node(net.id(4)).unwrap().is_healthy()
     });
     assert_eq!(net.hosts[4].replicated_master, Some(net.id(1)));
 }
@@ -174,9 +174,9 @@ fn replica_with_more_data_is_elected() {
         net.hosts[6].offset = 1000;
         net.kill(0);
         let took = net.run_until("a replica takes over", is_first_master_replaced);
-        assert_eq!(net.writer_of(0), Some(6), "{}", net.merged_logs());
+        assert_eq!(net.serving_master_of(0), Some(6), "{}", net.merged_logs());
         assert!(took < MS(400), "{took:?}");
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
         assert_eq!(net.hosts[3].replicated_master, Some(net.id(6)));
     }
 }
@@ -196,8 +196,10 @@ fn two_masters_that_die_at_once_are_both_replaced() {
     let mut net = SimulatedNetwork::cluster(5, 10, &config(2000), 6);
     net.kill(0);
     net.kill(1);
-    net.run_until("both are replaced", |net| net.writer_of(0).is_some() && net.writer_of(4000).is_some());
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("both are replaced", |net| {
+        net.serving_master_of(0).is_some() && net.serving_master_of(4000).is_some()
+    });
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
 }
 
 #[test]
@@ -206,7 +208,7 @@ fn no_master_is_replaced_without_a_majority() {
     net.kill(0);
     net.kill(1);
     net.run(MS(10_000));
-    assert_eq!(net.writer_of(0), None);
+    assert_eq!(net.serving_master_of(0), None);
     assert!(
         net.hosts
             .iter()
@@ -215,22 +217,22 @@ fn no_master_is_replaced_without_a_majority() {
     );
     net.restart(0);
     net.run_until("the majority is back", |net| {
-        net.writer_of(16_000).is_some() && net.writer_of(0).is_some()
+        net.serving_master_of(16_000).is_some() && net.serving_master_of(0).is_some()
     });
-    net.run_until("node 1 is replaced now", |net| net.writer_of(8000).is_some());
+    net.run_until("node 1 is replaced now", |net| net.serving_master_of(8000).is_some());
 }
 
 #[test]
 fn minority_stops_serving_and_the_majority_continues() {
     let mut net = six_nodes(8);
     // Master 0 is isolated; its replica 3 stays with the majority.
-    net.cut(&[0], &[1, 2, 3, 4, 5]);
+    net.block_links_between(&[0], &[1, 2, 3, 4, 5]);
     let stopped = net.run_until("the minority stops", |net| !net.hosts[0].gossip.is_serving());
     assert!(stopped <= MS(2100), "{stopped:?}");
-    net.run_until("the majority replaces it", |net| net.writer_of(0) == Some(3));
+    net.run_until("the majority replaces it", |net| net.serving_master_of(0) == Some(3));
     net.run(MS(5000));
     net.heal();
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     assert_eq!(net.hosts[0].replicated_master, Some(net.id(3)));
 }
 
@@ -238,12 +240,12 @@ fn minority_stops_serving_and_the_majority_continues() {
 fn minority_elects_no_replica() {
     let mut net = six_nodes(9);
     // Master 0 and the replica of master 1 are cut off as a minority.
-    net.cut(&[0, 4], &[1, 2, 3, 5]);
+    net.block_links_between(&[0, 4], &[1, 2, 3, 5]);
     net.run(MS(10_000));
     assert!(!net.hosts[4].gossip.node(net.id(4)).unwrap().is_master());
-    assert_eq!(net.writer_of(0), Some(3), "{}", net.merged_logs());
+    assert_eq!(net.serving_master_of(0), Some(3), "{}", net.merged_logs());
     net.heal();
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
 }
 
 #[test]
@@ -268,14 +270,14 @@ fn manual_failover_waits_for_the_replication_stream() {
     net.run(MS(200));
     assert_eq!(net.owner_of(3, 0), Some(0), "not before the replica has everything");
     net.hosts[3].offset = 500;
-    let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
+    let took = net.run_until("the replica is master", |net| net.serving_master_of(0) == Some(3));
     assert!(took < MS(300), "{took:?}");
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     assert!(!net.hosts[0].are_writes_paused);
     assert_eq!(net.hosts[0].replicated_master, Some(net.id(3)));
     // The failover back to the old master is possible at once.
     assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(OperatorReply::Ok));
-    net.run_until("the old master is master again", |net| net.writer_of(0) == Some(0));
+    net.run_until("the old master is master again", |net| net.serving_master_of(0) == Some(0));
 }
 
 /// A second request during a failover is refused and the failover continues. A request with FORCE replaces the running
@@ -292,14 +294,14 @@ fn second_failover_request_does_not_restart_the_failover() {
     net.run(MS(20));
     assert_eq!(net.failover(3, Graceful), runs());
     net.hosts[3].offset = 500;
-    let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
+    let took = net.run_until("the replica is master", |net| net.serving_master_of(0) == Some(3));
     assert!(took < MS(300), "{took:?}");
     let record = net.hosts[3].gossip.timeline().records().last().unwrap();
     assert_eq!((record.request.map(|(by, _)| by), record.election_attempts.len()), (Some(net.id(3)), 1));
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
 
     net.hosts[0].offset = 400;
-    net.cut(&[0], &[1, 2]);
+    net.block_links_between(&[0], &[1, 2]);
     assert_eq!(net.failover(0, Graceful), Ok(OperatorReply::Ok));
     assert_eq!(net.failover(0, Graceful), runs());
     assert_eq!(net.failover(0, Force), Ok(OperatorReply::Ok));
@@ -318,7 +320,7 @@ fn new_replica_can_request_a_failover_at_once() {
     while net.failover(0, FailoverMode::Graceful).is_err() {
         net.run(Duration::from_micros(100));
     }
-    let took = net.run_until("it is master again", |net| net.writer_of(0) == Some(0));
+    let took = net.run_until("it is master again", |net| net.serving_master_of(0) == Some(0));
     assert!(took < MS(300), "{took:?}");
 }
 
@@ -330,7 +332,7 @@ fn manual_failover_times_out_if_the_replica_cannot_catch_up() {
     net.failover(3, FailoverMode::Graceful).unwrap();
     net.run_until("the master pauses", |net| net.hosts[0].are_writes_paused);
     net.run_until("it resumes", |net| !net.hosts[0].are_writes_paused);
-    assert_eq!(net.writer_of(0), Some(0));
+    assert_eq!(net.serving_master_of(0), Some(0));
     net.run_until("the replica gave up too", |net| {
         net.hosts[3]
             .has_logged(|event| matches!(event, ClusterEvent::ManualFailover(ManualFailoverEvent::TimedOut)))
@@ -341,12 +343,12 @@ fn manual_failover_times_out_if_the_replica_cannot_catch_up() {
 fn force_and_takeover_do_not_ask_the_master() {
     let mut net = six_nodes(13);
     net.failover(3, FailoverMode::Force).unwrap();
-    net.run_until("forced", |net| net.writer_of(0) == Some(3));
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("forced", |net| net.serving_master_of(0) == Some(3));
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     net.failover(4, FailoverMode::Takeover).unwrap();
-    assert_eq!(net.writer_of(8000), Some(1), "both serve for the moment that the news takes");
-    net.run_until("taken over", |net| net.writer_of(8000) == Some(4));
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    assert_eq!(net.serving_master_of(8000), Some(1), "both serve for the moment that the news takes");
+    net.run_until("taken over", |net| net.serving_master_of(8000) == Some(4));
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
 }
 
 /// SHUTDOWN FAILOVER: the replication stream names the successor. A failover in progress continues without waiting for
@@ -358,16 +360,16 @@ fn master_that_shuts_down_is_replaced_by_the_named_replica() {
         net.hosts[0].offset = 500;
         net.hosts[3].offset = 500;
         if asked_before {
-            net.cut(&[0], &[3]);
+            net.block_links_between(&[0], &[3]);
             net.failover(3, FailoverMode::Graceful).unwrap();
         }
         net.feed(3, ClusterInput::MasterShutdown);
-        let took = net.run_until("it takes over", |net| net.writer_of(0) == Some(3));
+        let took = net.run_until("it takes over", |net| net.serving_master_of(0) == Some(3));
         assert!(took < MS(100), "{took:?}\n{}", net.merged_logs());
         let record = net.hosts[3].gossip.timeline().records().last().unwrap();
         assert_eq!((record.request.map(|(by, _)| by), record.election_attempts.len()), (Some(net.id(3)), 1));
         net.heal();
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
         assert_eq!(net.hosts[0].gossip.myself().master(), Some(net.id(3)));
     }
 }
@@ -380,7 +382,7 @@ fn takeover_works_without_a_majority() {
     net.run(MS(5000));
     net.failover(3, FailoverMode::Takeover).unwrap();
     net.run_until("three owners, two of them healthy", |net| net.owner_of(2, 0) == Some(3));
-    net.run_until("serving again", |net| net.writer_of(0) == Some(3));
+    net.run_until("serving again", |net| net.serving_master_of(0) == Some(3));
 }
 
 #[test]
@@ -403,11 +405,11 @@ fn starting_node_by_node_causes_no_failover() {
         net.restart(index);
         net.run(MS(350));
     }
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     assert!(net.hosts.iter().all(|host| {
         !host.has_logged(|event| matches!(event, ClusterEvent::Election(ElectionEvent::Started(_))))
     }));
-    assert_eq!(net.writer_of(0), Some(0));
+    assert_eq!(net.serving_master_of(0), Some(0));
 }
 
 #[test]
@@ -428,7 +430,7 @@ fn restarted_master_without_peers_does_not_serve() {
     // The node timeout exceeds the start delay, so no node is suspected when the delay ends.
     let mut net = SimulatedNetwork::cluster(3, 3, &config(15_000), 13);
     net.kill(0);
-    net.cut(&[0], &[1, 2]);
+    net.block_links_between(&[0], &[1, 2]);
     net.restart(0);
     for _ in 0..40 {
         net.run(MS(500));
@@ -445,9 +447,9 @@ fn resumed_master_serves_as_soon_as_a_majority_confirms_it() {
         net.run(MS(1650));
         net.thaw(0);
         assert!(!net.hosts[0].gossip.is_serving(), "what lay in its queue says nothing of now");
-        let took = net.run_until("it serves again", |net| net.writer_of(0) == Some(0));
+        let took = net.run_until("it serves again", |net| net.serving_master_of(0) == Some(0));
         assert!(took <= MS(50), "{took:?}\n{}", net.merged_logs());
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     }
 }
 
@@ -459,7 +461,7 @@ fn resumed_master_that_others_consider_failed_waits() {
     net.run_until("the others fail it", |net| net.hosts[1].gossip.node(net.id(0)).unwrap().has_failed());
     net.run(MS(500));
     net.thaw(0);
-    let took = net.run_until("it serves again", |net| net.writer_of(0) == Some(0));
+    let took = net.run_until("it serves again", |net| net.serving_master_of(0) == Some(0));
     assert!(took >= MS(1900), "{took:?}\n{}", net.merged_logs());
 }
 
@@ -470,8 +472,8 @@ fn resumed_master_without_peers_does_not_serve() {
     let mut net = six_nodes(14);
     net.freeze(0);
     net.run(MS(4000));
-    net.cut(&[0], &[1, 2, 3, 4, 5]);
-    net.hosts[0].forget_backlog();
+    net.block_links_between(&[0], &[1, 2, 3, 4, 5]);
+    net.hosts[0].clear_backlog();
     net.thaw(0);
     for _ in 0..100 {
         net.run(MS(50));
@@ -495,10 +497,10 @@ fn master_that_returns_at_once_under_a_new_id_is_replaced() {
         let old = net.id(0);
         net.kill(0);
         net.run(MS(down));
-        net.restart_as_stranger(0);
+        net.restart_with_new_id(0);
         let took = net.run_until("a replica takes over", is_first_master_replaced);
         assert!(took < MS(600), "{took:?}\n{}", net.merged_logs());
-        assert_eq!(net.writer_of(0), Some(3));
+        assert_eq!(net.serving_master_of(0), Some(3));
         net.run_until("the others serve on, and hold the old id for failed", |net| {
             net.hosts[1..].iter().all(|host| {
                 host.gossip.is_serving() && host.gossip.node(old).is_some_and(|node| node.has_failed())
@@ -525,16 +527,16 @@ fn fail_agreed_without_links_is_sent_once_they_are_up() {
     let mut net = SimulatedNetwork::cluster(3, 5, &config(2000), 31);
     net.kill(2);
     net.failover(3, FailoverMode::Graceful).unwrap();
-    net.run_until("3 takes over", |net| net.writer_of(0) == Some(3));
+    net.run_until("3 takes over", |net| net.serving_master_of(0) == Some(3));
     net.run_until("0 follows it", |net| net.hosts[0].gossip.myself().master() == Some(net.id(3)));
     net.kill(3);
     net.restart(2);
     net.run(Duration::from_secs(1));
-    net.cut(&[2], &[0, 1, 4]);
+    net.block_links_between(&[2], &[0, 1, 4]);
     let agreed = ClusterEvent::Failure(FailureEvent::FailAgreed(net.id(3)));
     net.run_until("2 agrees", |net| net.hosts[2].has_logged(|event| *event == agreed));
     net.heal();
-    net.run_until("0 takes its place again", |net| net.writer_of(0) == Some(0));
+    net.run_until("0 takes its place again", |net| net.serving_master_of(0) == Some(0));
 }
 
 #[test]
@@ -554,7 +556,7 @@ fn swapped_addresses_at_startup_cause_no_suspicion() {
     net.run(MS(500));
     let old = net.id(0);
     (0..6).for_each(|host| net.kill(host));
-    net.restart_as_stranger(0);
+    net.restart_with_new_id(0);
     (1..6).for_each(|host| net.restart(host));
     net.run(MS(1500));
     assert!(net.hosts[1].gossip.node(old).is_some_and(|node| node.is_healthy()), "{}", net.merged_logs());
@@ -569,14 +571,14 @@ fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
         let mut net = six_nodes(8);
         (0..6).for_each(|host| net.hosts[host].offset = 500);
         net.run(MS(500));
-        net.cut(&[0], &[1, 2, 3, 4, 5]);
-        net.cut(&[3], &[1, 2, 4, 5]);
+        net.block_links_between(&[0], &[1, 2, 3, 4, 5]);
+        net.block_links_between(&[3], &[1, 2, 4, 5]);
         net.failover(3, FailoverMode::Takeover).unwrap();
         let epoch = net.hosts[3].gossip.myself().config_epoch;
         net.hosts[0].gossip.adopt_epoch(epoch);
         net.hosts[ahead].offset = 600;
         net.heal();
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
         assert_eq!(net.owner_of(1, 0), Some(ahead), "{}", net.merged_logs());
     }
 }
@@ -587,7 +589,7 @@ fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
 fn replica_follows_a_promoted_master_it_cannot_reach() {
     for seed in 0..20 {
         let mut net = SimulatedNetwork::cluster(3, 7, &config(2000), seed);
-        net.cut(&[6], &[3]);
+        net.block_links_between(&[6], &[3]);
         net.run(MS(seed * 37));
         net.failover(3, FailoverMode::Graceful).unwrap();
         net.run_until("it follows the new master", |net| {
@@ -602,12 +604,12 @@ fn replica_follows_a_promoted_master_it_cannot_reach() {
 fn promoted_node_that_dies_unheard_is_replaced() {
     for seed in 0..20 {
         let mut net = SimulatedNetwork::cluster(3, 6, &config(2000), seed);
-        net.cut(&[3], &[1, 2]);
+        net.block_links_between(&[3], &[1, 2]);
         net.run(MS(seed * 37));
         net.failover(3, FailoverMode::Takeover).unwrap();
         net.run_until("the old master follows", |net| net.hosts[0].replicated_master == Some(net.id(3)));
         net.kill(3);
         net.heal();
-        net.run_until("the old master takes over", |net| net.writer_of(0) == Some(0));
+        net.run_until("the old master takes over", |net| net.serving_master_of(0) == Some(0));
     }
 }

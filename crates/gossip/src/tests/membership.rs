@@ -11,8 +11,8 @@ use crate::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-fn member_count(net: &SimulatedNetwork, index: usize) -> usize {
-    net.hosts[index].gossip.nodes().filter(|node| node.handshake.is_none()).count()
+fn member_count(network: &SimulatedNetwork, index: usize) -> usize {
+    network.hosts[index].gossip.nodes().filter(|node| node.handshake.is_none()).count()
 }
 
 /// The test suites of many clients start one node, assign all slots and wait for `cluster_state:ok`.
@@ -125,7 +125,7 @@ fn slot_given_to_a_node_with_a_lower_epoch_gets_the_new_owner_everywhere() {
         timeout: SET_SLOT_TIMEOUT,
     };
     // The other nodes take new epochs that node 1 does not see.
-    net.cut(&[1], &[0, 2]);
+    net.block_links_between(&[1], &[0, 2]);
     for _ in 0..3 {
         for index in [2, 0] {
             net.run_command(index, OperatorCommand::BumpEpoch).unwrap();
@@ -142,7 +142,7 @@ fn slot_given_to_a_node_with_a_lower_epoch_gets_the_new_owner_everywhere() {
     net.run(MS(100));
     net.heal();
     net.run_until("all agree", |net| {
-        net.all_agree() && (0..3).all(|index| net.owner_of(index, 0) == Some(1))
+        net.all_hosts_agree() && (0..3).all(|index| net.owner_of(index, 0) == Some(1))
     });
 }
 
@@ -175,7 +175,7 @@ fn all_nodes_learn_about_a_moved_slot() {
     assert!(net.hosts[1].gossip.nodes_text(ClientTransport::default()).contains(&format!("[100-<-{from}]")));
     net.run_command(1, set(AssignTo(to.clone()))).unwrap();
     net.run_until("all agree", |net| {
-        net.all_agree() && (0..6).all(|index| net.owner_of(index, 100) == Some(1))
+        net.all_hosts_agree() && (0..6).all(|index| net.owner_of(index, 100) == Some(1))
     });
     net.run_command(0, set(AssignTo(to))).unwrap();
     assert!(!net.hosts[0].gossip.nodes_text(ClientTransport::default()).contains('['));
@@ -294,7 +294,7 @@ fn saved_state_is_restored() {
     for index in 0..6 {
         net.restart(index);
     }
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     assert_eq!(net.owner_of(5, 16_383), Some(2));
     assert_eq!(net.hosts[4].replicated_master, Some(net.id(1)));
 }
@@ -304,7 +304,7 @@ fn link_that_drops_all_packets_is_replaced() {
     // A firewall drops the packets of one direction only. Node 1 still reaches node 0, so silence detection does not
     // trigger.
     let mut net = SimulatedNetwork::cluster(3, 3, &config(2000), 9);
-    net.mute(0, 1);
+    net.drop_packets_between(0, 1);
     net.run(MS(5000));
     let node = net.hosts[0].gossip.node(net.id(1)).unwrap();
     let answered = node.contact_times.pong_received_at.unwrap();

@@ -16,11 +16,11 @@ use crate::{
     ReplicationStatus, SlotChange, wire,
 };
 
-pub(super) const LATENCY: Duration = Duration::from_millis(1);
+pub(super) const NETWORK_LATENCY: Duration = Duration::from_millis(1);
 pub(super) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const FIRST_PORT: u16 = 7000;
 /// Wall-clock time at the start: a day in 2026.
-const START_WALL_TIME: i64 = 1_790_000_000_000;
+const START_WALL_TIME_MILLIS: i64 = 1_790_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HostState {
@@ -40,7 +40,7 @@ pub(super) struct Host {
     pub(super) are_writes_paused: bool,
     pub(super) offset: u64,
     /// Whether the host receives no replication data from its master although its bus links work.
-    pub(super) is_starved: bool,
+    pub(super) lacks_replication_data: bool,
     /// The `is_data_foreign` flag of the last [`ClusterAction::BecomeReplica`] of this host.
     pub(super) is_data_foreign: bool,
     pub(super) log: Vec<(Instant, ClusterEvent)>,
@@ -94,7 +94,7 @@ impl SimulatedNetwork {
             seed,
         };
         for index in 0..hosts {
-            let gossip = Gossip::new(net.config_of(index), net.rng(index));
+            let gossip = Gossip::new(net.config_of(index), net.host_rng(index));
             net.hosts.push(Host::new(gossip));
             net.feed(index, ClusterInput::NodeStarted);
         }
@@ -128,7 +128,7 @@ impl SimulatedNetwork {
             });
             net.run_command(index, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
         }
-        net.run_until("all serve", |net| net.all_agree());
+        net.run_until("all serve", |net| net.all_hosts_agree());
         net
     }
 
@@ -139,9 +139,9 @@ impl SimulatedNetwork {
         self.feed(index, ClusterInput::Configure(Box::new(config)));
     }
 
-    pub(super) fn meet(&mut self, one: usize, other: usize) {
-        let port = FIRST_PORT + other as u16;
-        self.run_command(one, OperatorCommand::Meet { ip: LOCALHOST, port, bus_port: port + 10_000 })
+    pub(super) fn meet(&mut self, host: usize, other_host: usize) {
+        let port = FIRST_PORT + other_host as u16;
+        self.run_command(host, OperatorCommand::Meet { ip: LOCALHOST, port, bus_port: port + 10_000 })
             .unwrap();
     }
 
@@ -154,7 +154,7 @@ impl SimulatedNetwork {
     }
 
     /// Whether all running nodes serve and agree on slot owners, roles and health.
-    pub(super) fn all_agree(&self) -> bool {
+    pub(super) fn all_hosts_agree(&self) -> bool {
         let running: Vec<&Host> =
             self.hosts.iter().filter(|host| host.host_state == HostState::Running).collect();
         let view = |host: &Host| {
@@ -174,7 +174,7 @@ impl SimulatedNetwork {
     }
 
     /// A running node that accepts writes to `slot`.
-    pub(super) fn writer_of(&self, slot: u16) -> Option<usize> {
+    pub(super) fn serving_master_of(&self, slot: u16) -> Option<usize> {
         let slot = Slot::new(slot).unwrap();
         let takes = |host: &Host| {
             let topology = host.topology.as_ref();
@@ -225,9 +225,9 @@ impl SimulatedNetwork {
     }
 
     /// Restarts the process without its files, so that it has a new id at the same address.
-    pub(super) fn restart_as_stranger(&mut self, index: usize) {
+    pub(super) fn restart_with_new_id(&mut self, index: usize) {
         assert_eq!(self.hosts[index].host_state, HostState::Dead);
-        let gossip = Gossip::new(self.config_of(index), self.rng(index + 2000));
+        let gossip = Gossip::new(self.config_of(index), self.host_rng(index + 2000));
         let log = std::mem::take(&mut self.hosts[index].log);
         self.hosts[index] = Host { log, ..Host::new(gossip) };
         self.feed(index, ClusterInput::NodeStarted);
@@ -235,7 +235,7 @@ impl SimulatedNetwork {
 
     pub(super) fn restart(&mut self, index: usize) {
         assert_eq!(self.hosts[index].host_state, HostState::Dead);
-        let (config, rng) = (self.config_of(index), self.rng(index + 1000));
+        let (config, rng) = (self.config_of(index), self.host_rng(index + 1000));
         let disk = self.hosts[index].nodes_conf.clone();
         let gossip = Gossip::restore(config, rng, &disk).expect("what a node wrote, it reads");
         let (offset, log) = (self.hosts[index].offset, std::mem::take(&mut self.hosts[index].log));
@@ -244,10 +244,10 @@ impl SimulatedNetwork {
     }
 
     /// Restarts the process with data up to `offset` on disk.
-    pub(super) fn restart_with(&mut self, index: usize, offset: u64) {
+    pub(super) fn restart_with_offset(&mut self, index: usize, offset: u64) {
         self.hosts[index].offset = offset;
         assert_eq!(self.hosts[index].host_state, HostState::Dead);
-        let (config, rng) = (self.config_of(index), self.rng(index + 1000));
+        let (config, rng) = (self.config_of(index), self.host_rng(index + 1000));
         let disk = self.hosts[index].nodes_conf.clone();
         let gossip = Gossip::restore(config, rng, &disk).expect("what a node wrote, it reads");
         self.hosts[index] = Host { nodes_conf: disk, offset, ..Host::new(gossip) };
@@ -268,29 +268,29 @@ impl SimulatedNetwork {
     }
 
     /// Closes the outbound link of `one` to `other` on both sides.
-    pub(super) fn drop_link(&mut self, one: usize, other: usize) {
-        let link = self.hosts[one].gossip.node(self.id(other)).and_then(|node| node.link.id());
+    pub(super) fn drop_link(&mut self, host: usize, other_host: usize) {
+        let link = self.hosts[host].gossip.node(self.id(other_host)).and_then(|node| node.link.id());
         let link = link.expect("there is a link");
-        if let Some((peer, theirs)) = self.hosts[one].links.remove(&link) {
+        if let Some((peer, theirs)) = self.hosts[host].links.remove(&link) {
             self.hosts[peer].links.remove(&theirs);
             self.enqueue(peer, ClusterInput::Closed { link: theirs });
-            self.enqueue(one, ClusterInput::Closed { link });
+            self.enqueue(host, ClusterInput::Closed { link });
         }
     }
 
     /// Silently drops all packets between the hosts of `one` and those of `other`.
-    pub(super) fn cut(&mut self, one: &[usize], other: &[usize]) {
-        for &a in one {
-            for &b in other {
+    pub(super) fn block_links_between(&mut self, hosts: &[usize], other_hosts: &[usize]) {
+        for &a in hosts {
+            for &b in other_hosts {
                 self.blocked_pairs.extend([(a, b), (b, a)]);
             }
         }
     }
 
     /// Silently drops all further packets on the outbound link of `one` to `other`.
-    pub(super) fn mute(&mut self, one: usize, other: usize) {
-        let link = self.hosts[one].gossip.node(self.id(other)).and_then(|node| node.link.id());
-        self.muted_links.insert((one, link.expect("there is a link")));
+    pub(super) fn drop_packets_between(&mut self, host: usize, other_host: usize) {
+        let link = self.hosts[host].gossip.node(self.id(other_host)).and_then(|node| node.link.id());
+        self.muted_links.insert((host, link.expect("there is a link")));
     }
 
     pub(super) fn heal(&mut self) {
@@ -298,9 +298,9 @@ impl SimulatedNetwork {
     }
 
     /// Runs until `done` returns true and returns the elapsed virtual time. Panics after a minute.
-    pub(super) fn run_until(&mut self, condition_name: &str, done: impl Fn(&Self) -> bool) -> Duration {
+    pub(super) fn run_until(&mut self, condition_name: &str, is_done: impl Fn(&Self) -> bool) -> Duration {
         let start = self.now;
-        while !done(self) {
+        while !is_done(self) {
             assert!(
                 self.now.since(start) < Duration::from_secs(60),
                 "{condition_name}: not within a minute\n{}",
@@ -344,7 +344,7 @@ impl SimulatedNetwork {
 
     pub(super) fn feed(&mut self, index: usize, input: ClusterInput) {
         self.sequence += 1;
-        let wall = Millis(START_WALL_TIME + self.now.as_millis() as i64);
+        let wall = Millis(START_WALL_TIME_MILLIS + self.now.as_millis() as i64);
         let mut out = Vec::new();
         let host = &mut self.hosts[index];
         let facts = ClusterInput::ReplicationChanged(host.replication(self.now));
@@ -384,13 +384,13 @@ impl SimulatedNetwork {
     }
 
     fn enqueue(&mut self, index: usize, input: ClusterInput) {
-        self.enqueue_after(LATENCY, index, input);
+        self.enqueue_after(NETWORK_LATENCY, index, input);
     }
 
-    fn latency(&mut self) -> Duration {
+    fn draw_latency(&mut self) -> Duration {
         let most = self.jitter.as_micros() as u64;
         let added = if most == 0 { 0 } else { self.rng.random_range(0..most) };
-        LATENCY + Duration::from_micros(added)
+        NETWORK_LATENCY + Duration::from_micros(added)
     }
 
     fn enqueue_after(&mut self, delay: Duration, index: usize, input: ClusterInput) {
@@ -423,7 +423,7 @@ impl SimulatedNetwork {
                 is_acknowledged: held,
                 keys_in_slot: self.hosts[index].keys_in_slot,
             };
-            self.enqueue_after(if held { LATENCY * 2 } else { timeout }, index, input);
+            self.enqueue_after(if held { NETWORK_LATENCY * 2 } else { timeout }, index, input);
         }
     }
 
@@ -445,7 +445,7 @@ impl SimulatedNetwork {
                 {
                     let packet = Box::new(wire::decode(&bytes).expect("what encodes, decodes"));
                     assert_eq!(wire::packet_len(&bytes), Ok(Some(bytes.len())));
-                    let (link, latency) = ((peer, theirs), self.latency());
+                    let (link, latency) = ((peer, theirs), self.draw_latency());
                     let at =
                         self.last_arrivals.get(&link).map_or(self.now, |last| *last).max(self.now + latency);
                     self.last_arrivals.insert(link, at);
@@ -453,7 +453,7 @@ impl SimulatedNetwork {
                     self.enqueue_after(at.since(self.now), peer, input);
                 }
             }
-            ClusterAction::Persist { nodes_conf: text, sync } => {
+            ClusterAction::Persist { nodes_conf: text, must_sync: sync } => {
                 self.hosts[index].nodes_conf = text;
                 if sync {
                     self.enqueue(index, ClusterInput::Persisted);
@@ -504,7 +504,7 @@ impl SimulatedNetwork {
             return;
         }
         if self.hosts.get(peer).is_none_or(|host| host.host_state == HostState::Dead) {
-            self.enqueue(index, ClusterInput::ConnectFailed { link, refused: true });
+            self.enqueue(index, ClusterInput::ConnectFailed { link, is_refused: true });
             return;
         }
         let theirs = LinkId::Inbound(self.hosts[peer].next_inbound_link);
@@ -518,7 +518,7 @@ impl SimulatedNetwork {
         self.enqueue(index, ClusterInput::Connected { link });
     }
 
-    fn rng(&self, index: usize) -> ChaCha8Rng {
+    fn host_rng(&self, index: usize) -> ChaCha8Rng {
         ChaCha8Rng::seed_from_u64(self.seed.wrapping_mul(10_007).wrapping_add(index as u64))
     }
 
@@ -539,7 +539,7 @@ impl Host {
             replicated_master: None,
             are_writes_paused: false,
             offset: 0,
-            is_starved: false,
+            lacks_replication_data: false,
             is_data_foreign: false,
             log: Vec::new(),
             deleted_slot_count: 0,
@@ -554,16 +554,16 @@ impl Host {
     /// A replica is always in sync up to its offset, whatever the state of its master.
     fn replication(&self, now: Instant) -> ReplicationStatus {
         let source = if self.replicated_master.is_some() {
-            ReplicationSource::Streaming { last_heard: now }
+            ReplicationSource::Streaming { last_heard_at: now }
         } else {
             ReplicationSource::NeverSynchronized
         };
-        let offset = if self.is_starved { 0 } else { self.offset };
+        let offset = if self.lacks_replication_data { 0 } else { self.offset };
         ReplicationStatus { offset: ReplOffset(offset), source }
     }
 
     /// Drops the messages that arrived during a pause.
-    pub(super) fn forget_backlog(&mut self) {
+    pub(super) fn clear_backlog(&mut self) {
         self.backlog.clear();
     }
 

@@ -6,7 +6,7 @@ use slot_routing::{ClientTransport, Epoch, Slot};
 
 use crate::{ClusterConfig, Gossip};
 
-const REDIS_7_0: &str = "\
+const REDIS_7_0_NODES_CONF: &str = "\
 99cb0968f2c8ad88166327301e316267b2acc4a7 127.0.0.1:27003@37003 master - 0 1795249990994 3 connected 10923-16383
 682a4b5ef8e804ea0760a8b55c5618c413389cd8 127.0.0.1:27001@37001,one.example myself,master - 0 0 1 connected 0-5459 5460 [7->-5a7c447d705c0e804da1dc53ca2c9f3242f23910]
 5a7c447d705c0e804da1dc53ca2c9f3242f23910 127.0.0.1:27002@37002 slave,fail 99cb0968f2c8ad88166327301e316267b2acc4a7 0 1795249991795 2 disconnected
@@ -20,7 +20,7 @@ fn restore(text: &str) -> Result<Gossip, String> {
 
 #[test]
 fn nodes_conf_of_redis_is_parsed() {
-    let gossip = restore(REDIS_7_0).unwrap();
+    let gossip = restore(REDIS_7_0_NODES_CONF).unwrap();
     assert_eq!(gossip.id().as_str(), "682a4b5ef8e804ea0760a8b55c5618c413389cd8");
     assert_eq!((gossip.current_epoch(), gossip.last_vote_epoch()), (Epoch(3), Epoch(2)));
     assert_eq!(gossip.slot_owner(Slot::new(5460).unwrap()), Some(gossip.id()));
@@ -34,7 +34,7 @@ fn nodes_conf_of_redis_is_parsed() {
 
 #[test]
 fn nodes_conf_round_trips() {
-    let text = restore(REDIS_7_0).unwrap().nodes_conf();
+    let text = restore(REDIS_7_0_NODES_CONF).unwrap().nodes_conf();
     assert!(text.contains(",shard-id="));
     assert_eq!(restore(&text).unwrap().nodes_conf(), text);
 }
@@ -71,11 +71,12 @@ fn corrupt_files_are_rejected_with_the_line_number() {
 
 #[test]
 fn last_line_needs_no_newline() {
-    let whole = restore(REDIS_7_0).unwrap();
-    let edited = restore(REDIS_7_0.trim_end()).unwrap();
+    let whole = restore(REDIS_7_0_NODES_CONF).unwrap();
+    let edited = restore(REDIS_7_0_NODES_CONF.trim_end()).unwrap();
     assert_eq!(edited.nodes_conf(), whole.nodes_conf());
-    let other_order =
-        REDIS_7_0.trim_end().replace("currentEpoch 3 lastVoteEpoch 2", "lastVoteEpoch 2 currentEpoch 3");
+    let other_order = REDIS_7_0_NODES_CONF
+        .trim_end()
+        .replace("currentEpoch 3 lastVoteEpoch 2", "lastVoteEpoch 2 currentEpoch 3");
     assert_eq!(restore(&other_order).unwrap().nodes_conf(), whole.nodes_conf());
 }
 
@@ -110,10 +111,10 @@ fn handshake_entries_in_nodes_conf_must_not_be_referenced() {
 
 #[test]
 fn truncated_files_are_rejected() {
-    for end in 0..REDIS_7_0.len() {
-        if let Ok(gossip) = restore(&REDIS_7_0[..end]) {
+    for end in 0..REDIS_7_0_NODES_CONF.len() {
+        if let Ok(gossip) = restore(&REDIS_7_0_NODES_CONF[..end]) {
             // Truncation after a complete line, or of the final newline only, is accepted.
-            assert!(REDIS_7_0[..end].ends_with('\n') || end + 1 == REDIS_7_0.len());
+            assert!(REDIS_7_0_NODES_CONF[..end].ends_with('\n') || end + 1 == REDIS_7_0_NODES_CONF.len());
             assert_eq!(gossip.id().as_str(), "682a4b5ef8e804ea0760a8b55c5618c413389cd8");
         }
     }

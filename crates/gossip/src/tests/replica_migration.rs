@@ -13,15 +13,15 @@ fn uneven_cluster(config: &ClusterConfig, seed: u64) -> SimulatedNetwork {
     let mut net = SimulatedNetwork::cluster(3, 8, config, seed);
     let node = net.id(0).to_string();
     net.run_command(7, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     net
 }
 
 /// The replicas of `master` in the view of node 2.
-fn replicas_of(net: &SimulatedNetwork, master: usize) -> Vec<usize> {
-    let id = net.id(master);
-    let of = net.hosts[2].gossip.nodes().filter(|node| node.master() == Some(id));
-    let mut indices: Vec<usize> = of.map(|node| net.index_of(node.id)).collect();
+fn replicas_of(network: &SimulatedNetwork, master: usize) -> Vec<usize> {
+    let id = network.id(master);
+    let of = network.hosts[2].gossip.nodes().filter(|node| node.master() == Some(id));
+    let mut indices: Vec<usize> = of.map(|node| network.index_of(node.id)).collect();
     indices.sort_unstable();
     indices
 }
@@ -36,7 +36,7 @@ fn spare_replica_with_the_smallest_id_moves_to_an_orphan_after_five_seconds() {
         let took =
             net.run_until("a replica migrates", |net| net.hosts[first].replicated_master == Some(net.id(1)));
         assert!(took >= MS(5000) && took < MS(6000), "{took:?}\n{}", net.merged_logs());
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
         net.run(MS(7000));
         let mut expected = vec![4, first];
         expected.sort_unstable();
@@ -61,7 +61,7 @@ fn replicas_do_not_migrate_below_the_barrier_or_when_disabled() {
 fn promoted_replica_gets_a_migrating_replica() {
     let mut net = uneven_cluster(&config(2000), 2);
     net.kill(1);
-    net.run_until("node 4 takes over", |net| net.writer_of(8000) == Some(4));
+    net.run_until("node 4 takes over", |net| net.serving_master_of(8000) == Some(4));
     net.run_until("a replica goes there", |net| !replicas_of(net, 4).is_empty());
     assert_eq!(replicas_of(&net, 0).len(), 2);
 }
@@ -92,7 +92,7 @@ fn emptied_master_becomes_a_replica_and_rejects_a_late_setslot() {
         net.run_command(index, OperatorCommand::SetConfigEpoch(slot_routing::Epoch(epoch))).unwrap();
     }
     net.meet(0, 1);
-    net.run_until("all serve", SimulatedNetwork::all_agree);
+    net.run_until("all serve", SimulatedNetwork::all_hosts_agree);
     let (target, source) = (net.id(0).to_string(), net.id(1).to_string());
     let set = |change| OperatorCommand::SetSlot {
         slot: slots[0],
@@ -106,5 +106,5 @@ fn emptied_master_becomes_a_replica_and_rejects_a_late_setslot() {
     net.run_until("the source becomes a replica", |net| net.hosts[1].replicated_master == Some(net.id(0)));
     let late = net.run_command(1, set(SlotChange::AssignTo(target))).unwrap_err();
     assert_eq!(late.to_string(), "Please use SETSLOT only with masters.");
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
 }

@@ -91,7 +91,9 @@ fn without_persisted_text(actions: Vec<ClusterAction>) -> Vec<ClusterAction> {
     actions
         .into_iter()
         .map(|action| match action {
-            ClusterAction::Persist { sync, .. } => ClusterAction::Persist { nodes_conf: String::new(), sync },
+            ClusterAction::Persist { must_sync: sync, .. } => {
+                ClusterAction::Persist { nodes_conf: String::new(), must_sync: sync }
+            }
             other => other,
         })
         .collect()
@@ -133,7 +135,7 @@ fn vote_is_durable_before_it_is_sent_and_given_only_once() {
         slots: (0..=100).map(|n| slot_routing::Slot::new(n).unwrap()).collect(),
         replica_of: None,
     };
-    let Some(ClusterAction::Persist { nodes_conf: text, sync: true }) = out.first() else {
+    let Some(ClusterAction::Persist { nodes_conf: text, must_sync: true }) = out.first() else {
         panic!("{out:?}")
     };
     assert!(text.ends_with("vars currentEpoch 6 lastVoteEpoch 6\n"), "{text}");
@@ -141,7 +143,7 @@ fn vote_is_durable_before_it_is_sent_and_given_only_once() {
     assert_eq!(
         first,
         [
-            ClusterAction::Persist { nodes_conf: String::new(), sync: true },
+            ClusterAction::Persist { nodes_conf: String::new(), must_sync: true },
             ClusterAction::Log(ClusterEvent::Election(ElectionEvent::VoteGranted {
                 candidate: replica,
                 epoch: Epoch(6)
@@ -155,7 +157,8 @@ fn vote_is_durable_before_it_is_sent_and_given_only_once() {
     );
     // A repeated request gets the vote again, because the first vote may have been lost.
     let out = handle(&mut gossip, 4, ClusterInput::Packet { link: theirs, packet: Box::new(request) });
-    let [ClusterAction::Persist { sync: true, .. }, again @ ClusterAction::Send { .. }] = &out[..] else {
+    let [ClusterAction::Persist { must_sync: true, .. }, again @ ClusterAction::Send { .. }] = &out[..]
+    else {
         panic!("{out:?}")
     };
     assert_eq!(again, &first[2]);
@@ -296,11 +299,11 @@ fn refused_votes_report_the_reason() {
 }
 
 #[test]
-fn new_node_saves_nodes_conf_first() {
+fn new_node_saves_nodes_conf_before_other_actions() {
     let mut gossip = Gossip::new(ClusterConfig::default(), ChaCha8Rng::seed_from_u64(1));
     assert_eq!(gossip.next_deadline(), Some(Instant::ORIGIN));
     let out = handle(&mut gossip, 0, ClusterInput::NodeStarted);
-    let [ClusterAction::Persist { nodes_conf: text, sync: true }, ClusterAction::Publish(topology)] =
+    let [ClusterAction::Persist { nodes_conf: text, must_sync: true }, ClusterAction::Publish(topology)] =
         &out[..]
     else {
         panic!("{out:?}")
@@ -317,7 +320,7 @@ fn new_node_saves_nodes_conf_first() {
 }
 
 #[test]
-fn unknown_sender_gets_a_pong_and_no_influence() {
+fn unknown_sender_gets_a_pong_and_changes_nothing() {
     let (mut gossip, _, master, _) = voter_fixture();
     connect_link(&mut gossip, 17003);
     let theirs = LinkId::Inbound(0);
@@ -350,7 +353,7 @@ fn reply_carries_the_token_of_its_command() {
     let out = handle(&mut gossip, 0, ClusterInput::Command { token: 7, command: OperatorCommand::BumpEpoch });
     let reply = ClusterAction::Reply { token: 7, result: Ok(OperatorReply::EpochBumped(Epoch(1))) };
     assert!(
-        matches!(&out[0], ClusterAction::Persist { nodes_conf, sync: true } if nodes_conf.contains("currentEpoch 1 "))
+        matches!(&out[0], ClusterAction::Persist { nodes_conf, must_sync: true } if nodes_conf.contains("currentEpoch 1 "))
     );
     assert!(out.contains(&reply));
 }
@@ -367,11 +370,11 @@ fn imported_slot_is_durable_before_the_old_owner_learns_of_it() {
     handle(&mut gossip, 1, ClusterInput::Command { token: 1, command: set(from) });
     let take = set(SlotChange::AssignTo(me.to_string()));
     let out = handle(&mut gossip, 2, ClusterInput::Command { token: 2, command: take });
-    assert!(matches!(out.first(), Some(ClusterAction::Persist { sync: true, .. })), "{out:?}");
+    assert!(matches!(out.first(), Some(ClusterAction::Persist { must_sync: true, .. })), "{out:?}");
 }
 
 #[test]
-fn no_header_leaves_before_its_claim_is_durable() {
+fn claims_are_not_sent_before_they_are_durable() {
     let (mut gossip, _, _, _) = voter_fixture();
     let link = connect_link(&mut gossip, 17003);
     let held = |out: &[ClusterAction]| {
@@ -472,7 +475,7 @@ fn candidate_fixture() -> (Gossip, impl Fn(u8) -> NodeId) {
 fn votes_of_masters_replaced_during_the_election_do_not_count() {
     let (mut gossip, id) = candidate_fixture();
     handle(&mut gossip, 0, ClusterInput::NodeStarted);
-    let source = crate::ReplicationSource::Streaming { last_heard: at_millis(0) };
+    let source = crate::ReplicationSource::Streaming { last_heard_at: at_millis(0) };
     let facts = crate::ReplicationStatus { offset: ReplOffset(10), source };
     let mut out = handle(&mut gossip, 0, ClusterInput::ReplicationChanged(facts));
     let started = |out: &[ClusterAction]| {
@@ -559,7 +562,7 @@ fn elected_node_votes_for_no_other_candidate_in_its_epoch() {
         out.contains(&ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Started(epoch)))),
         "{out:?}"
     );
-    let Some(ClusterAction::Persist { nodes_conf: text, sync: true }) = out.first() else {
+    let Some(ClusterAction::Persist { nodes_conf: text, must_sync: true }) = out.first() else {
         panic!("{out:?}")
     };
     assert!(text.ends_with("vars currentEpoch 6 lastVoteEpoch 6\n"), "{text}");

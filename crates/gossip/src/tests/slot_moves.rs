@@ -21,37 +21,43 @@ fn six_nodes(seed: u64) -> SimulatedNetwork {
     SimulatedNetwork::cluster(3, 6, &config(2000), seed)
 }
 
-fn set_slot(net: &mut SimulatedNetwork, index: usize, change: SlotChange) {
-    net.run_command(
-        index,
-        OperatorCommand::SetSlot { slot: moved_slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT },
-    )
-    .unwrap();
+fn set_slot(network: &mut SimulatedNetwork, index: usize, change: SlotChange) {
+    network
+        .run_command(
+            index,
+            OperatorCommand::SetSlot {
+                slot: moved_slot(),
+                change,
+                keys_in_slot: 0,
+                timeout: SET_SLOT_TIMEOUT,
+            },
+        )
+        .unwrap();
 }
 
-fn import(net: &mut SimulatedNetwork, target: usize, source: usize) {
-    let from = net.id(source).to_string();
-    set_slot(net, target, SlotChange::Importing { source: from });
+fn start_import(network: &mut SimulatedNetwork, target: usize, source: usize) {
+    let from = network.id(source).to_string();
+    set_slot(network, target, SlotChange::Importing { source: from });
 }
 
-fn import_source(net: &SimulatedNetwork, index: usize) -> Option<NodeId> {
-    net.hosts[index].gossip.topology().importing().get(&moved_slot()).copied()
+fn import_source(network: &SimulatedNetwork, index: usize) -> Option<NodeId> {
+    network.hosts[index].gossip.topology().importing().get(&moved_slot()).copied()
 }
 
 #[test]
 fn import_is_redirected_to_the_promoted_replica_of_the_source() {
     for seed in 0..10 {
         let mut net = six_nodes(seed);
-        import(&mut net, 1, 0);
+        start_import(&mut net, 1, 0);
         net.kill(0);
-        net.run_until("a replica takes over", |net| net.writer_of(MOVED_SLOT) == Some(3));
+        net.run_until("a replica takes over", |net| net.serving_master_of(MOVED_SLOT) == Some(3));
         net.run(Duration::from_secs(1));
         assert_eq!(net.owner_of(1, MOVED_SLOT), Some(3), "{}", net.merged_logs());
         assert_eq!(import_source(&net, 1), Some(net.id(3)));
         assert!(net.hosts[1].gossip.is_serving(), "{}", net.merged_logs());
         // The old source returns as a replica, which does not affect the migration.
         net.restart(0);
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
         assert_eq!(import_source(&net, 1), Some(net.id(3)));
     }
 }
@@ -59,7 +65,7 @@ fn import_is_redirected_to_the_promoted_replica_of_the_source() {
 #[test]
 fn migration_is_redirected_to_the_promoted_replica_of_the_target() {
     let mut net = six_nodes(1);
-    import(&mut net, 1, 0);
+    start_import(&mut net, 1, 0);
     let to = net.id(1).to_string();
     set_slot(&mut net, 0, SlotChange::Migrating { target: to });
     net.kill(1);
@@ -72,7 +78,7 @@ fn migration_is_redirected_to_the_promoted_replica_of_the_target() {
 #[test]
 fn promoted_replica_without_import_mark_marks_the_slot_by_its_keys() {
     let mut net = six_nodes(1);
-    import(&mut net, 1, 0);
+    start_import(&mut net, 1, 0);
     // Replicas running Redis ignore slot changes in the stream.
     net.feed(4, ClusterInput::SlotMarksLoaded(Vec::new()));
     net.kill(1);
@@ -85,20 +91,20 @@ fn promoted_replica_without_import_mark_marks_the_slot_by_its_keys() {
 }
 
 /// Starts the migration of slot 0 from node 0 to node 1.
-fn start_slot_migration(net: &mut SimulatedNetwork) {
-    import(net, 1, 0);
-    let to = net.id(1).to_string();
-    set_slot(net, 0, SlotChange::Migrating { target: to });
+fn start_slot_migration(network: &mut SimulatedNetwork) {
+    start_import(network, 1, 0);
+    let to = network.id(1).to_string();
+    set_slot(network, 0, SlotChange::Migrating { target: to });
 }
 
-fn migration_target(net: &SimulatedNetwork, index: usize) -> Option<NodeId> {
-    net.hosts[index].gossip.topology().migrating().get(&moved_slot()).copied()
+fn migration_target(network: &SimulatedNetwork, index: usize) -> Option<NodeId> {
+    network.hosts[index].gossip.topology().migrating().get(&moved_slot()).copied()
 }
 
-fn fail_over_to(net: &mut SimulatedNetwork, replica: usize, slot: u16) {
-    net.failover(replica, FailoverMode::Graceful).unwrap();
-    net.run_until("a replica takes over", |net| net.writer_of(slot) == Some(replica));
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+fn fail_over_to(network: &mut SimulatedNetwork, replica: usize, slot: u16) {
+    network.failover(replica, FailoverMode::Graceful).unwrap();
+    network.run_until("a replica takes over", |net| net.serving_master_of(slot) == Some(replica));
+    network.run_until("all agree", SimulatedNetwork::all_hosts_agree);
 }
 
 /// Regression test: the source of a migration was failed over. The promoted replica did not know about the migration,
@@ -115,7 +121,7 @@ fn migration_continues_after_failovers_of_both_ends() {
     assert_eq!(import_source(&net, 4), Some(net.id(0)), "and the target's");
     net.failover(3, FailoverMode::Graceful).unwrap();
     net.run_until("a replica takes over", |net| net.hosts[3].gossip.myself().is_master());
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     assert_eq!(migration_target(&net, 3), Some(net.id(1)), "{}", net.merged_logs());
     assert_eq!(import_source(&net, 1), Some(net.id(3)));
     fail_over_to(&mut net, 4, 6000);
@@ -125,13 +131,13 @@ fn migration_continues_after_failovers_of_both_ends() {
     fail_over_to(&mut net, 1, 6000);
     net.failover(0, FailoverMode::Graceful).unwrap();
     net.run_until("the source is the master again", |net| net.hosts[0].gossip.myself().is_master());
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     assert_eq!((migration_target(&net, 0), import_source(&net, 1)), (Some(net.id(1)), Some(net.id(0))));
     // After the migration no node has a mark for the slot.
     let to = net.id(1).to_string();
     set_slot(&mut net, 1, SlotChange::AssignTo(to.clone()));
     set_slot(&mut net, 0, SlotChange::AssignTo(to));
-    net.run_until("all agree", |net| net.all_agree() && net.owner_of(5, MOVED_SLOT) == Some(1));
+    net.run_until("all agree", |net| net.all_hosts_agree() && net.owner_of(5, MOVED_SLOT) == Some(1));
     for index in 0..6 {
         assert_eq!((migration_target(&net, index), import_source(&net, index)), (None, None), "node {index}");
     }
@@ -162,7 +168,7 @@ fn replica_keeps_migration_marks_across_a_restart() {
         net.kill(index);
         net.restart(index);
     }
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     assert_eq!((migration_target(&net, 3), import_source(&net, 4)), (Some(net.id(1)), Some(net.id(0))));
     // A node that joins another shard drops the marks of its former shard.
     let node = net.id(2).to_string();
@@ -199,7 +205,7 @@ fn restarted_master_refuses_setslot_until_it_has_compared_its_data() {
     (0..6).for_each(|host| net.hosts[host].offset = 500);
     net.run(Duration::from_millis(500));
     net.kill(1);
-    net.restart_with(1, 499);
+    net.restart_with_offset(1, 499);
     let source = net.id(0).to_string();
     let changes = [
         SlotChange::Importing { source: source.clone() },
@@ -217,8 +223,8 @@ fn restarted_master_refuses_setslot_until_it_has_compared_its_data() {
         let token = net.send_command(1, set);
         assert_eq!(net.hosts[1].replies.remove(&token), Some(Err(OperatorError::NoReplicas)));
     }
-    net.run_until("its replica takes over", |net| net.writer_of(6000) == Some(4));
-    import(&mut net, 4, 0);
+    net.run_until("its replica takes over", |net| net.serving_master_of(6000) == Some(4));
+    start_import(&mut net, 4, 0);
     assert_eq!(import_source(&net, 4), Some(net.id(0)));
 }
 
@@ -306,7 +312,7 @@ fn setslot_during_a_failover_waits_for_its_end() {
         OperatorCommand::SetSlot { slot: moved_slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
     assert_eq!(net.run_command(0, set.clone()), Err(OperatorError::SetSlotOnReplica));
     assert_eq!(migration_target(&net, 3), None);
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     net.run_command(3, set).unwrap();
     assert_eq!(migration_target(&net, 0), Some(net.id(1)));
 }
@@ -333,7 +339,7 @@ fn loaded_snapshot_replaces_all_migration_marks() {
 fn late_stream_event_assigns_no_slot_to_a_demoted_node() {
     let mut net = six_nodes(10);
     net.failover(3, FailoverMode::Graceful).unwrap();
-    net.run_until("it is replaced", |net| net.writer_of(0) == Some(3) && net.all_agree());
+    net.run_until("it is replaced", |net| net.serving_master_of(0) == Some(3) && net.all_hosts_agree());
     let late = SlotChange::AssignTo(net.id(0).to_string());
     net.feed(4, ClusterInput::SlotChanged { slot: Slot::new(6000).unwrap(), change: late });
     assert_eq!(net.owner_of(4, 6000), Some(1));
@@ -342,10 +348,10 @@ fn late_stream_event_assigns_no_slot_to_a_demoted_node() {
 #[test]
 fn import_ends_when_another_node_claims_the_slot() {
     let mut net = six_nodes(2);
-    import(&mut net, 1, 0);
+    start_import(&mut net, 1, 0);
     let taker = net.id(2).to_string();
     set_slot(&mut net, 2, SlotChange::AssignTo(taker));
-    net.run_until("all agree", |net| net.owner_of(1, MOVED_SLOT) == Some(2) && net.all_agree());
+    net.run_until("all agree", |net| net.owner_of(1, MOVED_SLOT) == Some(2) && net.all_hosts_agree());
     assert_eq!(import_source(&net, 1), None);
 }
 
@@ -383,7 +389,7 @@ fn atomically_imported_slots_are_claimed_at_once() {
     );
     assert_eq!(net.run_command(4, claim(source)), Err(OperatorError::ClaimOnReplica));
     assert_eq!(net.run_command(1, claim(source)), Ok(OperatorReply::Ok));
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
     for host in [0, 2, 3, 5] {
         assert_eq!(
             (net.owner_of(host, 99), net.owner_of(host, 100)),
@@ -401,13 +407,13 @@ fn atomically_imported_slots_are_claimed_at_once() {
 fn importing_node_claims_a_slot_that_its_source_gave_away() {
     for seed in 0..5 {
         let mut net = six_nodes(seed);
-        import(&mut net, 1, 0);
+        start_import(&mut net, 1, 0);
         let to = net.id(1).to_string();
         set_slot(&mut net, 0, SlotChange::Migrating { target: to.clone() });
         set_slot(&mut net, 0, SlotChange::AssignTo(to));
-        let took = net.run_until("the target claims it", |net| net.writer_of(MOVED_SLOT) == Some(1));
+        let took = net.run_until("the target claims it", |net| net.serving_master_of(MOVED_SLOT) == Some(1));
         assert!(took < Duration::from_secs(1), "{took:?}\n{}", net.merged_logs());
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
         assert_eq!((net.owner_of(0, MOVED_SLOT), import_source(&net, 1)), (Some(1), None));
         // The mark is removed on the replica of the importing node as well.
         assert_eq!(import_source(&net, 4), None);
@@ -420,16 +426,16 @@ fn importing_node_claims_a_slot_that_its_source_gave_away() {
 fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_away() {
     for seed in 0..5 {
         let mut net = six_nodes(seed);
-        import(&mut net, 1, 0);
+        start_import(&mut net, 1, 0);
         let to = net.id(1).to_string();
         set_slot(&mut net, 0, SlotChange::Migrating { target: to.clone() });
-        net.cut(&[0], &[1]);
+        net.block_links_between(&[0], &[1]);
         set_slot(&mut net, 0, SlotChange::AssignTo(to));
         net.failover(3, FailoverMode::Force).unwrap();
         net.run_until("a replica takes over", |net| net.hosts[3].gossip.myself().is_master());
         net.heal();
-        net.run_until("the target claims it", |net| net.writer_of(MOVED_SLOT) == Some(1));
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("the target claims it", |net| net.serving_master_of(MOVED_SLOT) == Some(1));
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
         assert_eq!((net.owner_of(3, MOVED_SLOT), import_source(&net, 1)), (Some(1), None));
     }
 }
@@ -439,15 +445,15 @@ fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_awa
 fn stale_import_does_not_take_a_slot_from_its_new_owner() {
     for seed in 0..5 {
         let mut net = six_nodes(seed);
-        import(&mut net, 1, 0);
+        start_import(&mut net, 1, 0);
         let to = net.id(2).to_string();
-        net.cut(&[1], &[2]);
+        net.block_links_between(&[1], &[2]);
         set_slot(&mut net, 2, SlotChange::AssignTo(to.clone()));
         set_slot(&mut net, 0, SlotChange::AssignTo(to));
         net.run(Duration::from_secs(1));
-        assert_eq!(net.writer_of(MOVED_SLOT), Some(2), "{}", net.merged_logs());
+        assert_eq!(net.serving_master_of(MOVED_SLOT), Some(2), "{}", net.merged_logs());
         net.heal();
-        net.run_until("all agree", SimulatedNetwork::all_agree);
+        net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
         assert_eq!((net.owner_of(1, MOVED_SLOT), import_source(&net, 1)), (Some(2), None));
     }
 }

@@ -39,7 +39,7 @@ fn receive_ping(
     current_epoch: u64,
     claim_epoch: u64,
     master: Option<u8>,
-    claimed: &SlotSet,
+    claimed_slots: &SlotSet,
 ) {
     let header = Header {
         sender: id(sender),
@@ -53,7 +53,7 @@ fn receive_ping(
         current_epoch: Epoch(current_epoch),
         config_epoch: Epoch(claim_epoch),
         offset: ReplOffset(10),
-        slots: claimed.clone(),
+        slots: claimed_slots.clone(),
         replica_of: master.map(id),
     };
     let packet = Box::new(Packet { header, body: MessageBody::Ping(GossipSection::default()) });

@@ -47,7 +47,7 @@ fn accept_link(gossip: &mut Gossip, ms: u64, number: u64) -> Vec<ClusterAction> 
     )
 }
 
-fn header(sender: u8, current_epoch: u64, claim_epoch: u64) -> Header {
+fn test_header(sender: u8, current_epoch: u64, claim_epoch: u64) -> Header {
     Header {
         sender: id(sender),
         flags: NodeFlags::MASTER,
@@ -84,7 +84,7 @@ fn meet_from_unknown_sender_adds_no_gossiped_nodes() {
         secondary_port: 0,
     };
     let section = GossipSection { entries: (1000..3000).map(entry).collect(), extensions: Vec::new() };
-    receive_packet(&mut gossip, 1, header(9, 5, 0), MessageBody::Meet(section));
+    receive_packet(&mut gossip, 1, test_header(9, 5, 0), MessageBody::Meet(section));
     // Only the unknown sender itself was added, in handshake.
     assert_eq!(gossip.nodes().count(), 3);
     assert_eq!(gossip.nodes().filter(|node| node.handshake.is_some()).count(), 1);
@@ -97,10 +97,10 @@ fn impossible_epochs_are_rejected() {
     let update = ConfigUpdate { config_epoch: Epoch(last), id: id(2), slots: SlotSet::new() };
     // Packets that name a known node as sender, with a forged current epoch, claim epoch, or UPDATE epoch.
     let forged = [
-        (header(2, last, 2), MessageBody::Ping(GossipSection::default())),
-        (header(2, last, last), MessageBody::Fail(id(2))),
-        (header(2, 5, last), MessageBody::Ping(GossipSection::default())),
-        (header(2, 5, 2), MessageBody::Update(update)),
+        (test_header(2, last, 2), MessageBody::Ping(GossipSection::default())),
+        (test_header(2, last, last), MessageBody::Fail(id(2))),
+        (test_header(2, 5, last), MessageBody::Ping(GossipSection::default())),
+        (test_header(2, 5, 2), MessageBody::Update(update)),
     ];
     let mut said = 0;
     for (header, body) in forged {
@@ -118,7 +118,7 @@ fn impossible_epochs_are_rejected() {
     receive_packet(
         &mut gossip,
         2,
-        header(2, 1_000_000, 900_000),
+        test_header(2, 1_000_000, 900_000),
         MessageBody::Ping(GossipSection::default()),
     );
     assert_eq!(gossip.current_epoch(), Epoch(1_000_000));
@@ -128,7 +128,7 @@ fn impossible_epochs_are_rejected() {
 #[test]
 fn elections_work_after_a_forged_maximum_epoch() {
     let mut net = SimulatedNetwork::cluster(3, 6, &config(2000), 7);
-    let header = Header { current_epoch: Epoch((1 << 62) - 1), ..header(0, 0, 0) };
+    let header = Header { current_epoch: Epoch((1 << 62) - 1), ..test_header(0, 0, 0) };
     let header = Header { sender: net.id(1), ..header };
     let packet = Box::new(Packet { header, body: MessageBody::Ping(GossipSection::default()) });
     let link = LinkId::Inbound(u64::MAX);
@@ -137,14 +137,14 @@ fn elections_work_after_a_forged_maximum_epoch() {
         net.feed(index, ClusterInput::Packet { link, packet: packet.clone() });
     }
     net.failover(3, FailoverMode::Force).unwrap();
-    net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
-    net.run_until("all agree", SimulatedNetwork::all_agree);
+    net.run_until("a replica takes over", |net| net.serving_master_of(0) == Some(3));
+    net.run_until("all agree", SimulatedNetwork::all_hosts_agree);
 }
 
 #[test]
 fn silent_unknown_links_are_evicted() {
     let mut gossip = restore_master();
-    receive_packet(&mut gossip, 1, header(2, 5, 2), MessageBody::Ping(GossipSection::default()));
+    receive_packet(&mut gossip, 1, test_header(2, 5, 2), MessageBody::Ping(GossipSection::default()));
     let close = |number| ClusterAction::Close { link: LinkId::Inbound(number) };
     for number in 1..4096 {
         assert!(

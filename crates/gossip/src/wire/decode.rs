@@ -101,9 +101,9 @@ fn decode_header(head: &[u8]) -> Result<Header, DecodeError> {
     })
 }
 
-fn decode_body(number: u16, head: &[u8], data: &[u8]) -> Result<MessageBody, DecodeError> {
+fn decode_body(type_number: u16, head: &[u8], data: &[u8]) -> Result<MessageBody, DecodeError> {
     let exactly = |bytes| if data.len() == bytes { Ok(()) } else { Err(DecodeError::LengthMismatch) };
-    Ok(match MessageKind::ALL.get(usize::from(number)) {
+    Ok(match MessageKind::ALL.get(usize::from(type_number)) {
         Some(MessageKind::Ping) => MessageBody::Ping(decode_gossip(head, data)?),
         Some(MessageKind::Pong) => MessageBody::Pong(decode_gossip(head, data)?),
         Some(MessageKind::Meet) => MessageBody::Meet(decode_gossip(head, data)?),
@@ -125,7 +125,7 @@ fn decode_body(number: u16, head: &[u8], data: &[u8]) -> Result<MessageBody, Dec
                 slots: bitmap_at(data, 8 + ID_BYTES),
             })
         }
-        Some(MessageKind::Module) | None => MessageBody::Unsupported(number),
+        Some(MessageKind::Module) | None => MessageBody::Unsupported(type_number),
     })
 }
 

@@ -18,7 +18,7 @@ use super::{ID_BYTES, encode::put_id};
 const HEADER_BYTES: usize = 8;
 const HOSTNAME_TYPE: u16 = 0;
 const HUMAN_NAME_TYPE: u16 = 1;
-const FORGOTTEN_TYPE: u16 = 2;
+const FORGOTTEN_NODE_TYPE: u16 = 2;
 const SHARD_TYPE: u16 = 3;
 const CLIENT_IPV4_TYPE: u16 = 4;
 const CLIENT_IPV6_TYPE: u16 = 5;
@@ -80,7 +80,7 @@ fn decode_one(kind: u16, payload: &[u8]) -> Result<Option<Extension>, DecodeErro
     Ok(Some(match kind {
         HOSTNAME_TYPE => return Ok(parse_text(payload).map(Extension::Hostname)),
         HUMAN_NAME_TYPE => return Ok(parse_text(payload).map(Extension::HumanName)),
-        FORGOTTEN_TYPE => {
+        FORGOTTEN_NODE_TYPE => {
             let ttl = read_u64(payload, ID_BYTES).ok_or(DecodeError::LengthMismatch)?;
             Extension::Forgotten { id: id(payload)?, ttl: Duration::from_secs(ttl) }
         }
@@ -118,7 +118,7 @@ impl Extension {
             Self::Hostname(name) => put_text(out, HOSTNAME_TYPE, name),
             Self::HumanName(name) => put_text(out, HUMAN_NAME_TYPE, name),
             Self::Forgotten { id, ttl } => {
-                out.extend(FORGOTTEN_TYPE.to_be_bytes());
+                out.extend(FORGOTTEN_NODE_TYPE.to_be_bytes());
                 out.extend([0; 2]);
                 put_id(out, *id);
                 out.extend(ttl.as_secs().to_be_bytes());

@@ -57,24 +57,24 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     fn offset_if_fits(&self, number: usize, needed_bytes: usize) -> Option<usize> {
-        let page = self.pages.page_if(number)?;
+        let page = self.pages.existing_page(number)?;
         (page::free_len(page) >= needed_bytes && self.pinned_bits(number) == 0)
             .then(|| page::entries_end(page))
     }
 
     /// Returns the maximum page length for a store that is about to grow by `needed_bytes`.
     fn max_page_len(&self, needed_bytes: usize) -> usize {
-        let live = (self.live_bytes() + self.with_expected(needed_bytes)) as u64;
+        let live = (self.live_bytes() + self.with_expected_bytes(needed_bytes)) as u64;
         Block::MAX_BLOCK_BYTES.min((V::PAGE_LEN_FACTOR * live).isqrt() as usize)
     }
 
-    /// Returns `needed_bytes` plus the bytes that [`Self::expect_bytes`] announced.
-    fn with_expected(&self, needed_bytes: usize) -> usize {
+    /// Returns `needed_bytes` plus the bytes that [`Self::set_expected_bytes`] announced.
+    fn with_expected_bytes(&self, needed_bytes: usize) -> usize {
         needed_bytes.max(usize::from(self.expected_bytes))
     }
 
     /// Hints that about `bytes` of entries will be inserted soon, so that pages are sized for them.
-    pub(crate) fn expect_bytes(&mut self, bytes: usize) {
+    pub(crate) fn set_expected_bytes(&mut self, bytes: usize) {
         self.expected_bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
     }
 
@@ -89,20 +89,20 @@ impl<V: OverflowValue> Entries<V> {
     /// length.
     fn grow_open_page(&mut self, needed_bytes: usize) -> Option<usize> {
         let number = self.open_page as usize;
-        let end = page::entries_end(self.pages.page_if(number)?);
+        let end = page::entries_end(self.pages.existing_page(number)?);
         let most = self.max_page_len(needed_bytes);
         let grows = end + needed_bytes <= most && self.pinned_bits(number) == 0;
         grows.then(|| {
-            self.pages.grow_page(number, page_size((end + self.with_expected(needed_bytes)).min(most)));
+            self.pages.grow_page(number, page_size((end + self.with_expected_bytes(needed_bytes)).min(most)));
         })?;
         Some(number)
     }
 
-    /// Adds a page with room for `needed_bytes` and the bytes that [`Self::expect_bytes`] announced.
+    /// Adds a page with room for `needed_bytes` and the bytes that [`Self::set_expected_bytes`] announced.
     fn add_page(&mut self, needed_bytes: usize) -> usize {
         let most = self.max_page_len(needed_bytes).max(page::HEADER_LEN + needed_bytes);
-        let len = page_size((page::HEADER_LEN + self.with_expected(needed_bytes)).min(most));
-        let number = self.pages.add_page(len, self.first_free_number());
+        let len = page_size((page::HEADER_LEN + self.with_expected_bytes(needed_bytes)).min(most));
+        let number = self.pages.add_page(len, self.first_usable_page_number());
         self.add_page_to_expiry_tree(number);
         number
     }
@@ -119,7 +119,7 @@ impl<V: OverflowValue> Entries<V> {
     fn page_to_compact(&self, needed_bytes: usize) -> Option<usize> {
         let open = self.open_page as usize;
         let candidates =
-            self.pages_after(open).filter_map(|number| Some((number, self.pages.page_if(number)?)));
+            self.pages_after(open).filter_map(|number| Some((number, self.pages.existing_page(number)?)));
         let (number, page) = candidates
             .filter(|&(number, _)| self.pinned_bits(number) == 0)
             .max_by_key(|(_, page)| page::dead_bytes(page))?;
@@ -213,7 +213,7 @@ impl<V: OverflowValue> Entries<V> {
             self.merge_page_into(number, open);
         } else {
             self.compact_page(number);
-            let room = |number| self.pages.page_if(number).map_or(0, page::free_len);
+            let room = |number| self.pages.existing_page(number).map_or(0, page::free_len);
             if self.open_page == NO_PAGE || self.pinned_bits(open) != 0 || room(number) > room(open) {
                 self.set_open_page(number);
             } else {
@@ -225,7 +225,7 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Compacts a page if it has enough dead bytes.
     pub(super) fn compact_if_worthwhile(&mut self, number: usize) {
-        let Some(page) = self.pages.page_if(number) else { return };
+        let Some(page) = self.pages.existing_page(number) else { return };
         if self.pinned_bits(number) == 0 && page::dead_bytes(page) >= page.len() / 16 {
             self.compact_page(number);
             if self.open_page as usize != number {
@@ -241,7 +241,7 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Moves the pages and index lines in chunk `part` to lower addresses of the pool if there is room. Returns whether
     /// more chunks follow.
-    pub(crate) fn move_lower(&mut self, part: usize) -> bool {
-        self.pages.move_lower(part) | self.index.move_lower(part)
+    pub(crate) fn move_to_lower_addresses(&mut self, part: usize) -> bool {
+        self.pages.move_to_lower_addresses(part) | self.index.move_to_lower_addresses(part)
     }
 }

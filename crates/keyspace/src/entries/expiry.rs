@@ -86,9 +86,9 @@ impl ElementExpiryIndex {
         self.by_time.first().map(|(time, _)| *time)
     }
 
-    fn record(&mut self, key: &[u8], due: Millis) {
+    fn record(&mut self, key: &[u8], expiry: Millis) {
         let known = self.by_key.get_key_value(key).map(|(key, &time)| (key.clone(), time));
-        if known.as_ref().is_some_and(|&(_, time)| time <= due) {
+        if known.as_ref().is_some_and(|&(_, time)| time <= expiry) {
             return;
         }
         let key = match known {
@@ -98,8 +98,8 @@ impl ElementExpiryIndex {
             }
             None => key.into(),
         };
-        self.by_time.insert((due, key.clone()));
-        self.by_key.insert(key, due);
+        self.by_time.insert((expiry, key.clone()));
+        self.by_key.insert(key, expiry);
     }
 
     fn remove(&mut self, key: &[u8]) {
@@ -122,9 +122,9 @@ impl<V: OverflowValue> Entries<V> {
     /// Removes one expired entry, puts its key into `key` and returns its overflow record, if any. Returns `None` if no
     /// entry has expired.
     pub(crate) fn remove_expired(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Option<Record<V>>> {
-        while self.next_due <= now {
+        while self.next_expiry <= now {
             let (number, earliest) = self.earliest_page();
-            self.next_due = earliest;
+            self.next_expiry = earliest;
             if earliest > now {
                 break;
             }
@@ -137,7 +137,7 @@ impl<V: OverflowValue> Entries<V> {
             });
             let Some((at, _)) = due else {
                 self.set_page_expiry(number, exact);
-                self.next_due = self.earliest_page().1;
+                self.next_expiry = self.earliest_page().1;
                 continue;
             };
             let reference = pages::reference(number, at);
@@ -152,20 +152,20 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Returns a lower bound of the next expiry time of an entry, or of an element inside a value.
     #[inline]
-    pub(crate) fn next_due(&self) -> Option<Millis> {
+    pub(crate) fn next_expiry(&self) -> Option<Millis> {
         if self.volatile == 0 && self.extras.is_none() {
             return None;
         }
         let parts = self.extras.as_ref().and_then(|extras| extras.element_expiry.as_ref()?.first());
-        let entries = (self.volatile > 0).then_some(self.next_due);
+        let entries = (self.volatile > 0).then_some(self.next_expiry);
         parts.into_iter().chain(entries).min()
     }
 
     /// Returns a lower bound of the next expiry time of an entry, without elements inside values; `page::NO_EXPIRY` if
     /// no entry expires.
     #[inline(always)]
-    pub(crate) fn next_entry_due(&self) -> Millis {
-        if self.volatile > 0 { self.next_due } else { page::NO_EXPIRY }
+    pub(crate) fn next_entry_expiry(&self) -> Millis {
+        if self.volatile > 0 { self.next_expiry } else { page::NO_EXPIRY }
     }
 
     #[inline(always)]
@@ -174,8 +174,8 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Records `due` as the time when the first element of this key's value expires.
-    pub(crate) fn record_element_expiry(&mut self, key: &[u8], due: Millis) {
-        self.extras_mut().element_expiry.get_or_insert_default().record(key, due);
+    pub(crate) fn record_element_expiry(&mut self, key: &[u8], expiry: Millis) {
+        self.extras_mut().element_expiry.get_or_insert_default().record(key, expiry);
     }
 
     /// Records that no element of this key's value expires.
@@ -205,10 +205,10 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     pub(crate) fn count_expired(&self, now: Millis) -> usize {
-        if self.volatile == 0 || self.next_due > now {
+        if self.volatile == 0 || self.next_expiry > now {
             return 0;
         }
-        let pages = (0..self.pages.count()).filter_map(|number| self.pages.page_if(number));
+        let pages = (0..self.pages.count()).filter_map(|number| self.pages.existing_page(number));
         let due = pages.filter(|page| page::earliest_expiry(page) <= now).map(|page| {
             let alive = page::entries(page, page::HEADER_LEN)
                 .filter(|(_, header)| header.state() == entry::STATE_ALIVE);
@@ -222,7 +222,7 @@ impl<V: OverflowValue> Entries<V> {
         if let Some(tree) = self.extras.as_ref().and_then(|extras| extras.page_expiries.as_ref()) {
             return tree.earliest();
         }
-        let times = (0..self.pages.count()).map(|number| (number, self.pages.page_if(number)));
+        let times = (0..self.pages.count()).map(|number| (number, self.pages.existing_page(number)));
         let times = times.map(|(number, page)| (number, page.map_or(page::NO_EXPIRY, page::earliest_expiry)));
         times.min_by_key(|&(_, time)| time).unwrap_or((0, page::NO_EXPIRY))
     }
@@ -230,7 +230,7 @@ impl<V: OverflowValue> Entries<V> {
     /// Lowers the expiry bound of a page to `expiry` if it is higher.
     pub(super) fn lower_page_expiry(&mut self, number: usize, expiry: Millis) {
         let expiry = entry::clamp_time(expiry);
-        self.next_due = self.next_due.min(expiry);
+        self.next_expiry = self.next_expiry.min(expiry);
         if expiry < page::earliest_expiry(self.pages.page(number)) {
             self.set_page_expiry(number, expiry);
         }
@@ -249,7 +249,10 @@ impl<V: OverflowValue> Entries<V> {
         if number >= MIN_TREE_PAGES && !has_tree {
             let mut tree = PageExpiryTree::default();
             for number in 0..self.pages.count() {
-                tree.set(number, self.pages.page_if(number).map_or(page::NO_EXPIRY, page::earliest_expiry));
+                tree.set(
+                    number,
+                    self.pages.existing_page(number).map_or(page::NO_EXPIRY, page::earliest_expiry),
+                );
             }
             self.extras_mut().page_expiries = Some(Box::new(tree));
         }

@@ -163,7 +163,7 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Picks a random entry that has an expiry. If such entries are rare, only a few pages are searched, so that none
     /// may be found in a large store.
-    pub(crate) fn random_volatile(&self, random: u64) -> Option<EntryRef> {
+    pub(crate) fn random_volatile_entry(&self, random: u64) -> Option<EntryRef> {
         const MAX_ATTEMPTS: usize = 8;
         const MAX_EXAMINED_ENTRIES: usize = 256;
         if self.volatile == 0 {
@@ -181,7 +181,9 @@ impl<V: OverflowValue> Entries<V> {
         let start = ((seed >> 32) as usize).checked_rem(count)?;
         let some = || (start..count).chain(0..start).take(MAX_EXAMINED_ENTRIES);
         let may_have = |number: &usize| {
-            self.pages.page_if(*number).is_some_and(|page| page::earliest_expiry(page) < page::NO_EXPIRY)
+            self.pages
+                .existing_page(*number)
+                .is_some_and(|page| page::earliest_expiry(page) < page::NO_EXPIRY)
         };
         // A page's bound can be stale because its entry was removed, and is inexact for times far in the future.
         let found = some().filter(may_have).find_map(|number| self.random_volatile_in_page(number, seed));
@@ -191,7 +193,7 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Picks an entry with an expiry from this page.
     fn random_volatile_in_page(&self, number: usize, random: u64) -> Option<EntryRef> {
-        let page = self.pages.page_if(number)?;
+        let page = self.pages.existing_page(number)?;
         let expires =
             |&(_, header): &(usize, Header)| header.state() == entry::STATE_ALIVE && header.has_expiry();
         let count = page::entries(page, page::HEADER_LEN).filter(expires).count() as u64;

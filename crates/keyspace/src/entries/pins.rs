@@ -46,7 +46,7 @@ pub(crate) struct Pin {
 
 impl Pin {
     /// Returns whether the snapshot has not visited any page yet.
-    pub(crate) fn is_unstarted(&self) -> bool {
+    pub(crate) fn has_not_started(&self) -> bool {
         self.walked_pages == 0
     }
 }
@@ -71,7 +71,7 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Returns the lowest page number that a new page may use, above all pinned pages.
-    pub(super) fn first_free_number(&self) -> usize {
+    pub(super) fn first_usable_page_number(&self) -> usize {
         let pins = self.extras.as_ref().map_or(&[][..], |extras| &extras.pins);
         pins.iter().map(|pin| pin.end_page as usize).max().unwrap_or(0)
     }
@@ -130,7 +130,7 @@ impl<V: OverflowValue> Entries<V> {
     fn pin_pending(&mut self, values: Vec<PendingValue>) {
         for value in &values {
             self.pin_record(value.record, value.snapshot_bit);
-            self.extras_mut().records.record_mut(value.record).other_entries += 1;
+            self.extras_mut().records.record_mut(value.record).other_entry_count += 1;
         }
         self.extras_mut().pending_values.extend(values);
     }
@@ -172,7 +172,7 @@ impl<V: OverflowValue> Entries<V> {
             let Some(pin) = self.pin_for_bit(snapshot_bit) else { return true };
             let number = pin.walked_pages as usize;
             self.pages.prefetch_page(number + 1);
-            if let Some(page) = self.pages.page_if(number) {
+            if let Some(page) = self.pages.existing_page(number) {
                 passed += self.with_overflow_lookup(page, |overflow_parts| {
                     captured.add_page(pin.db, snapshot_bit, page, overflow_parts)
                 });
@@ -250,7 +250,7 @@ impl<V: OverflowValue> Entries<V> {
         let number = pin.walked_pages as usize;
         let mut empty = [0; page::HEADER_LEN];
         page::initialize(&mut empty);
-        let page = self.pages.page_if(number).unwrap_or(&empty);
+        let page = self.pages.existing_page(number).unwrap_or(&empty);
         let copied = self.with_overflow_lookup(page, |overflow_parts| copy(&pin, page, overflow_parts));
         self.pages.prefetch_page(number + 1);
         self.unpin_page(snapshot_bit, number, dropped);
@@ -334,13 +334,13 @@ impl<V: OverflowValue> Entries<V> {
             extras.pins.swap_remove(index);
         }
         if self.pages.page_size(number).is_some() {
-            self.free_kept_entries(snapshot_bit, number, dropped);
+            self.free_snapshot_only_entries(snapshot_bit, number, dropped);
         }
     }
 
     /// Pins the long overflow values of a page and queues them for the snapshot to visit.
     fn pin_overflow_values(&mut self, snapshot_bit: u32, db: u16, number: usize) {
-        let Some(page) = self.pages.page_if(number).filter(|_| self.has_overflow()) else { return };
+        let Some(page) = self.pages.existing_page(number).filter(|_| self.has_overflow()) else { return };
         let mut pending = Vec::new();
         for (at, header) in page::entries(page, page::HEADER_LEN) {
             let Some(record) =
@@ -384,13 +384,18 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Marks those entries of a page as dead that only this snapshot needed.
-    fn free_kept_entries(&mut self, snapshot_bit: u32, number: usize, dropped: &mut Vec<Record<LargeValue>>) {
+    fn free_snapshot_only_entries(
+        &mut self,
+        snapshot_bit: u32,
+        number: usize,
+        dropped: &mut Vec<Record<LargeValue>>,
+    ) {
         if self.extras_mut().snapshot_only_bytes == 0 {
             return;
         }
         let mut at = page::HEADER_LEN;
         while let Some((here, header)) =
-            self.pages.page_if(number).and_then(|page| page::entries(page, at).next())
+            self.pages.existing_page(number).and_then(|page| page::entries(page, at).next())
         {
             at = here + header.len();
             if header.state() & snapshot_bit == 0 || header.state() == entry::STATE_DEAD {
@@ -421,7 +426,7 @@ impl<V: OverflowValue> Entries<V> {
         let attributes = header.attributes(page, at);
         if let Some(number) = header.record_number(page, at) {
             self.pin_record(number, pinned);
-            self.extras_mut().records.record_mut(number).other_entries += 1;
+            self.extras_mut().records.record_mut(number).other_entry_count += 1;
         }
         let key_here = if header.placement() == Placement::KeyValueOverflow { &[] } else { key.bytes };
         let draft = EntryDraft { attributes, placement: header.placement(), key: key_here, value: &value };
@@ -435,10 +440,10 @@ impl<V: OverflowValue> Entries<V> {
     /// The entry itself must already be prepared ([`Self::copy_on_write`]).
     pub(super) fn make_record_unique(&mut self, entry_ref: EntryRef, number: u32) -> u32 {
         let store = &mut self.extras_mut().records;
-        if store.record(number).other_entries == 0 {
+        if store.record(number).other_entry_count == 0 {
             return number;
         }
-        store.record_mut(number).other_entries -= 1;
+        store.record_mut(number).other_entry_count -= 1;
         let copied = store.put_copy(number);
         store.mark_snapshot_only(number);
         let (header, page, at): (Header, _, _) = self.pages.entry_mut(entry_ref.0);

@@ -71,8 +71,8 @@ impl Segment {
         self.blocks.iter().flatten().count() * CacheLinePair::LEN
     }
 
-    pub(super) fn move_lower(&mut self) {
-        self.blocks.iter_mut().flatten().for_each(CacheLinePair::move_lower);
+    pub(super) fn move_to_lower_addresses(&mut self) {
+        self.blocks.iter_mut().flatten().for_each(CacheLinePair::move_to_lower_addresses);
     }
 
     fn buckets(&self) -> usize {

@@ -1,7 +1,7 @@
 //! A segment: consecutive elements of a large list, with free space at both ends.
 
 use super::records::{self, ListItem};
-use crate::overflow::record_shed_bytes;
+use crate::overflow::record_replaced_bytes;
 
 /// Maximum record bytes of a segment with more than one element. Larger segments would have less overhead, but an
 /// insert in the middle moves all these bytes, a lookup by index scans them, and an edit of a pinned list copies them.
@@ -24,7 +24,7 @@ pub(crate) struct Segment {
 /// Copies the records without the free space.
 impl Clone for Segment {
     fn clone(&self) -> Self {
-        record_shed_bytes(self.bytes() + size_of::<Self>());
+        record_replaced_bytes(self.bytes() + size_of::<Self>());
         Self { bytes: self.records().to_vec(), start: 0, count: self.count }
     }
 }

@@ -89,7 +89,7 @@ impl Segments {
 
     /// Removes `count` elements from an end and returns them.
     pub(crate) fn take_from_end(&mut self, end: ListEnd, count: usize) -> Self {
-        let before = overflow::total_shed_bytes();
+        let before = overflow::total_replaced_bytes();
         let mut rest = match end {
             ListEnd::Head => self.tree.split_off(count),
             ListEnd::Tail => self.tree.split_off(self.size.len - count),
@@ -98,21 +98,21 @@ impl Segments {
             std::mem::swap(&mut self.tree, &mut rest);
         }
         self.size = self.tree.size();
-        overflow::record_shed_bytes(rest.size().heap_bytes());
-        self.record_shed_since(before);
+        overflow::record_replaced_bytes(rest.size().heap_bytes());
+        self.record_bytes_replaced_since(before);
         rest.into()
     }
 
     fn edit_tree(&mut self, change: impl FnOnce(&mut Tree)) {
-        let before = overflow::total_shed_bytes();
+        let before = overflow::total_replaced_bytes();
         change(&mut self.tree);
         self.size = self.tree.size();
-        self.record_shed_since(before);
+        self.record_bytes_replaced_since(before);
     }
 
-    fn record_shed_since(&mut self, before: usize) {
+    fn record_bytes_replaced_since(&mut self, before: usize) {
         if let Some(held) = self.pins.last_mut() {
-            held.snapshot_only_bytes.add_shed_since(before);
+            held.snapshot_only_bytes.add_bytes_replaced_since(before);
         }
     }
 }

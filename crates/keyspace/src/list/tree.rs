@@ -89,12 +89,12 @@ impl ElementIndex {
 }
 
 impl Seek<SizedSegment> for ElementIndex {
-    fn child(&mut self, children: &[Child<SizedSegment>]) -> usize {
+    fn child_index(&mut self, children: &[Child<SizedSegment>]) -> usize {
         let place = self.descend(children.iter().map(|child| child.summary.len));
         place.expect("the index is that of an element")
     }
 
-    fn item(&mut self, items: &[SizedSegment]) -> Result<usize, usize> {
+    fn item_index(&mut self, items: &[SizedSegment]) -> Result<usize, usize> {
         self.descend(items.iter().map(|held| held.len)).ok_or(items.len())
     }
 }
@@ -115,13 +115,13 @@ impl InsertPosition {
 }
 
 impl Seek<SizedSegment> for InsertPosition {
-    fn child(&mut self, children: &[Child<SizedSegment>]) -> usize {
-        self.descend(0, |element| element.child(children))
+    fn child_index(&mut self, children: &[Child<SizedSegment>]) -> usize {
+        self.descend(0, |element| element.child_index(children))
     }
 
-    fn item(&mut self, items: &[SizedSegment]) -> Result<usize, usize> {
+    fn item_index(&mut self, items: &[SizedSegment]) -> Result<usize, usize> {
         let first = if items.is_empty() { Err(0) } else { Ok(0) };
-        self.descend(first, |element| element.item(items))
+        self.descend(first, |element| element.item_index(items))
     }
 }
 

@@ -98,7 +98,7 @@ impl Block {
     }
 
     /// Moves the block to a lower chunk of the pool if there is room.
-    pub(crate) fn move_lower(&mut self) {
+    pub(crate) fn move_to_lower_addresses(&mut self) {
         if let Some(first) = pool::allocate_lower(self.first_granule(), usize::from(self.granules.get())) {
             let mut lower = Self::from_granule(first, self.granules);
             lower.bytes_mut().copy_from_slice(self.bytes());
@@ -154,7 +154,7 @@ impl CacheLinePair {
     }
 
     /// Moves the block to a lower chunk of the pool if there is room.
-    pub(crate) fn move_lower(&mut self) {
+    pub(crate) fn move_to_lower_addresses(&mut self) {
         if let Some(granule) = pool::allocate_lower(self.first_granule(), Self::GRANULES) {
             let mut lower = Self::from_granule(granule);
             *lower.bytes_mut() = *self.bytes();

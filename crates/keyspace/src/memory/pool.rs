@@ -44,7 +44,7 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
         is_active: false,
         moved_bytes: 0,
         used_bytes_at_start: 0,
-        last_futile_bytes: None,
+        used_bytes_at_futile_round: None,
     },
 });
 /// Bytes of blocks in use. Written while the pool is locked, but read without the lock.
@@ -71,7 +71,7 @@ struct CompactionRound {
     used_bytes_at_start: usize,
     /// Number of bytes in use when a round began that could not move anything. Another round is futile until the number
     /// has changed considerably.
-    last_futile_bytes: Option<usize>,
+    used_bytes_at_futile_round: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -135,7 +135,7 @@ pub(crate) fn begin_purge_round() -> bool {
     let futile_at = if last.is_active && last.moved_bytes < held / 256 {
         Some(last.used_bytes_at_start)
     } else {
-        last.last_futile_bytes
+        last.used_bytes_at_futile_round
     };
     let futile_at = futile_at.filter(|&at| at.abs_diff(taken) <= at / 64);
     let now = futile_at.is_none() && taken < (held - ready) / 16 * 15;
@@ -143,13 +143,13 @@ pub(crate) fn begin_purge_round() -> bool {
         is_active: now,
         moved_bytes: 0,
         used_bytes_at_start: taken,
-        last_futile_bytes: futile_at,
+        used_bytes_at_futile_round: futile_at,
     };
     now
 }
 
 /// Returns whether blocks should move to lower chunks in this round.
-pub(crate) fn is_moving_lower() -> bool {
+pub(crate) fn is_moving_to_lower_addresses() -> bool {
     POOL.lock().compaction.is_active
 }
 

@@ -15,19 +15,19 @@ use super::pool::{CHUNK_GRANULES, MAX_GRANULES, SYSTEM_PAGE_GRANULES};
 const WORDS_PER_CHUNK: usize = CHUNK_GRANULES / 64;
 /// Number of padding words before a chunk's words, so that scans need no bounds checks.
 const PADDING_BEFORE: usize = 1;
-const PADDING_AFTER: usize = LENGTH_CLASSES / 64 + 1;
+const PADDING_AFTER: usize = LENGTH_CLASS_COUNT / 64 + 1;
 const GRANULES_PER_PART: usize = CHUNK_GRANULES / 64;
 /// Number of run lengths that are distinguished: 1 to 128 granules. The last one includes all longer runs.
-const LENGTH_CLASSES: usize = MAX_GRANULES;
+const LENGTH_CLASS_COUNT: usize = MAX_GRANULES;
 /// Maximum number of granules up to which a run is measured. This suffices to know the length class of what remains
 /// after an allocation.
-const MAX_MEASURED_GRANULES: usize = 2 * LENGTH_CLASSES;
+const MAX_MEASURED_GRANULES: usize = 2 * LENGTH_CLASS_COUNT;
 
 #[derive(Debug)]
 pub(super) struct Runs {
     chunks: Vec<Chunk>,
     /// The chunks that have a run of a given length, indexed by length minus one.
-    chunks_with_run: [BitSet; LENGTH_CLASSES],
+    chunks_with_run: [BitSet; LENGTH_CLASS_COUNT],
     /// Bit mask of the run lengths that exist in any chunk.
     length_mask: u128,
     free_words: usize,
@@ -36,9 +36,9 @@ pub(super) struct Runs {
 #[derive(Debug)]
 struct Chunk {
     /// One bit per granule, set if it is free. The padding words count as taken.
-    free: Box<[u64; PADDING_BEFORE + WORDS_PER_CHUNK + PADDING_AFTER]>,
+    free_bits: Box<[u64; PADDING_BEFORE + WORDS_PER_CHUNK + PADDING_AFTER]>,
     /// For each run length minus one, a bit mask of the parts in which such a run starts.
-    parts_with_run: Box<[u64; LENGTH_CLASSES]>,
+    parts_with_run: Box<[u64; LENGTH_CLASS_COUNT]>,
 }
 
 /// Adjacent free granules of a chunk.
@@ -55,7 +55,7 @@ impl FreeRun {
 
     /// Returns the length class: the length minus one, but at most the highest class.
     fn length_class(self) -> usize {
-        self.len.min(LENGTH_CLASSES) - 1
+        self.len.min(LENGTH_CLASS_COUNT) - 1
     }
 
     fn part_index(self) -> usize {
@@ -67,7 +67,7 @@ impl Runs {
     pub(super) const fn new() -> Self {
         Self {
             chunks: Vec::new(),
-            chunks_with_run: [const { BitSet::new() }; LENGTH_CLASSES],
+            chunks_with_run: [const { BitSet::new() }; LENGTH_CLASS_COUNT],
             length_mask: 0,
             free_words: 0,
         }
@@ -82,7 +82,8 @@ impl Runs {
     pub(super) fn add_chunk(&mut self) {
         let mut free = [0; PADDING_BEFORE + WORDS_PER_CHUNK + PADDING_AFTER];
         free[PADDING_BEFORE..PADDING_BEFORE + WORDS_PER_CHUNK].fill(u64::MAX);
-        self.chunks.push(Chunk { free: Box::new(free), parts_with_run: Box::new([0; LENGTH_CLASSES]) });
+        self.chunks
+            .push(Chunk { free_bits: Box::new(free), parts_with_run: Box::new([0; LENGTH_CLASS_COUNT]) });
         let count = self.chunks.len();
         self.chunks_with_run.iter_mut().for_each(|chunks| chunks.reserve(count));
     }
@@ -101,14 +102,14 @@ impl Runs {
 
     /// Returns whether the chunk is entirely free.
     pub(super) fn is_empty(&self, chunk: usize) -> bool {
-        self.chunks[chunk].free[PADDING_BEFORE..PADDING_BEFORE + WORDS_PER_CHUNK]
+        self.chunks[chunk].free_bits[PADDING_BEFORE..PADDING_BEFORE + WORDS_PER_CHUNK]
             .iter()
             .all(|&word| word == u64::MAX)
     }
 
     pub(super) fn is_page_free(&self, chunk: usize, page: usize) -> bool {
         const { assert!(SYSTEM_PAGE_GRANULES == 64) };
-        self.chunks[chunk].free[PADDING_BEFORE + page] == u64::MAX
+        self.chunks[chunk].free_bits[PADDING_BEFORE + page] == u64::MAX
     }
 
     /// Allocates this many granules by best fit. Returns the chunk and the first granule.
@@ -189,7 +190,7 @@ impl Chunk {
     fn mark_run(&mut self, run: FreeRun, is_free: bool) -> usize {
         let (mut at, mut whole) = (run.start, 0);
         while at < run.end() {
-            let word = &mut self.free[PADDING_BEFORE + at / 64];
+            let word = &mut self.free_bits[PADDING_BEFORE + at / 64];
             let count = (run.end() - at).min(64 - at % 64);
             let mask = u64::MAX >> (64 - count) << (at % 64);
             assert!(*word & mask == if is_free { 0 } else { mask }, "a block is taken and given back once");
@@ -204,12 +205,12 @@ impl Chunk {
     fn find_run(&self, length: usize, part: usize) -> Option<FreeRun> {
         const PART_WORDS: usize = GRANULES_PER_PART / 64;
         for word in part * PART_WORDS..(part + 1) * PART_WORDS {
-            let mut starts = self.free[PADDING_BEFORE + word] & !self.preceded_by_free(word);
+            let mut starts = self.free_bits[PADDING_BEFORE + word] & !self.preceded_by_free(word);
             // This mask excludes most starts cheaply. A remaining start can still be wrong, because the end at that
             // distance may belong to another run.
             starts &= match length + 1 {
-                LENGTH_CLASSES if self.free[PADDING_BEFORE + word + 1] == u64::MAX => u64::MAX,
-                LENGTH_CLASSES => 0,
+                LENGTH_CLASS_COUNT if self.free_bits[PADDING_BEFORE + word + 1] == u64::MAX => u64::MAX,
+                LENGTH_CLASS_COUNT => 0,
                 len => self.run_ends_at(word, len),
             };
             while starts != 0 {
@@ -227,7 +228,7 @@ impl Chunk {
     /// after a run.
     #[inline]
     fn run_ends_at(&self, word: usize, distance: usize) -> u64 {
-        let ends = |word: usize| !self.free[PADDING_BEFORE + word] & self.preceded_by_free(word);
+        let ends = |word: usize| !self.free_bits[PADDING_BEFORE + word] & self.preceded_by_free(word);
         let (low, shift) = (word + distance / 64, distance % 64);
         ends(low) >> shift | ends(low + 1) << 1 << (63 - shift)
     }
@@ -235,14 +236,14 @@ impl Chunk {
     /// Returns a bit for each granule of the word, set if the preceding granule is free.
     #[inline]
     fn preceded_by_free(&self, word: usize) -> u64 {
-        self.free[PADDING_BEFORE + word] << 1 | self.free[PADDING_BEFORE + word - 1] >> 63
+        self.free_bits[PADDING_BEFORE + word] << 1 | self.free_bits[PADDING_BEFORE + word - 1] >> 63
     }
 
     /// Returns the run of free granules that starts at `start`, measured only up to [`MAX_MEASURED_GRANULES`].
     fn run_from(&self, start: usize) -> FreeRun {
         let (mut end, mut word) = (start, start / 64);
         while end < start + MAX_MEASURED_GRANULES {
-            let taken = !self.free[PADDING_BEFORE + word] >> (end % 64);
+            let taken = !self.free_bits[PADDING_BEFORE + word] >> (end % 64);
             if taken != 0 {
                 end += taken.trailing_zeros() as usize;
                 break;
@@ -257,7 +258,7 @@ impl Chunk {
     fn run_before(&self, end: usize) -> FreeRun {
         let mut start = end;
         while start > 0 {
-            let taken = !self.free[PADDING_BEFORE + (start - 1) / 64] << (63 - (start - 1) % 64);
+            let taken = !self.free_bits[PADDING_BEFORE + (start - 1) / 64] << (63 - (start - 1) % 64);
             let free = (taken.leading_zeros() as usize).min((start - 1) % 64 + 1);
             start -= free;
             if taken != 0 {

@@ -90,7 +90,7 @@ impl Table {
                 let encoding_after_adding =
                     is_after && set.value_encoding != ValueEncoding::SkiplistSortedSet;
                 if let Some(members) = self.large_sorted_set_mut(entry_ref) {
-                    members.set_found(&member, found, kept.bytes(), None);
+                    members.set_in_found_entry(&member, found, kept.bytes(), None);
                 }
                 if encoding_after_adding {
                     self.entries.set_code(entry_ref, ValueEncoding::SkiplistSortedSet.code());

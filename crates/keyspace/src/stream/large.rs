@@ -34,10 +34,10 @@ impl LargeStream {
     }
 
     pub(super) fn edit<R>(&mut self, edit: impl FnOnce(&mut Stream) -> R) -> R {
-        let before = overflow::total_shed_bytes();
+        let before = overflow::total_replaced_bytes();
         let outcome = edit(&mut self.stream);
         if let Some(pin) = self.pins.last_mut() {
-            pin.snapshot_only_bytes.add_shed_since(before);
+            pin.snapshot_only_bytes.add_bytes_replaced_since(before);
         }
         outcome
     }

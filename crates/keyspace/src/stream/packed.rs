@@ -24,7 +24,7 @@ const NODE_PIECE: u8 = 1;
 const GROUP_PIECE: u8 = 2;
 const PENDING_PIECE: u8 = 3;
 const CONSUMER_PIECE: u8 = 4;
-const OWNED_PIECE: u8 = 5;
+const CONSUMER_PENDING_PIECE: u8 = 5;
 const PRODUCERS_PIECE: u8 = 6;
 const PRODUCER_PIECE: u8 = 7;
 const IID_PIECE: u8 = 8;
@@ -87,8 +87,8 @@ fn encode_piece(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
             write_varint(out, seen.0 as u64);
             put_option(out, active.map(|active| active.0 as u64));
         }
-        StreamPiece::Owned(id) => {
-            out.push(OWNED_PIECE);
+        StreamPiece::ConsumerPending(id) => {
+            out.push(CONSUMER_PENDING_PIECE);
             put_id(out, id);
         }
         StreamPiece::Producers {
@@ -189,7 +189,7 @@ impl<'a> Iterator for PieceReader<'a> {
                 let active = self.read_option().map(|active| Millis(active as i64));
                 StreamPiece::Consumer { name, last_seen: seen, last_active: active, pending_count: 0 }
             }
-            OWNED_PIECE => StreamPiece::Owned(self.read_id()),
+            CONSUMER_PENDING_PIECE => StreamPiece::ConsumerPending(self.read_id()),
             PRODUCERS_PIECE => {
                 let bounds =
                     IdempotenceBounds { duration_secs: self.read_varint(), max_iids: self.read_varint() };

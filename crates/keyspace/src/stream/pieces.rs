@@ -69,7 +69,7 @@ pub enum StreamPiece<'a> {
         pending_count: usize,
     },
     /// A pending entry that the current consumer owns.
-    Owned(StreamId),
+    ConsumerPending(StreamId),
     /// The idempotent producers of the stream, which follow.
     Producers {
         /// Retention limits of iids.
@@ -108,7 +108,7 @@ impl StreamPiece<'_> {
             | Self::Head { .. }
             | Self::Pending { .. }
             | Self::Consumers(_)
-            | Self::Owned(_)
+            | Self::ConsumerPending(_)
             | Self::Producers { .. }
             | Self::Totals(_) => 0,
         }
@@ -138,25 +138,25 @@ type Name = Arc<[u8]>;
 #[derive(Debug, Clone, Default)]
 enum CursorState {
     #[default]
-    Nothing,
+    Start,
     Nodes(Option<StreamId>),
     /// All pieces of this group were returned; `None` before the first group.
     Groups(Option<Name>),
     Pending(Name, Option<StreamId>),
     /// All pieces of this consumer of a group were returned; `None` before the group's first consumer.
     Consumers(Name, Option<Name>),
-    Owned(Name, Name, Option<StreamId>),
+    ConsumerPending(Name, Name, Option<StreamId>),
     /// All pieces of this producer were returned; `None` before the first producer.
     Producers(Option<Name>),
     Iids(Name, Option<(StreamId, Name)>),
-    All,
+    End,
 }
 
 impl StreamCursor {
     /// Returns the next piece of the stream, which must not change between calls.
     pub fn next<'a>(&mut self, stream: &'a Stream) -> Option<StreamPiece<'a>> {
         loop {
-            let (stage, piece) = std::mem::replace(&mut self.0, CursorState::All).step(stream)?;
+            let (stage, piece) = std::mem::replace(&mut self.0, CursorState::End).step(stream)?;
             self.0 = stage;
             if piece.is_some() {
                 return piece;
@@ -169,8 +169,8 @@ impl CursorState {
     fn step(self, stream: &Stream) -> Option<(Self, Option<StreamPiece<'_>>)> {
         let group = |name: &Name| stream.groups.get(&**name);
         Some(match self {
-            Self::All => return None,
-            Self::Nothing => (Self::Nodes(None), Some(StreamPiece::Nodes(stream.nodes.len()))),
+            Self::End => return None,
+            Self::Start => (Self::Nodes(None), Some(StreamPiece::Nodes(stream.nodes.len()))),
             Self::Nodes(last) => match stream.nodes.first_after(last.as_ref()) {
                 Some((&id, node)) => {
                     (Self::Nodes(Some(id)), Some(StreamPiece::Node { id, bytes: &node.bytes }))
@@ -209,14 +209,17 @@ impl CursorState {
                     Some((consumer, &Consumer { last_seen, last_active, ref pending })) => {
                         let (name, pending_count) = (consumer, pending.len());
                         let piece = StreamPiece::Consumer { name, last_seen, last_active, pending_count };
-                        (Self::Owned(group_name, consumer.clone(), None), Some(piece))
+                        (Self::ConsumerPending(group_name, consumer.clone(), None), Some(piece))
                     }
                     None => (Self::Groups(Some(group_name)), None),
                 }
             }
-            Self::Owned(name, consumer, last) => {
+            Self::ConsumerPending(name, consumer, last) => {
                 match group(&name)?.consumers.get(&*consumer)?.pending.first_after(last.as_ref()) {
-                    Some((&id, ())) => (Self::Owned(name, consumer, Some(id)), Some(StreamPiece::Owned(id))),
+                    Some((&id, ())) => (
+                        Self::ConsumerPending(name, consumer, Some(id)),
+                        Some(StreamPiece::ConsumerPending(id)),
+                    ),
                     None => (Self::Consumers(name, Some(consumer)), None),
                 }
             }
@@ -248,7 +251,7 @@ impl CursorState {
                 let piece = StreamPiece::Producer { name, iid_count: producer.by_age.len() };
                 (Self::Iids(name.clone(), None), Some(piece))
             }
-            None => (Self::All, Some(StreamPiece::Totals(producers.lifetime_totals))),
+            None => (Self::End, Some(StreamPiece::Totals(producers.lifetime_totals))),
         })
     }
 }
@@ -333,7 +336,7 @@ impl Stream {
                     rises
                 })
             }
-            StreamPiece::Owned(id) => {
+            StreamPiece::ConsumerPending(id) => {
                 self.groups.last_mut().is_some_and(|group| group.assign_to_last_consumer(id))
             }
             StreamPiece::Producers { bounds, .. } => {

@@ -33,7 +33,7 @@ pub struct Producers {
     bytes: usize,
     pub(super) lifetime_totals: IdempotenceTotals,
     /// While the stream is loaded, the producer that was read last.
-    last_loaded: Option<Name>,
+    last_loaded_producer: Option<Name>,
 }
 
 /// Message counts since the stream was created.
@@ -62,7 +62,7 @@ impl Producers {
             by_age: Map::default(),
             bytes: 0,
             lifetime_totals: IdempotenceTotals::default(),
-            last_loaded: None,
+            last_loaded_producer: None,
         }
     }
 
@@ -119,14 +119,14 @@ impl Producers {
     /// Adds a producer read from a file, whose iids are added next. Returns whether it is new.
     pub(super) fn add_producer(&mut self, name: &[u8]) -> bool {
         let name: Name = name.into();
-        self.last_loaded = Some(name.clone());
+        self.last_loaded_producer = Some(name.clone());
         self.bytes += name.len() + size_of::<Producer>();
         self.by_name.insert(name, Producer::default()).is_none()
     }
 
     /// Adds an iid to the producer that was added last. Returns whether the iid is new.
     pub(super) fn add_iid_to_last_producer(&mut self, iid: &[u8], id: StreamId) -> bool {
-        let Some(name) = self.last_loaded.clone() else { return false };
+        let Some(name) = self.last_loaded_producer.clone() else { return false };
         let is_new = self.find(&name, iid).is_none();
         if is_new {
             self.insert(&name, iid, id);

@@ -301,8 +301,9 @@ fn inconsistent_pieces_are_rejected() {
         assert_eq!(fits(&twice), is_number, "{piece:?}");
     }
     let mut stolen = pieces.clone();
-    let owned = StreamPiece::Owned(id(5));
-    let place = stolen.iter().position(|piece| *piece == StreamPiece::Owned(id(4))).expect("it is there");
+    let owned = StreamPiece::ConsumerPending(id(5));
+    let place =
+        stolen.iter().position(|piece| *piece == StreamPiece::ConsumerPending(id(4))).expect("it is there");
     stolen[place] = owned;
     assert!(!fits(&stolen));
 }

@@ -55,7 +55,7 @@ impl Table {
         let mean = left / entries.len().max(1);
         for &NewEntry { key, value, expiry, usage } in entries {
             let in_the_end = expected_len.saturating_sub(self.len()).saturating_mul(mean);
-            self.entries.expect_bytes(left.max(in_the_end));
+            self.entries.set_expected_bytes(left.max(in_the_end));
             let place = match self.find(&key, Millis(i64::MIN)) {
                 KeyLookup::Missing => self.insert(&key, value, expiry),
                 KeyLookup::Live(place) | KeyLookup::Expired(place) => {
@@ -67,7 +67,7 @@ impl Table {
             }
             left -= NewEntry { key, value, expiry, usage }.inline_bytes();
         }
-        self.entries.expect_bytes(0);
+        self.entries.set_expected_bytes(0);
         true
     }
 }

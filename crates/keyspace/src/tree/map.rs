@@ -41,11 +41,11 @@ impl<Q: ?Sized> Clone for KeySeek<'_, Q> {
 }
 
 impl<K: Debug + Ord + Clone + Borrow<Q>, V: Debug + Clone, Q: Ord + ?Sized> Seek<(K, V)> for KeySeek<'_, Q> {
-    fn child(&mut self, children: &[Child<(K, V)>]) -> usize {
+    fn child_index(&mut self, children: &[Child<(K, V)>]) -> usize {
         children.partition_point(|child| child.summary.borrow() <= self.0).saturating_sub(1)
     }
 
-    fn item(&mut self, items: &[(K, V)]) -> Result<usize, usize> {
+    fn item_index(&mut self, items: &[(K, V)]) -> Result<usize, usize> {
         items.binary_search_by(|(other, _)| other.borrow().cmp(self.0))
     }
 }
@@ -55,12 +55,12 @@ impl<K: Debug + Ord + Clone + Borrow<Q>, V: Debug + Clone, Q: Ord + ?Sized> Seek
 struct InsertSeek<K>(K);
 
 impl<K: Debug + Ord + Clone, V: Debug + Clone> Seek<(K, V)> for InsertSeek<K> {
-    fn child(&mut self, children: &[Child<(K, V)>]) -> usize {
-        KeySeek(&self.0).child(children)
+    fn child_index(&mut self, children: &[Child<(K, V)>]) -> usize {
+        KeySeek(&self.0).child_index(children)
     }
 
-    fn item(&mut self, items: &[(K, V)]) -> Result<usize, usize> {
-        KeySeek(&self.0).item(items)
+    fn item_index(&mut self, items: &[(K, V)]) -> Result<usize, usize> {
+        KeySeek(&self.0).item_index(items)
     }
 }
 

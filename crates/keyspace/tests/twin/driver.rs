@@ -60,14 +60,14 @@ type ExpectedMembers = Vec<(f64, Vec<u8>)>;
 struct TestSnapshot {
     snapshot: Snapshot,
     model: ReferenceModel,
-    walk_position: Option<(Slot, WalkedModel)>,
+    walk_position: Option<(Slot, SnapshotProgress)>,
     /// Whether the snapshot pins a single value.
     pins_one_value: bool,
 }
 
 /// The keys of one slot that a snapshot has visited so far.
 #[derive(Default)]
-struct WalkedModel {
+struct SnapshotProgress {
     model: ReferenceModel,
     /// The large value that was visited last, and how many of its elements have not been visited.
     open_parts: Option<((u16, Vec<u8>), usize)>,
@@ -147,7 +147,7 @@ impl TestDriver {
             24..26 => self.list_remove(),
             26..27 => self.stream_remove(),
             27..32 => self.set_remove(),
-            32..35 => self.remove_scored(),
+            32..35 => self.remove_member(),
             35..40 => self.hash_remove(),
             40..46 => self.overwrite_with_same_size(),
             46..48 => self.rename(),
@@ -253,15 +253,15 @@ impl TestDriver {
             Entry::from_value(table.value(place), table.expiry(place))
         });
         assert_eq!(read, entry);
-        self.record_removed(from_db, &from);
-        self.record_added(to_db, &to, entry);
+        self.record_removed_key(from_db, &from);
+        self.record_added_key(to_db, &to, entry);
     }
 
-    fn record_added(&mut self, db: u16, bytes: &[u8], entry: Entry) {
+    fn record_added_key(&mut self, db: u16, bytes: &[u8], entry: Entry) {
         self.model.insert((db, bytes.to_vec()), entry);
     }
 
-    fn record_removed(&mut self, db: u16, bytes: &[u8]) {
+    fn record_removed_key(&mut self, db: u16, bytes: &[u8]) {
         self.model.remove(&(db, bytes.to_vec()));
         for scan in self.scans.iter_mut().filter(|scan| scan.db == db) {
             scan.present_throughout.remove(bytes);
@@ -293,8 +293,10 @@ impl TestDriver {
                 builder.packed()
             }
             EntryData::SortedSet(members, named) => {
-                members.iter().for_each(|(name, bits)| builder.push_scored(name, f64::from_bits(*bits)));
-                builder.sort_scored();
+                members
+                    .iter()
+                    .for_each(|(name, bits)| builder.push_scored_member(name, f64::from_bits(*bits)));
+                builder.sort_scored_members();
                 if *named {
                     let sorted_set = ListpackBounds { max_entries: 0, max_value_len: 0 };
                     builder.choose_encoding(&EncodingLimits { sorted_set, ..EncodingLimits::default() });
@@ -319,7 +321,7 @@ impl TestDriver {
         };
         assert_eq!(Entry::from_value(table.value(place), table.expiry(place)), entry);
         drop(guard);
-        self.record_added(db, bytes, entry);
+        self.record_added_key(db, bytes, entry);
     }
 
     fn set(&mut self) {
@@ -374,7 +376,7 @@ impl TestDriver {
             (*byte, *twin) = (mark, mark);
         }
         drop(guard);
-        self.record_added(db, &bytes, entry);
+        self.record_added_key(db, &bytes, entry);
     }
 
     fn set_expiry(&mut self) {
@@ -391,7 +393,7 @@ impl TestDriver {
         assert_eq!(table.expiry(place), expiry);
         drop(guard);
         entry.expiry = expiry;
-        self.record_added(db, &bytes, entry);
+        self.record_added_key(db, &bytes, entry);
     }
 
     fn delete(&mut self) {
@@ -411,7 +413,7 @@ impl TestDriver {
             assert_eq!(table.find(&key, self.now), KeyLookup::Missing);
         }
         drop(guard);
-        self.record_removed(db, bytes);
+        self.record_removed_key(db, bytes);
     }
 
     fn expire(&mut self) {
@@ -424,7 +426,7 @@ impl TestDriver {
                     let entry = self.model.get(&(db, key.clone())).expect("what expires was there");
                     assert!(entry.expiry.is_some_and(|expiry| expiry <= self.now));
                     let key = key.clone();
-                    self.record_removed(db, &key);
+                    self.record_removed_key(db, &key);
                 }
             }
         }
@@ -477,7 +479,8 @@ impl TestDriver {
         let there = self.model.keys().any(|(db, key)| *db == 0 && Slot::of_key(key) == slot);
         assert_eq!(found.is_some(), there);
         assert!(found.is_none_or(|item| self.model.contains_key(&(0, item.key.to_vec()))));
-        let volatile = guard.table(0).random_volatile(random).map(|item| (item.key.to_vec(), item.expiry));
+        let volatile =
+            guard.table(0).random_volatile_key(random).map(|item| (item.key.to_vec(), item.expiry));
         let expires = |((db, key), entry): (&(u16, Vec<u8>), &Entry)| {
             *db == 0 && Slot::of_key(key) == slot && entry.expiry.is_some()
         };
@@ -623,7 +626,8 @@ impl TestSnapshot {
 
     /// Visits a part of the slot that the snapshot is in, or of `slot`. Returns whether more remains.
     fn walk_part(&mut self, slot: Slot) -> bool {
-        let (slot, mut walked) = self.walk_position.take().unwrap_or_else(|| (slot, WalkedModel::default()));
+        let (slot, mut walked) =
+            self.walk_position.take().unwrap_or_else(|| (slot, SnapshotProgress::default()));
         if self.snapshot.walk_part(slot, &mut |entry| walked.record_piece(entry)) {
             self.walk_position = Some((slot, walked));
             return true;
@@ -644,7 +648,7 @@ impl TestSnapshot {
     }
 }
 
-impl WalkedModel {
+impl SnapshotProgress {
     fn record_piece(&mut self, entry: SnapshotEntry<'_>) {
         let key = (entry.db, entry.key.to_vec());
         let part = match entry.value {

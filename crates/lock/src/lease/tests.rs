@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LEASE: Duration = Duration::from_millis(3000);
+const LEASE_DURATION: Duration = Duration::from_millis(3000);
 
 impl HeldLease {
     fn is_held(&self, now: Instant) -> bool {
@@ -21,7 +21,7 @@ struct TestLease {
 impl TestLease {
     fn start() -> Self {
         let began = Instant::now();
-        Self { started_at: began, lease: HeldLease::new(began, LEASE, true) }
+        Self { started_at: began, lease: HeldLease::new(began, LEASE_DURATION, true) }
     }
 
     fn handle_at(&mut self, ms: u64, input: LeaseEvent) -> Vec<LeaseAction> {
@@ -36,7 +36,7 @@ impl TestLease {
 }
 
 #[test]
-fn lease_is_renewed_after_a_third_and_counts_from_the_request() {
+fn lease_counts_from_the_request_and_is_renewed_after_a_third() {
     let mut story = TestLease::start();
     assert_eq!(story.deadline(), Some(1000));
     assert_eq!(story.handle_at(999, LeaseEvent::Deadline), []);
@@ -45,15 +45,18 @@ fn lease_is_renewed_after_a_third_and_counts_from_the_request() {
         story.handle_at(1200, LeaseEvent::ExtensionEnded(RequestOutcome::Done)),
         [LeaseAction::AnswerExtension(Ok(()))]
     );
-    assert_eq!(story.lease.valid_until(), lease_end(story.started_at + Duration::from_millis(1000), LEASE));
+    assert_eq!(
+        story.lease.valid_until(),
+        lease_end(story.started_at + Duration::from_millis(1000), LEASE_DURATION)
+    );
     assert_eq!(story.deadline(), Some(2000));
-    assert_eq!(story.lease.renewals(), 1);
+    assert_eq!(story.lease.renewal_count(), 1);
 }
 
 #[test]
 fn without_watchdog_the_lock_ends_with_its_lease() {
     let mut story = TestLease::start();
-    story.lease = HeldLease::new(story.started_at, LEASE, false);
+    story.lease = HeldLease::new(story.started_at, LEASE_DURATION, false);
     assert_eq!(story.deadline(), Some(2968));
     assert_eq!(story.handle_at(2000, LeaseEvent::Deadline), []);
     assert_eq!(story.handle_at(2968, LeaseEvent::Deadline), [LeaseAction::ReportLoss(LossReason::Expired)]);
@@ -103,7 +106,7 @@ fn lock_missing_on_the_server_is_lost_at_once() {
 }
 
 #[test]
-fn only_the_last_guard_releases() {
+fn only_the_last_guard_releases_the_lock() {
     let mut story = TestLease::start();
     assert_eq!(story.handle_at(10, LeaseEvent::GuardCreated), [LeaseAction::Extend(2)]);
     assert_eq!(
@@ -186,7 +189,7 @@ fn random_event() -> impl Strategy<Value = RandomEvent> {
 
 const OWNER_COUNT: usize = 3;
 /// The maximum number of random runs until an injected bug must be detected.
-const MAX_RUNS: usize = 50_000;
+const MAX_MODEL_RUNS: usize = 50_000;
 /// The speed of each owner's clock, in thousandths of the server's speed.
 const CLOCK_SPEEDS: [u64; OWNER_COUNT] = [1000, 993, 1007];
 
@@ -198,7 +201,7 @@ enum RequestKind {
 }
 
 #[derive(Debug)]
-struct Message {
+struct RequestMessage {
     /// The owner that waits for the reply; `None` if no owner waits for it any more.
     waiting_owner: Option<usize>,
     /// The name of the owner on the server. Each acquisition has a new one.
@@ -210,7 +213,7 @@ struct Message {
 #[derive(Debug)]
 enum OwnerState {
     Idle,
-    Acquiring { sent: Instant },
+    Acquiring { sent_at: Instant },
     Holding(HeldLease),
 }
 
@@ -218,25 +221,25 @@ enum OwnerState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InjectedBug {
     /// Counts the lease from the reply instead of the request.
-    CountsFromReply,
+    CountsLeaseFromReply,
     /// Restores a lost lock after a late success.
     AcceptsLateSuccess,
     /// Assumes that all clocks run at the same speed.
     IgnoresClockDrift,
 }
 
-struct Model {
+struct LockModel {
     bug: Option<InjectedBug>,
     started_at: Instant,
     now: Duration,
     holder: Option<(u64, Duration)>,
-    messages: Vec<Message>,
+    messages: Vec<RequestMessage>,
     owners: Vec<(u64, OwnerState)>,
     next_owner: u64,
     acquisition_count: usize,
 }
 
-impl Model {
+impl LockModel {
     fn new() -> Self {
         Self {
             bug: None,
@@ -250,17 +253,17 @@ impl Model {
         }
     }
 
-    fn clock(&self, owner: usize) -> Instant {
+    fn clock_of(&self, owner: usize) -> Instant {
         self.started_at + self.now * CLOCK_SPEEDS[owner] as u32 / 1000
     }
 
     fn send_request(&mut self, from: usize, request: RequestKind) {
         let owner = self.owners[from].0;
-        self.messages.push(Message { waiting_owner: Some(from), owner, request, outcome: None });
+        self.messages.push(RequestMessage { waiting_owner: Some(from), owner, request, outcome: None });
     }
 
     fn handle(&mut self, owner: usize, input: LeaseEvent) {
-        let now = self.clock(owner);
+        let now = self.clock_of(owner);
         let mut out = Vec::new();
         let OwnerState::Holding(life) = &mut self.owners[owner].1 else { return };
         let extending_since = life.extending_since;
@@ -268,15 +271,15 @@ impl Model {
         life.handle(now, input, &mut out);
         if input == LeaseEvent::ExtensionEnded(RequestOutcome::Done) {
             match self.bug {
-                Some(InjectedBug::CountsFromReply) if life.state == LeaseState::Held => {
-                    life.valid_until = lease_end(now, LEASE);
+                Some(InjectedBug::CountsLeaseFromReply) if life.state == LeaseState::Held => {
+                    life.valid_until = lease_end(now, LEASE_DURATION);
                 }
                 Some(InjectedBug::AcceptsLateSuccess) if was_lost => {
                     life.state = LeaseState::Held;
-                    life.valid_until = lease_end(now, LEASE);
+                    life.valid_until = lease_end(now, LEASE_DURATION);
                 }
                 Some(InjectedBug::IgnoresClockDrift) if life.state == LeaseState::Held => {
-                    life.valid_until = extending_since.map_or(life.valid_until, |sent| sent + LEASE);
+                    life.valid_until = extending_since.map_or(life.valid_until, |sent| sent + LEASE_DURATION);
                 }
                 Some(_) | None => {}
             }
@@ -309,7 +312,8 @@ impl Model {
             RequestKind::Extend | RequestKind::Release => is_holder,
         };
         if granted {
-            self.holder = (message.request != RequestKind::Release).then_some((message.owner, now + LEASE));
+            self.holder =
+                (message.request != RequestKind::Release).then_some((message.owner, now + LEASE_DURATION));
         }
         message.outcome = Some(if granted { RequestOutcome::Done } else { RequestOutcome::NotHeld });
     }
@@ -323,18 +327,18 @@ impl Model {
         let message = self.messages.remove(index);
         // The sender times out, but its request may still arrive.
         if is_lost && message.outcome.is_none() && self.now.as_millis().is_multiple_of(2) {
-            self.messages.push(Message { waiting_owner: None, ..message });
+            self.messages.push(RequestMessage { waiting_owner: None, ..message });
         }
         let Some(from) = message.waiting_owner.filter(|from| self.owners[*from].0 == message.owner) else {
             return;
         };
-        let now = self.clock(from);
+        let now = self.clock_of(from);
         match (&self.owners[from].1, message.request) {
-            (OwnerState::Acquiring { sent }, RequestKind::Acquire) => {
-                let taken = outcome == RequestOutcome::Done && now < lease_end(*sent, LEASE);
+            (OwnerState::Acquiring { sent_at: sent }, RequestKind::Acquire) => {
+                let taken = outcome == RequestOutcome::Done && now < lease_end(*sent, LEASE_DURATION);
                 self.acquisition_count += usize::from(taken);
                 self.owners[from].1 = if taken {
-                    OwnerState::Holding(HeldLease::new(*sent, LEASE, true))
+                    OwnerState::Holding(HeldLease::new(*sent, LEASE_DURATION, true))
                 } else {
                     OwnerState::Idle
                 };
@@ -360,7 +364,8 @@ impl Model {
             RandomEvent::Acquire(actor) => {
                 if matches!(self.owners[actor].1, OwnerState::Idle) {
                     self.next_owner += 1;
-                    self.owners[actor] = (self.next_owner, OwnerState::Acquiring { sent: self.clock(actor) });
+                    self.owners[actor] =
+                        (self.next_owner, OwnerState::Acquiring { sent_at: self.clock_of(actor) });
                     self.send_request(actor, RequestKind::Acquire);
                 }
             }
@@ -372,12 +377,12 @@ impl Model {
     /// Returns an owner that relies on the lock although the server has not granted the lock to it.
     fn owner_without_lock(&self) -> Option<u64> {
         let holder = self.holder.filter(|(_, until)| self.now < *until).map(|(owner, _)| owner);
-        self.relying_owners().into_iter().find(|believer| Some(*believer) != holder)
+        self.owners_relying_on_lock().into_iter().find(|believer| Some(*believer) != holder)
     }
 
-    fn relying_owners(&self) -> Vec<u64> {
+    fn owners_relying_on_lock(&self) -> Vec<u64> {
         let believes = |actor: &usize| match &self.owners[*actor].1 {
-            OwnerState::Holding(life) => life.is_held(self.clock(*actor)),
+            OwnerState::Holding(life) => life.is_held(self.clock_of(*actor)),
             OwnerState::Idle | OwnerState::Acquiring { .. } => false,
         };
         (0..OWNER_COUNT).filter(believes).map(|actor| self.owners[actor].0).collect()
@@ -393,7 +398,7 @@ proptest! {
     fn no_owner_relies_on_a_lock_that_another_may_get(
         story in prop::collection::vec(random_event(), 1..120)
     ) {
-        let mut world = Model::new();
+        let mut world = LockModel::new();
         for chance in &story {
             world.apply_actions(chance);
             prop_assert_eq!(world.owner_without_lock(), None, "after {:?}", chance);
@@ -404,7 +409,7 @@ proptest! {
     /// In the end the lock is released.
     #[test]
     fn renewable_lease_is_never_lost(delays in prop::collection::vec(1..900u64, 1..60)) {
-        let mut world = Model::new();
+        let mut world = LockModel::new();
         world.apply_actions(&RandomEvent::Acquire(0));
         world.apply_actions(&RandomEvent::ServeRequest(0));
         world.apply_actions(&RandomEvent::DeliverReply(0));
@@ -415,7 +420,7 @@ proptest! {
             world.apply_actions(&RandomEvent::ServeRequest(0));
             world.apply_actions(&RandomEvent::PassTime(delay));
             world.apply_actions(&RandomEvent::DeliverReply(0));
-            prop_assert_eq!(world.relying_owners(), vec![1]);
+            prop_assert_eq!(world.owners_relying_on_lock(), vec![1]);
         }
         world.apply_actions(&RandomEvent::Leave(0));
         world.apply_actions(&RandomEvent::ServeRequest(0));
@@ -430,13 +435,14 @@ fn model_detects_injected_bugs() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
-    for bug in [InjectedBug::CountsFromReply, InjectedBug::AcceptsLateSuccess, InjectedBug::IgnoresClockDrift]
+    for bug in
+        [InjectedBug::CountsLeaseFromReply, InjectedBug::AcceptsLateSuccess, InjectedBug::IgnoresClockDrift]
     {
         let mut runner = TestRunner::deterministic();
         let stories = prop::collection::vec(random_event(), 120);
         let mut drawn = std::iter::repeat_with(|| stories.new_tree(&mut runner).unwrap().current());
-        let found = drawn.by_ref().take(MAX_RUNS).any(|story| {
-            let mut world = Model { bug: Some(bug), ..Model::new() };
+        let found = drawn.by_ref().take(MAX_MODEL_RUNS).any(|story| {
+            let mut world = LockModel { bug: Some(bug), ..LockModel::new() };
             story.iter().any(|chance| {
                 world.apply_actions(chance);
                 world.owner_without_lock().is_some()
@@ -448,7 +454,7 @@ fn model_detects_injected_bugs() {
 
 /// The model is only meaningful if acquisitions succeed often.
 #[test]
-fn model_reaches_acquisitions() {
+fn random_events_acquire_the_lock_in_the_model() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
@@ -456,7 +462,7 @@ fn model_reaches_acquisitions() {
     let stories = prop::collection::vec(random_event(), 120);
     let taken: usize = (0..100)
         .map(|_| {
-            let mut world = Model::new();
+            let mut world = LockModel::new();
             stories
                 .new_tree(&mut runner)
                 .unwrap()

@@ -1,6 +1,6 @@
 use super::*;
 
-const CONFIG: ExportConfig = ExportConfig {
+const EXPORT_CONFIG: ExportConfig = ExportConfig {
     connect_timeout: Duration::from_secs(1),
     timeout: Duration::from_secs(60),
     requires_authentication: false,
@@ -47,7 +47,7 @@ fn events_up_to_grant() -> Vec<ExportEvent> {
 
 #[test]
 fn slots_are_granted_once_the_log_is_sent_and_writes_are_paused() {
-    let (actions, mut machine) = run_events(CONFIG, &events_up_to_grant());
+    let (actions, mut machine) = run_events(EXPORT_CONFIG, &events_up_to_grant());
     let expected = [
         ExportAction::QueryResumable,
         ExportAction::Establish { is_resumable: false },
@@ -71,11 +71,11 @@ fn slots_are_granted_once_the_log_is_sent_and_writes_are_paused() {
 
 #[test]
 fn writes_are_paused_for_a_limited_time() {
-    let (_, mut machine) = run_events(CONFIG, &events_up_to_grant());
+    let (_, mut machine) = run_events(EXPORT_CONFIG, &events_up_to_grant());
     let mut out = Vec::new();
     machine.handle(at_millis(20), ExportEvent::Closed, &mut out);
-    assert_eq!(machine.next_deadline(), Some(at_millis(10) + MAX_PAUSE));
-    machine.handle(at_millis(10) + MAX_PAUSE, ExportEvent::Deadline, &mut out);
+    assert_eq!(machine.next_deadline(), Some(at_millis(10) + MAX_WRITE_PAUSE));
+    machine.handle(at_millis(10) + MAX_WRITE_PAUSE, ExportEvent::Deadline, &mut out);
     let why = "Unpaused before migration completed (migration may have succeeded with lost writes)";
     assert_eq!(out, [ExportAction::End(ExportOutcome::Failed(why.to_owned()))]);
 }
@@ -107,7 +107,7 @@ fn any_failure_before_the_grant_ends_the_job() {
         for (input, outcome) in &table {
             let mut inputs = events_up_to_grant()[..length].to_vec();
             inputs.push(input.clone());
-            let (actions, machine) = run_events(CONFIG, &inputs);
+            let (actions, machine) = run_events(EXPORT_CONFIG, &inputs);
             assert_eq!(actions.last(), Some(&ExportAction::End(outcome.clone())), "{inputs:?}");
             assert_eq!(machine.next_deadline(), None);
         }
@@ -118,14 +118,14 @@ fn any_failure_before_the_grant_ends_the_job() {
 fn error_of_the_target_is_reported() {
     let text = "ERR Slot migration can only be used on primary nodes.";
     let (actions, _) = run_events(
-        CONFIG,
+        EXPORT_CONFIG,
         &[ExportEvent::Connected, unknown_subcommand_error(), ExportEvent::Refused(text.to_owned())],
     );
     let outcome = ExportOutcome::Failed(format!("Received error during handshake to target: -{text}"));
     let establish = |resumable| ExportAction::Establish { is_resumable: resumable };
     assert_eq!(actions, [ExportAction::QueryResumable, establish(false), ExportAction::End(outcome)]);
     let (actions, _) = run_events(
-        ExportConfig { requires_authentication: true, ..CONFIG },
+        ExportConfig { requires_authentication: true, ..EXPORT_CONFIG },
         &[
             ExportEvent::Connected,
             ExportEvent::Accepted,
@@ -148,7 +148,7 @@ fn error_of_the_target_is_reported() {
 #[test]
 fn snapshot_is_retried_and_a_silent_target_times_out() {
     let (_, mut machine) = run_events(
-        CONFIG,
+        EXPORT_CONFIG,
         &[
             ExportEvent::Connected,
             unknown_subcommand_error(),
@@ -182,7 +182,7 @@ fn job_resumes_on_a_new_link_in_every_state() {
     let whole = resumable_events_up_to_grant();
     // The link breaks after each event, starting with the announcement of the migration.
     for length in 2..whole.len() {
-        let (before, mut machine) = run_events(CONFIG, &whole[..length]);
+        let (before, mut machine) = run_events(EXPORT_CONFIG, &whole[..length]);
         let mut out = Vec::new();
         machine.handle(at_millis(20), ExportEvent::Closed, &mut out);
         assert_eq!(out, [ExportAction::Reconnect], "{length}");
@@ -225,7 +225,7 @@ fn job_without_link_times_out_and_ends_at_once_if_the_target_ended_it() {
             .to_owned(),
     );
     for last in [ExportEvent::Deadline, ExportEvent::EndedByPeer] {
-        let (_, mut machine) = run_events(CONFIG, &resumable_events_up_to_grant()[..5]);
+        let (_, mut machine) = run_events(EXPORT_CONFIG, &resumable_events_up_to_grant()[..5]);
         let mut out = Vec::new();
         machine.handle(at_millis(20), ExportEvent::Closed, &mut out);
         machine.handle(at_millis(20) + RESUME_TIMEOUT, last, &mut out);
@@ -235,7 +235,7 @@ fn job_without_link_times_out_and_ends_at_once_if_the_target_ended_it() {
 
 #[test]
 fn granted_migration_ends_only_by_the_claim_or_timeout() {
-    let (_, mut machine) = run_events(CONFIG, &resumable_events_up_to_grant());
+    let (_, mut machine) = run_events(EXPORT_CONFIG, &resumable_events_up_to_grant());
     let mut out = Vec::new();
     machine.handle(at_millis(20), ExportEvent::Closed, &mut out);
     assert_eq!(out, []);
@@ -245,7 +245,7 @@ fn granted_migration_ends_only_by_the_claim_or_timeout() {
     // The target closed the link because it has claimed the slots.
     machine.handle(at_millis(130), ExportEvent::EndedByPeer, &mut out);
     machine.handle(at_millis(131), ExportEvent::Deadline, &mut out);
-    assert_eq!((out.len(), machine.next_deadline()), (0, Some(at_millis(10) + MAX_PAUSE)));
+    assert_eq!((out.len(), machine.next_deadline()), (0, Some(at_millis(10) + MAX_WRITE_PAUSE)));
     machine.handle(at_millis(140), ExportEvent::ClaimedByTarget, &mut out);
     assert_eq!(out, [ExportAction::End(ExportOutcome::Success)]);
 }

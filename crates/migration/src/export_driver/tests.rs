@@ -3,7 +3,7 @@ use slot_routing::Slot;
 use super::*;
 use crate::{JobName, SlotMove};
 
-const CONFIG: ExportConfig = ExportConfig {
+const EXPORT_CONFIG: ExportConfig = ExportConfig {
     connect_timeout: Duration::from_secs(3),
     timeout: Duration::from_secs(60),
     requires_authentication: false,
@@ -20,7 +20,7 @@ fn example_job() -> ExportJob {
     let name = JobName::from_random([3; 20]);
     let source = NodeId::from_random([1; 20]);
     ExportJob {
-        establish: EstablishMessage { source, name, ranges: order.ranges, is_resumable: false },
+        establish_message: EstablishMessage { source, name, ranges: order.ranges, is_resumable: false },
         target: order.target,
     }
 }
@@ -54,7 +54,7 @@ impl ExportProcess {
 
     /// Returns a resumable migration in the phase that sends the log.
     fn with_log_started() -> Self {
-        let mut process = Self::new(CONFIG);
+        let mut process = Self::new(EXPORT_CONFIG);
         process.handle_event(1, ExportDriverEvent::Connected);
         process.receive(2, b"+OK\r\n");
         let actions = process.receive(3, b"+OK\r\n");
@@ -86,10 +86,10 @@ fn encode_request(words: &[&str]) -> Vec<u8> {
 
 #[test]
 fn credentials_are_sent_first_on_every_link() {
-    let mut process = ExportProcess::new(ExportConfig { requires_authentication: true, ..CONFIG });
+    let mut process = ExportProcess::new(ExportConfig { requires_authentication: true, ..EXPORT_CONFIG });
     assert_eq!(process.handle_event(1, ExportDriverEvent::Connected), [ExportDriverAction::SendCredentials]);
     assert_eq!(process.receive(2, b"+OK\r\n"), [send_action(SyncSlotsCommand::QueryResumable)]);
-    let establish = EstablishMessage { is_resumable: true, ..example_job().establish };
+    let establish = EstablishMessage { is_resumable: true, ..example_job().establish_message };
     assert_eq!(process.receive(3, b"+OK\r\n"), [send_action(SyncSlotsCommand::Establish(establish.clone()))]);
     process.receive(4, b"+OK\r\n");
     assert_eq!(
@@ -179,7 +179,8 @@ fn slots_are_reported_as_drained_once_the_rest_of_the_log_was_read() {
 
 #[test]
 fn failure_is_reported_to_a_target_that_waits_for_a_new_link() {
-    let finish = send_action(SyncSlotsCommand::Finish(FinishMessage::failed(example_job().establish.name)));
+    let finish =
+        send_action(SyncSlotsCommand::Finish(FinishMessage::failed(example_job().establish_message.name)));
     let mut process = ExportProcess::with_log_started();
     let end = ExportDriverAction::End(ExportOutcome::Cancelled);
     assert_eq!(process.handle_event(6, ExportDriverEvent::Cancel), [finish.clone(), end]);
@@ -193,7 +194,7 @@ fn failure_is_reported_to_a_target_that_waits_for_a_new_link() {
     let actions = process.receive(6, &SyncSlotsCommand::AppliedBytes(1 << 40).to_resp());
     let end = ExportOutcome::Failed("Target node has applied more than was sent".to_owned());
     assert_eq!(actions, [finish, ExportDriverAction::End(end)]);
-    let mut valkey = ExportProcess::new(CONFIG);
+    let mut valkey = ExportProcess::new(EXPORT_CONFIG);
     valkey.handle_event(1, ExportDriverEvent::Connected);
     valkey.receive(2, b"-ERR unknown\r\n+OK\r\n");
     assert_eq!(
@@ -205,7 +206,7 @@ fn failure_is_reported_to_a_target_that_waits_for_a_new_link() {
 #[test]
 fn no_data_is_accepted_while_too_many_bytes_are_unacknowledged() {
     let mut process = ExportProcess::with_log_started();
-    let part = vec![b'x'; ResendWindow::MAX_BYTES];
+    let part = vec![b'x'; ResendWindow::MAX_WINDOW_BYTES];
     process.handle_event(6, ExportDriverEvent::SnapshotChunk(part));
     assert!(!process.driver.accepts_data());
     process.receive(7, &SyncSlotsCommand::AppliedBytes(1000).to_resp());

@@ -1,13 +1,13 @@
 use super::*;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn at_millis(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
 fn run_events(events: &[ImportEvent]) -> (Vec<ImportAction>, ImportStateMachine) {
-    let (mut machine, mut out) = (ImportStateMachine::new(at_millis(0), TIMEOUT, false), Vec::new());
+    let (mut machine, mut out) = (ImportStateMachine::new(at_millis(0), IMPORT_TIMEOUT, false), Vec::new());
     for (millis, input) in (1..).zip(events) {
         machine.handle(at_millis(millis), input.clone(), &mut out);
     }
@@ -127,7 +127,7 @@ fn pause_is_requested_once_all_received_data_is_applied() {
 
 #[test]
 fn writes_are_paused_longer_than_grants_are_valid() {
-    assert!(crate::export::MAX_PAUSE >= 2 * GRANT_TIMEOUT);
+    assert!(crate::export::MAX_WRITE_PAUSE >= 2 * GRANT_TIMEOUT);
 }
 
 #[test]
@@ -169,7 +169,8 @@ fn job_resumes_on_a_new_link_and_repeats_its_request() {
         _ => Vec::new(),
     };
     for length in 0..events_up_to_grant().len() {
-        let (mut machine, mut out) = (ImportStateMachine::new(at_millis(0), TIMEOUT, true), Vec::new());
+        let (mut machine, mut out) =
+            (ImportStateMachine::new(at_millis(0), IMPORT_TIMEOUT, true), Vec::new());
         for (millis, input) in (1..).zip(&events_up_to_grant()[..length]) {
             machine.handle(at_millis(millis), input.clone(), &mut out);
         }
@@ -191,7 +192,7 @@ fn job_resumes_on_a_new_link_and_repeats_its_request() {
 
 #[test]
 fn job_without_link_times_out() {
-    let (mut machine, mut out) = (ImportStateMachine::new(at_millis(0), TIMEOUT, true), Vec::new());
+    let (mut machine, mut out) = (ImportStateMachine::new(at_millis(0), IMPORT_TIMEOUT, true), Vec::new());
     machine.handle(at_millis(1), ImportEvent::Received(MigrationMessage::Ack), &mut out);
     machine.handle(at_millis(10), ImportEvent::Closed, &mut out);
     assert_eq!(machine.next_deadline(), Some(at_millis(10) + RESUME_TIMEOUT));

@@ -1,9 +1,9 @@
 use slot_routing::{NodeId, Slot};
 
 use super::*;
-use crate::{JobName, MAX_PAUSE};
+use crate::{JobName, MAX_WRITE_PAUSE};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn at_millis(millis: u64) -> Instant {
     Instant::from_millis(millis)
@@ -56,10 +56,15 @@ fn format_action(action: ImportDriverAction) -> String {
 }
 
 impl ImportProcess {
-    fn new(resumable: bool, received: &[u8]) -> Self {
+    fn new(is_resumable: bool, received: &[u8]) -> Self {
         let commands = crate::logged_command::tagged_argument_decoder();
-        let (driver, out) =
-            ImportDriver::new(at_millis(0), example_job(resumable), TIMEOUT, commands, received.to_vec());
+        let (driver, out) = ImportDriver::new(
+            at_millis(0),
+            example_job(is_resumable),
+            IMPORT_TIMEOUT,
+            commands,
+            received.to_vec(),
+        );
         Self { driver, actions: out }
     }
 
@@ -149,7 +154,7 @@ fn failed_command_and_malformed_bytes_end_the_job() {
 }
 
 #[test]
-fn new_link_continues_after_the_applied_bytes() {
+fn import_resumes_on_a_new_link_after_the_applied_bytes() {
     let set = encode_request("SET {a} x");
     let mut process = ImportProcess::new(true, &[set.clone(), set[..9].to_vec()].concat());
     process.take_formatted_actions();
@@ -180,7 +185,7 @@ fn many_commands_are_executed_in_batches() {
     assert_eq!(process.report_applied(2), ["apply [PING]"]);
     assert!(!process.driver.can_read());
     assert_eq!(process.report_applied(3), [""; 0]);
-    assert!(process.driver.can_read() && CLAIM_TIMEOUT < MAX_PAUSE);
+    assert!(process.driver.can_read() && CLAIM_TIMEOUT < MAX_WRITE_PAUSE);
 }
 
 /// The target must claim the slots within this time, before the source accepts writes again.

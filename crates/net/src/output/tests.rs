@@ -16,9 +16,9 @@ fn append_held_reply(output: &mut Output, text: &str, offset: u64) {
 /// Sends all sendable bytes and returns them.
 fn send_all(output: &mut Output) -> String {
     let mut sent = Vec::new();
-    while !output.sendable().is_empty() {
-        sent.extend_from_slice(output.sendable());
-        output.remove_sent(output.sendable().len());
+    while !output.sendable_bytes().is_empty() {
+        sent.extend_from_slice(output.sendable_bytes());
+        output.remove_sent(output.sendable_bytes().len());
     }
     String::from_utf8(sent).unwrap()
 }
@@ -82,7 +82,7 @@ fn sent_bytes_are_freed_even_if_output_never_drains() {
         output.remove_sent(1000);
         assert_eq!(output.len(), 6);
     }
-    assert!(output.memory() < 64 * 1024, "{}", output.memory());
+    assert!(output.memory_bytes() < 64 * 1024, "{}", output.memory_bytes());
 }
 
 /// While WAIT blocks, earlier replies are sent. The mark where WAIT's own reply begins must stay valid.
@@ -148,10 +148,10 @@ proptest! {
                 OutputStep::Send { max_bytes } => {
                     let may = model.iter().position(|(_, until)| *until > committed).unwrap_or(model.len());
                     let mut left = max_bytes;
-                    while left > 0 && !output.sendable().is_empty() {
-                        let sent = output.sendable().len().min(left);
+                    while left > 0 && !output.sendable_bytes().is_empty() {
+                        let sent = output.sendable_bytes().len().min(left);
                         let expected: Vec<u8> = model.drain(..sent).map(|(byte, _)| byte).collect();
-                        prop_assert_eq!(&output.sendable()[..sent], expected.as_slice());
+                        prop_assert_eq!(&output.sendable_bytes()[..sent], expected.as_slice());
                         output.remove_sent(sent);
                         left -= sent;
                     }

@@ -218,7 +218,7 @@ impl TlsIdentity {
 
     /// Builds the resolver for this identity. Unlike rustls's own constructor, it accepts version 1 certificates, and
     /// therefore checks itself that key and certificate match.
-    fn resolver(&self, provider: &CryptoProvider) -> Result<Arc<SingleCertAndKey>, rustls::Error> {
+    fn build_resolver(&self, provider: &CryptoProvider) -> Result<Arc<SingleCertAndKey>, rustls::Error> {
         let key = provider.key_provider.load_private_key(self.key.clone_key()).map_err(|error| {
             rustls::Error::General(format!(
                 "{error}; supported key types: {}",
@@ -272,8 +272,9 @@ fn build_server_config(
         }
         TlsAuthClients::Yes => builder.with_client_cert_verifier(with_anchors(verifier())?),
     };
-    let certified =
-        identity.resolver(provider).map_err(|error| format!("tls-cert-file and tls-key-file: {error}"))?;
+    let certified = identity
+        .build_resolver(provider)
+        .map_err(|error| format!("tls-cert-file and tls-key-file: {error}"))?;
     let mut server_config = builder.with_cert_resolver(certified);
     server_config.ignore_client_order = values[keys::TLS_PREFER_SERVER_CIPHERS];
     if values[keys::TLS_SESSION_CACHING] {
@@ -298,7 +299,7 @@ fn build_client_config(
 ) -> Result<Arc<ClientConfig>, String> {
     let versions = ciphers::parse_protocols(values[keys::TLS_PROTOCOLS].as_deref().unwrap_or_default())?;
     let certified = identity
-        .resolver(provider)
+        .build_resolver(provider)
         .map_err(|error| format!("tls-client-cert-file and tls-client-key-file: {error}"))?;
     let client_config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&versions)

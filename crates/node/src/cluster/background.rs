@@ -95,10 +95,10 @@ impl BackgroundWorkers {
         })
     }
 
-    pub(super) fn request_save(&self, number: u64, text: String, sync: bool) {
+    pub(super) fn request_save(&self, number: u64, text: String, must_sync: bool) {
         if let Some(orders) = &self.save_requests {
             // The thread ends only after it has reported a write error, so a lost request needs no report.
-            let _ = orders.send(SaveRequest { number, text, sync });
+            let _ = orders.send(SaveRequest { number, text, sync: must_sync });
         }
     }
 

@@ -9,11 +9,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clock::Instant;
 use config::{Config, MasterAddress, keys};
+use driver::Driver;
 use engine::Engine;
 use gossip::wire::{MessageKind, Packet, Publication};
 use gossip::{
-    ClusterAction, ClusterDriver, ClusterEvent, ClusterInput, Gossip, LinkId, LogLevel, ReplicaConfirmation,
-    ReplicationSource, SlotChange, StepInputs,
+    ClusterAction, ClusterDriver, ClusterDriverEvent, ClusterEvent, ClusterInput, Gossip, LinkId, LogLevel,
+    ReplicaConfirmation, ReplicationSource, SlotChange, StepInputs,
 };
 use net::context::NetworkContext;
 use net::dialer::Dialer;
@@ -64,7 +65,7 @@ pub(crate) struct ClusterTask {
     link_events: mpsc::Receiver<LinkEvent>,
     requests: mpsc::UnboundedReceiver<DriverRequest>,
     pending_results: BTreeMap<u64, oneshot::Sender<OperatorResult>>,
-    state_machine: ClusterDriver,
+    driver: ClusterDriver,
     /// Number of writes of `nodes.conf` requested so far, which is also the number of the latest request.
     save_count: u64,
     next_token: u64,
@@ -74,7 +75,7 @@ pub(crate) struct ClusterTask {
     awaited_offset: Option<ReplOffset>,
     write_pause: Option<WritePause>,
     pause_count: u64,
-    next_key_scan: Instant,
+    next_key_scan_at: Instant,
     /// Whether this replica failed to apply some of its master's commands. Such a replica does not stand for election.
     data_differs: bool,
     pub(crate) bus_faults: BusFaults,
@@ -112,11 +113,15 @@ struct WritePause {
 
 impl ClusterTask {
     /// Opens the bus port. Must be called on the control thread's event loop.
-    pub(crate) fn new(node: NodeContext, handle: ClusterHandle, prepared: PreparedCluster) -> Result<Self> {
+    pub(crate) fn new(
+        node: NodeContext,
+        handle: ClusterHandle,
+        prepared_cluster: PreparedCluster,
+    ) -> Result<Self> {
         let (sender, events) = mpsc::channel(links::MAX_QUEUED_EVENTS);
         let config = &node.config;
         let port = options::bus_port(&config.values())?;
-        let PreparedCluster { gossip, nodes_file: store, requests } = prepared;
+        let PreparedCluster { gossip, nodes_file: store, requests } = prepared_cluster;
         // A keepalive detects vanished peers after twice the node timeout, as in Redis. The kernel counts in whole
         // seconds and rejects zero.
         let keepalive = Some((2 * gossip.config().node_timeout).max(Duration::from_secs(1)));
@@ -129,7 +134,7 @@ impl ClusterTask {
             tokio::spawn(links::accept_links(listener, options, sender.clone()));
         }
         let (report, done) = mpsc::unbounded_channel();
-        let now = process::time::instant();
+        let now = process::time::monotonic_now();
         let links = BusLinks::new(sender, handle.traffic.clone());
         Ok(Self {
             gossip,
@@ -142,11 +147,11 @@ impl ClusterTask {
             link_events: events,
             requests,
             pending_results: BTreeMap::new(),
-            state_machine: ClusterDriver::default(),
+            driver: ClusterDriver::default(),
             save_count: 0,
             next_token: 0,
             last_step_time: now,
-            next_key_scan: now + STRAY_KEY_SCAN_PERIOD,
+            next_key_scan_at: now + STRAY_KEY_SCAN_PERIOD,
             awaited_offset: None,
             write_pause: None,
             pause_count: 0,
@@ -207,30 +212,23 @@ impl ClusterTask {
     }
 
     fn now(&self) -> Instant {
-        process::time::instant().max(self.last_step_time)
+        process::time::monotonic_now().max(self.last_step_time)
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let pause = self.write_pause.map(|pause| pause.deadline);
         let machine = self.gossip.next_deadline();
-        [
-            machine,
-            pause,
-            self.view.next_deadline(),
-            self.state_machine.next_deadline(),
-            Some(self.next_key_scan),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        [machine, pause, self.view.next_deadline(), self.driver.next_deadline(), Some(self.next_key_scan_at)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn on_timer(&mut self) -> Result<()> {
         let now = self.now();
-        let save = self.state_machine.take_due_save(now);
-        self.perform_actions(save)?;
-        if now >= self.next_key_scan {
-            self.next_key_scan = now + STRAY_KEY_SCAN_PERIOD;
+        self.report_to_driver(now, ClusterDriverEvent::Deadline)?;
+        if now >= self.next_key_scan_at {
+            self.next_key_scan_at = now + STRAY_KEY_SCAN_PERIOD;
             self.background.find_stray_keys(false);
         }
         if self.write_pause.is_some_and(|pause| now >= pause.deadline) {
@@ -243,14 +241,16 @@ impl ClusterTask {
         match result {
             JobResult::NodesFileWritten(number, outcome) => {
                 outcome.context("Fatal: can't update cluster config file")?;
-                let (released, is_all) = self.state_machine.on_written(number);
-                self.perform_actions(released)?;
-                if is_all { self.step_state_machine(ClusterInput::Persisted) } else { Ok(()) }
+                self.report_to_driver(self.now(), ClusterDriverEvent::Written(number))?;
+                if self.driver.take_persisted() {
+                    self.step_state_machine(ClusterInput::Persisted)
+                } else {
+                    Ok(())
+                }
             }
             JobResult::KeysDeleted => {
                 self.node.replication.start_new_history();
-                let reply = self.state_machine.on_dataset_deleted();
-                self.perform_actions(reply)
+                self.report_to_driver(self.now(), ClusterDriverEvent::DatasetDeleted)
             }
             JobResult::StrayKeysFound { slots, at_start } => {
                 let slots = self.background.slots_with_remaining_keys(&slots);
@@ -305,7 +305,7 @@ impl ClusterTask {
             }
             LinkEvent::ConnectFailed { link, is_refused: refused } => {
                 self.links.close_link(link);
-                self.step_state_machine(ClusterInput::ConnectFailed { link, refused })
+                self.step_state_machine(ClusterInput::ConnectFailed { link, is_refused: refused })
             }
             LinkEvent::PacketReceived { link, packet } if self.bus_faults.drops_packet(&packet) => {
                 let word = packet.body.kind().map_or("unknown", MessageKind::wire_name);
@@ -380,14 +380,21 @@ impl ClusterTask {
             first_write: replication.log.take_first_write(),
             config: if is_other { Some(Box::new(self.gossip_config()?)) } else { None },
         };
-        let actions = self.state_machine.feed(&mut self.gossip, now, wall, news, event);
+        let step = self.driver.run_machine(&mut self.gossip, now, wall, news, event);
         let lease = self.gossip.serving_lease();
         self.view.mark_changed();
-        self.perform_actions(actions)?;
+        self.report_to_driver(now, ClusterDriverEvent::MachineStepped(step))?;
         // The actions above have published the topology, so the lease covers only what this node may serve.
         let until = lease.map_or(u64::MAX, |lease| (now + lease).as_micros() * 1000);
         self.node.engine.renew_lease(until);
         Ok(())
+    }
+
+    /// Reports an event to the driver and performs the resulting actions.
+    fn report_to_driver(&mut self, now: Instant, event: ClusterDriverEvent) -> Result<()> {
+        let mut actions = Vec::new();
+        self.driver.handle(now, event, &mut actions);
+        self.perform_actions(actions)
     }
 
     /// Performs actions, and closes links whose peers do not read.
@@ -434,12 +441,12 @@ impl ClusterTask {
 
     fn perform_action(&mut self, action: ClusterAction, slow_links: &mut Vec<LinkId>) {
         match action {
-            ClusterAction::Connect { link, ip, port } => self.connect_link(link, ip, port),
+            ClusterAction::Connect { link, ip, port } => self.start_connecting(link, ip, port),
             ClusterAction::Close { link } => self.links.close_link(link),
             ClusterAction::Send { link, packet, .. } => slow_links.extend(self.send_packet(link, &packet)),
-            ClusterAction::Persist { nodes_conf: text, sync } => {
+            ClusterAction::Persist { nodes_conf, must_sync } => {
                 self.save_count += 1;
-                self.background.request_save(self.save_count, text, sync);
+                self.background.request_save(self.save_count, nodes_conf, must_sync);
             }
             ClusterAction::Publish(topology) => {
                 self.publish_view();
@@ -457,7 +464,7 @@ impl ClusterTask {
                 self.background.continue_master_deletion();
                 // Search for stray keys now: slots that the former master was importing may have keys that are not
                 // marked as imported.
-                self.next_key_scan = self.now();
+                self.next_key_scan_at = self.now();
             }
             ClusterAction::BecomeReplica { ip, port, is_data_foreign: foreign, .. } => {
                 self.follow_master(ip, port, foreign);
@@ -483,7 +490,7 @@ impl ClusterTask {
         }
     }
 
-    fn connect_link(&mut self, link: LinkId, ip: IpAddr, port: u16) {
+    fn start_connecting(&mut self, link: LinkId, ip: IpAddr, port: u16) {
         if self.bus_faults.suppresses_outgoing_links {
             // The connection attempt times out in the state machine, which then retries.
             return;
@@ -532,9 +539,9 @@ impl ClusterTask {
         let source = match (replication.is_replica(), replication.link_down_since()) {
             (false, _) => ReplicationSource::NeverSynchronized,
             // A connection can break without an error, so report when data was last received.
-            (true, None) => {
-                ReplicationSource::Streaming { last_heard: replication.last_master_contact().unwrap_or(now) }
-            }
+            (true, None) => ReplicationSource::Streaming {
+                last_heard_at: replication.last_master_contact().unwrap_or(now),
+            },
             (true, Some(since)) if replication.has_data() => ReplicationSource::Lost { since },
             (true, Some(_)) => ReplicationSource::NeverSynchronized,
         };
@@ -577,7 +584,9 @@ impl ClusterTask {
 impl Drop for ClusterTask {
     /// Writes the final `nodes.conf` when the server stops.
     fn drop(&mut self) {
-        if let Some(save) = self.state_machine.take_final_save() {
+        let mut actions = Vec::new();
+        self.driver.handle(self.now(), ClusterDriverEvent::Stopping, &mut actions);
+        for save in actions {
             self.perform_action(save, &mut Vec::new());
         }
     }

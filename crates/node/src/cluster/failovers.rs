@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use failover_history::{Failover, FailoverOutcome, FailoverStep};
-use gossip::{ClusterView, FailoverRecord, Ineligibility, RankedReplica};
+use gossip::{ClusterView, FailoverRecord, IneligibilityReason, RankedReplica};
 use slot_routing::{Epoch, NodeId};
 
 /// Returns the observed failovers, oldest first.
@@ -85,11 +85,11 @@ impl FailoverSteps<'_> {
         for RankedReplica { node, offset, rank, ineligibility } in &record.candidates {
             let verdict = match (rank, ineligibility) {
                 (Some(rank), None) => format!("rank {rank}"),
-                (_, Some(Ineligibility::Down)) => "not eligible: it does not answer".to_owned(),
-                (_, Some(Ineligibility::NoFailover)) => {
+                (_, Some(IneligibilityReason::Down)) => "not eligible: it does not answer".to_owned(),
+                (_, Some(IneligibilityReason::NoFailover)) => {
                     "not eligible: cluster-replica-no-failover".to_owned()
                 }
-                (_, Some(Ineligibility::Empty)) => "not eligible: it has no data".to_owned(),
+                (_, Some(IneligibilityReason::Empty)) => "not eligible: it has no data".to_owned(),
                 (None, None) => "not eligible".to_owned(),
             };
             self.add_step(at, format!("candidate {}: offset {offset}, {verdict}", self.node_name(*node)));

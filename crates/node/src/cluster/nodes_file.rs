@@ -116,11 +116,11 @@ impl NodesFile {
     }
 
     /// Replaces the content of the file. With `sync`, the new content is on disk on return.
-    pub(super) fn write(&mut self, text: &str, sync: bool) -> std::io::Result<()> {
+    pub(super) fn write(&mut self, text: &str, must_sync: bool) -> std::io::Result<()> {
         let temporary = self.path.with_extension(format!("{TEMPORARY_PREFIX}{}", std::process::id()));
-        let written = match self.replace_file(&temporary, text, sync) {
+        let written = match self.replace_file(&temporary, text, must_sync) {
             Ok((file, Ok(()))) => {
-                if sync {
+                if must_sync {
                     self.sync_folder()?;
                 }
                 self.replaced_files.push(std::mem::replace(&mut self.locked_file, file));
@@ -140,13 +140,13 @@ impl NodesFile {
         &self,
         temporary: &Path,
         text: &str,
-        sync: bool,
+        must_sync: bool,
     ) -> std::io::Result<(File, std::io::Result<()>)> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(temporary)?;
         // The new file is locked before the rename, so that no other process can lock it in between.
         file.try_lock().map_err(std::io::Error::from)?;
         file.write_all(text.as_bytes())?;
-        if sync {
+        if must_sync {
             file.sync_all()?;
         }
         let renamed = (self.rename_file)(temporary, &self.path);

@@ -12,7 +12,7 @@ pub(super) fn load_acl_file(server: &Server, session: &mut Session) -> ShellResu
     let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE_ERROR)?;
     access::load_acl_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
     let others = server.engine.close_unauthorized_clients(Some(session));
-    server.engine.await_revoked(&others);
+    server.engine.await_revoked_clients(&others);
     Ok(())
 }
 

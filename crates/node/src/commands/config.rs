@@ -59,13 +59,13 @@ pub(crate) async fn set_parameters(
             let shown = name.split('\0').next().unwrap_or_default();
             format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'")
         }
-        SetError::Immutable => set_failed_error(&name, "can't set immutable config"),
-        SetError::Protected => set_failed_error(&name, "can't set protected config"),
-        SetError::Invalid(reason) => set_failed_error(&name, &reason),
+        SetError::Immutable => config_set_error(&name, "can't set immutable config"),
+        SetError::Protected => config_set_error(&name, "can't set protected config"),
+        SetError::Invalid(reason) => config_set_error(&name, &reason),
     })?;
     settings::apply_changes(server, &changed)
         .await
-        .map_err(|refusal| set_failed_error(refusal.parameter, &refusal.reason))
+        .map_err(|refusal| config_set_error(refusal.parameter, &refusal.reason))
 }
 
 /// Rewrites the configuration file (CONFIG REWRITE and DEBUG CONFIG-REWRITE-FORCE-ALL).
@@ -99,6 +99,6 @@ fn format_users(server: &Server) -> Vec<Vec<String>> {
     lines.iter().map(text).collect()
 }
 
-fn set_failed_error(name: &str, reason: &str) -> String {
+fn config_set_error(name: &str, reason: &str) -> String {
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }

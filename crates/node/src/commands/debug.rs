@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clock::Millis;
 use config::RewriteExtent;
-use durability::append_only::{self, UnfinishedAof};
+use durability::append_only::{self, UnfinishedAofPolicy};
 use durability::saving::{self, ReloadOptions, ShutdownSave};
 use engine::{ClientKind, DebugCommand, PauseMode, PausePurpose};
 use gossip::LinkId;
@@ -31,7 +31,7 @@ pub(super) async fn run_debug(connection: &mut Connection, command: DebugCommand
     let outcome = match command {
         DebugCommand::AofFlushSleep => {
             let micros = resp::parse_i64(&args[2]).and_then(|micros| u64::try_from(micros).ok());
-            server.durability.append_only.flush_sleep.store(micros.unwrap_or(0), Ordering::Relaxed);
+            server.durability.append_only.flush_sleep_micros.store(micros.unwrap_or(0), Ordering::Relaxed);
             Ok(())
         }
         DebugCommand::ChangeReplId => {
@@ -92,7 +92,7 @@ async fn debug_sleep(server: &Server, args: Args<'_>) -> ShellResult {
     let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     let until = Millis(time::now().0.saturating_add(millis));
     pauses.pause(settings, PausePurpose::Sleep, PauseMode::All, until);
-    server.housekeeping.sleep_request.request(duration);
+    server.housekeeping.sleep_request.request_sleep(duration);
     server.replication.send_event(ReplicationEvent::Sleep(duration));
     tokio::time::sleep(duration).await;
     pauses.end_expired(settings, time::now());
@@ -175,7 +175,7 @@ async fn restart_server(server: &Arc<Server>, args: Args<'_>, saves_data: bool) 
             saving::save_at_shutdown(
                 &saving.durability,
                 ShutdownSave::AsConfigured,
-                UnfinishedAof::AbortShutdown,
+                UnfinishedAofPolicy::AbortShutdown,
             )
         })
         .await;

@@ -29,11 +29,11 @@ impl DebugConsole for DebuggerChannel {
         let _ = self.output_sender.send(bytes);
     }
 
-    fn receive(&mut self, stopped: &dyn Fn() -> bool) -> Option<CommandWords> {
+    fn receive(&mut self, is_stopped: &dyn Fn() -> bool) -> Option<CommandWords> {
         loop {
             match self.command_receiver.recv_timeout(STOP_CHECK_INTERVAL) {
                 Ok(words) => return Some(words),
-                Err(RecvTimeoutError::Timeout) if !stopped() => {}
+                Err(RecvTimeoutError::Timeout) if !is_stopped() => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
             }
         }

@@ -1,6 +1,6 @@
 //! INFO: sections of `name:value` lines, with the names that dashboards and exporters read.
 //!
-//! Each section is a function in [`SECTIONS`]; groups of sections have their own files.
+//! Each section is a function in [`INFO_SECTIONS`]; groups of sections have their own files.
 
 mod data;
 mod memory;
@@ -60,7 +60,7 @@ const fn server_section(
 }
 
 /// All sections, in the order of the output.
-const SECTIONS: &[InfoSection] = &[
+const INFO_SECTIONS: &[InfoSection] = &[
     server_section("Server", SectionVisibility::ByDefault, process::write_server_section),
     server_section("Clients", SectionVisibility::ByDefault, process::write_clients_section),
     server_section("Memory", SectionVisibility::ByDefault, memory::write_memory_section),
@@ -98,7 +98,7 @@ pub(super) fn reply_info(server: &Server, context: &mut Context<'_>) {
 /// Renders the named sections. Sections about the data are left out if `data` cannot be read.
 pub(crate) fn render_sections(server: &Server, names: &[String], data: &mut DataAccess<'_, '_>) -> String {
     let mut text = InfoText::default();
-    for section in SECTIONS.iter().filter(|section| is_section_requested(names, section)) {
+    for section in INFO_SECTIONS.iter().filter(|section| is_section_requested(names, section)) {
         if !text.text_mut().is_empty() {
             text.text_mut().push_str("\r\n");
         }
@@ -131,7 +131,7 @@ mod tests {
     fn sections_are_selected_by_name_and_group() {
         let chosen = |words: &[&str]| {
             let wanted: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-            let names = SECTIONS.iter().filter(|section| is_section_requested(&wanted, section));
+            let names = INFO_SECTIONS.iter().filter(|section| is_section_requested(&wanted, section));
             names.map(|section| section.name).collect::<Vec<_>>().join(" ")
         };
         let default = "Server Clients Memory Persistence Stats Replication CPU Errorstats Cluster Keyspace";
@@ -142,7 +142,8 @@ mod tests {
         assert!(chosen(&["everything"]).contains("Cluster Scripting Engines Keyspace"));
         assert_eq!(chosen(&["scriptingengines"]), "Scripting Engines");
         let words = |section: &&InfoSection| section.name.split(' ').count();
-        let by_default = SECTIONS.iter().filter(|section| section.visibility == SectionVisibility::ByDefault);
+        let by_default =
+            INFO_SECTIONS.iter().filter(|section| section.visibility == SectionVisibility::ByDefault);
         assert!(by_default.clone().all(|section| words(&section) == 1), "Predis reads `^# (\\w+)$`");
         assert_eq!(
             chosen(&["default", "commandstats"]),

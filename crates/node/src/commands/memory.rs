@@ -64,8 +64,8 @@ fn collect_memory_stats(
     overheads: &[usize],
 ) -> Vec<(String, MemoryStatValue)> {
     let usage = memory_usage();
-    housekeeping.memory.record_peak(usage.used_bytes);
-    let (peak, overhead) = (housekeeping.memory.peak_bytes(), MemoryOverhead::measure(housekeeping));
+    housekeeping.memory_tracker.record_peak(usage.used_bytes);
+    let (peak, overhead) = (housekeeping.memory_tracker.peak_bytes(), MemoryOverhead::measure(housekeeping));
     let keys: usize = sizes.iter().map(|size| size.keys).sum();
     let in_use = (0..).zip(sizes.iter().zip(overheads)).filter(|(_, (size, _))| size.keys > 0);
     let databases: Vec<(u16, usize)> = in_use.map(|(db, (_, bytes))| (db, *bytes)).collect();
@@ -124,11 +124,11 @@ fn collect_memory_stats(
 }
 
 /// Replies to MEMORY DOCTOR. `peak` is the peak of used memory in bytes.
-pub(super) fn reply_diagnosis(peak: usize, reply: &mut Writer<'_>) {
-    reply.verbatim(b"txt", diagnose_memory(&memory_usage(), peak).as_bytes());
+pub(super) fn reply_diagnosis(peak_bytes: usize, reply: &mut Writer<'_>) {
+    reply.verbatim(b"txt", diagnose_memory(&memory_usage(), peak_bytes).as_bytes());
 }
 
-fn diagnose_memory(usage: &MemoryUsage, peak: usize) -> String {
+fn diagnose_memory(usage: &MemoryUsage, peak_bytes: usize) -> String {
     if usage.used_bytes < MIN_SIGNIFICANT_SIZE {
         return "Hi Sam, this instance is empty or is using very little memory, my issues detector can't be used in \
                 these conditions. Please, leave for your mission on Earth and fill it with some data. The new Sam and \
@@ -137,7 +137,7 @@ fn diagnose_memory(usage: &MemoryUsage, peak: usize) -> String {
     }
     let mut found = Vec::new();
     let over = |a: usize, b: usize, limit: f64| safe_ratio(a, b) > limit && a - b > HIGH_DIFFERENCE_BYTES;
-    if safe_ratio(peak, usage.used_bytes) > 1.5 {
+    if safe_ratio(peak_bytes, usage.used_bytes) > 1.5 {
         found.push("Peak memory: much more was used once than is now. What is free goes back to the system by itself.");
     }
     if over(usage.rss_bytes, usage.used_bytes, HIGH_RATIO) {

@@ -64,9 +64,9 @@ impl<'a> MigrateSource<'a> {
         let engine = &self.server.engine;
         engine.check_migratable(&self.request.keys).map_err(MigrateError::NotServed)?;
         let asking = engine.topology.is_some();
-        let (mut machine, mut step) = Migration::new(time::instant(), self.request.clone(), asking);
+        let (mut machine, mut step) = Migration::new(time::monotonic_now(), self.request.clone(), asking);
         loop {
-            let left = machine.deadline().since(time::instant());
+            let left = machine.deadline().since(time::monotonic_now());
             let outcome = match step {
                 MigrateStep::Reply { result, keep_connection: keep_link } => {
                     if let Some(target) = self.target.take().filter(|_| keep_link) {
@@ -103,10 +103,11 @@ impl<'a> MigrateSource<'a> {
         MigrateStepResult::Captured(keys.iter().map(capture).collect())
     }
 
-    fn delete_key(&mut self, key: usize, captured: &CapturedKey) -> MigrateStepResult {
+    fn delete_key(&mut self, key: usize, captured_key: &CapturedKey) -> MigrateStepResult {
         let (engine, key) = (&self.server.engine, &self.request.keys[key]);
-        let outcome =
-            with_scratch(|scratch| engine.release_key(&scratch.worker, self.db, key, time::now(), captured));
+        let outcome = with_scratch(|scratch| {
+            engine.release_key(&scratch.worker, self.db, key, time::now(), captured_key)
+        });
         if let Ok(ReleaseResult::Deleted(end)) = outcome {
             self.last_delete_offset = end.or(self.last_delete_offset);
         }
@@ -167,7 +168,7 @@ struct PausedSlots<'a> {
 impl PausedSlots<'_> {
     fn pause_slots(&mut self, slots: &[Slot]) {
         for slot in slots {
-            if !self.slots.contains(slot) && self.pause_gate.hold_slot(*slot) {
+            if !self.slots.contains(slot) && self.pause_gate.pause_slot_writes(*slot) {
                 self.slots.push(*slot);
             }
         }
@@ -176,6 +177,6 @@ impl PausedSlots<'_> {
 
 impl Drop for PausedSlots<'_> {
     fn drop(&mut self) {
-        self.slots.iter().for_each(|slot| self.pause_gate.release_slot(*slot));
+        self.slots.iter().for_each(|slot| self.pause_gate.resume_slot_writes(*slot));
     }
 }

@@ -74,7 +74,7 @@ fn take_over(server: &Server, client: &Client, request: &PsyncRequest) -> Result
     if !server.replication.is_replica() {
         return Err("ERR PSYNC FAILOVER can't be sent to a master.");
     }
-    if server.replication.log.lock().position().id.as_str().as_bytes() != request.id.as_slice() {
+    if server.replication.log.lock().position().id.as_str().as_bytes() != request.repl_id.as_slice() {
         return Err("ERR PSYNC FAILOVER replid must match my replid.");
     }
     let unapplied = server.replication.unapplied_commands();
@@ -137,7 +137,7 @@ pub(super) fn run_replicaof(server: &Server, client: &Client, args: Args<'_>, re
         if server.replication.become_master() {
             tracing::info!("PRIMARY MODE enabled (user request from '{}')", describe_client(server, client));
         }
-        server.replication.serve_empty();
+        server.replication.serve_as_empty_master();
         server.config.set_value(keys::REPLICAOF, None);
         return reply.ok();
     }

@@ -65,7 +65,7 @@ pub(super) async fn run_shutdown(connection: &mut Connection, args: Args<'_>) {
             false => Err("ERR No shutdown in progress."),
         },
         Some(ShutdownCommand::Stop(plan))
-            if server.engine.scripting.scripts.any_busy() && !plan.skips_save() =>
+            if server.engine.scripting.scripts.has_busy_script() && !plan.skips_save() =>
         {
             match server.engine.settings.extended_redis_compatibility.load(Ordering::Relaxed) {
                 true => Err(

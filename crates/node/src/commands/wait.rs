@@ -55,7 +55,7 @@ pub(super) fn parse_wait(replication: &Replication, args: Args<'_>) -> WaitReque
     }
     let by = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
     let by = usize::try_from(by).unwrap_or(0);
-    Ok((RequiredCopies::Acknowledged { replicas: by }, parse_timeout(&args[2])?))
+    Ok((RequiredCopies::Acknowledged { replica_count: by }, parse_timeout(&args[2])?))
 }
 
 /// Parses WAITAOF numlocal numreplicas timeout.
@@ -73,7 +73,7 @@ pub(super) fn parse_waitaof(replication: &Replication, args: Args<'_>) -> WaitRe
                     are just local and are not propagated.",
         );
     }
-    Ok((RequiredCopies::Synced { requires_local_file: local > 0, replicas: at }, timeout))
+    Ok((RequiredCopies::Synced { requires_local_file: local > 0, replica_count: at }, timeout))
 }
 
 fn parse_timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
@@ -131,7 +131,7 @@ fn append_only_off_error(_: AppendOnlyOffError) -> &'static str {
 }
 
 fn write_copies(reply: &mut Writer<'_>, required: RequiredCopies, copies: CopyCount) {
-    let replicas = copies.replicas as i64;
+    let replicas = copies.replica_count as i64;
     match required {
         RequiredCopies::Acknowledged { .. } => reply.integer(replicas),
         RequiredCopies::Synced { .. } => {

@@ -17,15 +17,15 @@ use process::{adaptive_tick, memory, time};
 use tokio::sync::Notify;
 
 use crate::housekeeping::Housekeeping;
-use crate::housekeeping::totals::{Counter, StatisticsTotals};
+use crate::housekeeping::totals::{ServerCounter, StatisticsTotals};
 
 /// The maximum time between expiry cycles. With a higher `hz` they run twice per tick.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
 /// Three durations of an expiry cycle: how long it runs before it yields to workers on the same processor, how long it
 /// continues if more keys are due, and how long other work of this thread runs between two cycles.
-const EXPIRE_SLICE: Duration = Duration::from_micros(500);
-const EXPIRE_CYCLE: Duration = Duration::from_millis(4);
-const EXPIRE_YIELD: Duration = Duration::from_millis(1);
+const EXPIRE_SLICE_DURATION: Duration = Duration::from_micros(500);
+const MAX_EXPIRE_CYCLE_DURATION: Duration = Duration::from_millis(4);
+const EXPIRE_YIELD_DURATION: Duration = Duration::from_millis(1);
 /// The interval at which clients are checked and a part of the keys is aged. All keys are aged within 35 minutes.
 const CLIENT_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// The number of steps of memory defragmentation and purging per tick. They cover all memory within 13 seconds.
@@ -42,12 +42,12 @@ const FAULT_LOG_INTERVAL_SECONDS: usize = 60;
 /// The interval of memory checks while `maxmemory` is set.
 const MEMORY_CHECK_PERIOD: Duration = Duration::from_millis(10);
 /// The pause for other work of this thread during eviction.
-const EVICTION_YIELD: Duration = Duration::from_micros(500);
+const EVICTION_YIELD_DURATION: Duration = Duration::from_micros(500);
 
 /// Performs the periodic work at each tick, until the server stops.
 pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, migration_targets: Arc<LinkPool>) {
     let tick = housekeeping.network.tick.clone();
-    let (mut looked, mut seconds, mut quiet) = (time::instant(), 0, 0);
+    let (mut looked, mut seconds, mut quiet) = (time::monotonic_now(), 0, 0);
     let (mut counts, mut faults) = (ActivityCounters::default(), FaultLog::default());
     loop {
         let last = tokio::time::Instant::now();
@@ -62,8 +62,8 @@ pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, migration_targets:
         if housekeeping.is_cron_paused.load(Ordering::Relaxed) {
             continue;
         }
-        housekeeping.network.worker_pool.watch_scripts(&housekeeping.engine);
-        let (now, clients) = (time::instant(), housekeeping.engine.clients.list());
+        housekeeping.network.worker_pool.update_busy_flag_and_stalls(&housekeeping.engine);
+        let (now, clients) = (time::monotonic_now(), housekeeping.engine.clients.list());
         let since = now.since(looked);
         if since + adaptive_tick::TICK_PERIOD / 2 >= CLIENT_CHECK_PERIOD {
             (looked, seconds) = (now, seconds + 1);
@@ -153,11 +153,11 @@ impl ActivityCounters {
         Self {
             rates: [
                 workers.iter().map(|worker| worker.calls()).sum(),
-                traffic[Counter::InputBytes],
-                traffic[Counter::OutputBytes],
+                traffic[ServerCounter::InputBytes],
+                traffic[ServerCounter::OutputBytes],
                 load(&replicated.input_bytes),
                 load(&replicated.output_bytes),
-                traffic[Counter::Reads],
+                traffic[ServerCounter::Reads],
             ],
             change_count: count_changes(housekeeping),
             used_pool_bytes: pool_used_bytes(),
@@ -219,16 +219,17 @@ pub(crate) async fn run_active_expiry(housekeeping: Arc<Housekeeping>) {
     housekeeping.engine.keyspace.on_earlier_expiry(move || ring.notify_one());
     loop {
         let more = run_expiry_cycle(&housekeeping);
-        let rest = if more { EXPIRE_YIELD } else { expire_period(housekeeping.config.get(keys::HZ)) };
+        let rest =
+            if more { EXPIRE_YIELD_DURATION } else { expire_period(housekeeping.config.get(keys::HZ)) };
         wait_until_due(&housekeeping, &sooner, tokio::time::Instant::now() + rest).await;
     }
 }
 
 /// Runs one expiry cycle. Returns whether more keys are due.
 pub(crate) fn run_expiry_cycle(housekeeping: &Housekeeping) -> bool {
-    let end = time::instant() + EXPIRE_CYCLE;
+    let end = time::monotonic_now() + MAX_EXPIRE_CYCLE_DURATION;
     let mut more = !housekeeping.is_cron_paused.load(Ordering::Relaxed) && run_expiry_slice(housekeeping);
-    while more && time::instant() < end {
+    while more && time::monotonic_now() < end {
         std::thread::yield_now();
         more = run_expiry_slice(housekeeping);
     }
@@ -237,15 +238,15 @@ pub(crate) fn run_expiry_cycle(housekeeping: &Housekeeping) -> bool {
 }
 
 /// Waits until a key has expired and the time `earliest` has been reached.
-async fn wait_until_due(housekeeping: &Housekeeping, wake_up: &Notify, earliest: tokio::time::Instant) {
+async fn wait_until_due(housekeeping: &Housekeeping, wake_up: &Notify, earliest_start: tokio::time::Instant) {
     loop {
         let left =
-            housekeeping.engine.keyspace.next_due().map(|due| due.0.saturating_sub(time::now().0).max(0));
+            housekeeping.engine.keyspace.next_expiry().map(|due| due.0.saturating_sub(time::now().0).max(0));
         let due = async {
             match left {
                 Some(left) => {
                     let at = tokio::time::Instant::now() + Duration::from_millis(left.unsigned_abs());
-                    tokio::time::sleep_until(at.max(earliest)).await;
+                    tokio::time::sleep_until(at.max(earliest_start)).await;
                 }
                 None => std::future::pending().await,
             }
@@ -260,8 +261,9 @@ async fn wait_until_due(housekeeping: &Housekeeping, wake_up: &Notify, earliest:
 /// Runs a short part of an expiry cycle. Returns whether more keys are due.
 fn run_expiry_slice(housekeeping: &Housekeeping) -> bool {
     let (begun, now) = (time::nanos(), time::now());
-    let more =
-        with_scratch(|scratch| housekeeping.engine.run_expiry_cycle(&mut scratch.worker, now, EXPIRE_SLICE));
+    let more = with_scratch(|scratch| {
+        housekeeping.engine.run_expiry_cycle(&mut scratch.worker, now, EXPIRE_SLICE_DURATION)
+    });
     let nanos = time::nanos().saturating_sub(begun);
     housekeeping.expiry_stats.spent_nanos.fetch_add(nanos, Ordering::Relaxed);
     housekeeping.engine.diagnostics.latency.record_if_slow("expire-cycle", now, nanos);
@@ -336,7 +338,7 @@ pub(crate) async fn monitor_memory(housekeeping: Arc<Housekeeping>) {
         let evicts = housekeeping.engine.memory.budget.is_limited() && evict_keys(&housekeeping);
         let limited = housekeeping.engine.memory.budget.is_checked_per_command();
         match (evicts, limited && !housekeeping.network.tick.is_idle()) {
-            (true, _) => tokio::time::sleep(EVICTION_YIELD).await,
+            (true, _) => tokio::time::sleep(EVICTION_YIELD_DURATION).await,
             (false, true) => tokio::time::sleep(MEMORY_CHECK_PERIOD).await,
             (false, false) => housekeeping.network.tick.wait_for_tick().await,
         }
@@ -346,7 +348,7 @@ pub(crate) async fn monitor_memory(housekeeping: Arc<Housekeeping>) {
 /// Reads the allocator's statistics, which include memory that workers do not count.
 pub(crate) fn check_memory(housekeeping: &Housekeeping) {
     let heap = housekeeping.engine.memory.budget.measure(memory::ALLOCATOR_STATS.total_bytes);
-    housekeeping.memory.record_peak(heap + pool_used_bytes());
+    housekeeping.memory_tracker.record_peak(heap + pool_used_bytes());
 }
 
 /// Evicts keys for a short time if memory usage exceeds `maxmemory`. Returns whether more keys must be evicted.

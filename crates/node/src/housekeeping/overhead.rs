@@ -23,7 +23,7 @@ pub(crate) struct MemoryOverhead {
 
 impl MemoryOverhead {
     pub(crate) fn measure(housekeeping: &Housekeeping) -> Self {
-        let startup = housekeeping.memory.startup_bytes();
+        let startup = housekeeping.memory_tracker.startup_bytes();
         let (kept, beyond_backlog) = {
             let log = housekeeping.replication.log.lock();
             (log.retained_range().map_or(0, |(_, len)| len as usize), log.len_beyond_capacity() as usize)

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::housekeeping::Housekeeping;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Counter {
+pub(crate) enum ServerCounter {
     Commands,
     KeyspaceHits,
     KeyspaceMisses,
@@ -33,15 +33,15 @@ pub(crate) enum Counter {
     EvictedClients,
 }
 
-const COUNTER_COUNT: usize = Counter::EvictedClients as usize + 1;
+const COUNTER_COUNT: usize = ServerCounter::EvictedClients as usize + 1;
 
 /// The counters of one command, summed over all threads.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CommandTotals {
-    pub(crate) calls: u64,
+    pub(crate) call_count: u64,
     pub(crate) total_nanos: u64,
-    pub(crate) rejected: u64,
-    pub(crate) failed: u64,
+    pub(crate) rejected_count: u64,
+    pub(crate) failed_count: u64,
 }
 
 /// The sums at one moment, or the difference between two moments.
@@ -54,10 +54,10 @@ pub(crate) struct StatisticsTotals {
     pub(crate) errors: BTreeMap<String, u64>,
 }
 
-impl Index<Counter> for StatisticsTotals {
+impl Index<ServerCounter> for StatisticsTotals {
     type Output = u64;
 
-    fn index(&self, counter: Counter) -> &u64 {
+    fn index(&self, counter: ServerCounter) -> &u64 {
         &self.counters[counter as usize]
     }
 }
@@ -67,37 +67,37 @@ impl StatisticsTotals {
     pub(crate) fn sum_threads(engine: &Engine, network: &NetworkContext) -> Self {
         let mut totals = Self::sum_traffic(network);
         totals.commands.resize(::commands::server_registry().commands().len(), CommandTotals::default());
-        let mut add = |count: Counter, value: &AtomicU64| {
+        let mut add = |count: ServerCounter, value: &AtomicU64| {
             totals.counters[count as usize] += value.load(Ordering::Relaxed);
         };
         let workers = engine.diagnostics.worker_stats();
         for worker in &workers {
-            add(Counter::KeyspaceHits, &worker.keyspace_hits);
-            add(Counter::KeyspaceMisses, &worker.keyspace_misses);
-            add(Counter::ExpiredKeys, &worker.expired_keys);
-            add(Counter::ExpiredFields, &worker.expired_fields);
-            add(Counter::EvictedKeys, &worker.evicted_keys);
-            add(Counter::ErrorReplies, &worker.error_replies);
+            add(ServerCounter::KeyspaceHits, &worker.keyspace_hits);
+            add(ServerCounter::KeyspaceMisses, &worker.keyspace_misses);
+            add(ServerCounter::ExpiredKeys, &worker.expired_keys);
+            add(ServerCounter::ExpiredFields, &worker.expired_fields);
+            add(ServerCounter::EvictedKeys, &worker.evicted_keys);
+            add(ServerCounter::ErrorReplies, &worker.error_replies);
         }
         let stats = &network.stats;
-        add(Counter::Connections, &stats.connections_received);
-        add(Counter::RejectedConnections, &stats.connections_rejected);
-        add(Counter::QueryLimitDisconnections, &stats.query_limit_disconnections);
-        add(Counter::OutputLimitDisconnections, &stats.output_limit_disconnections);
-        totals.counters[Counter::EvictedClients as usize] += engine.clients.evicted_count();
+        add(ServerCounter::Connections, &stats.connections_received);
+        add(ServerCounter::RejectedConnections, &stats.connections_rejected);
+        add(ServerCounter::QueryLimitDisconnections, &stats.query_limit_disconnections);
+        add(ServerCounter::OutputLimitDisconnections, &stats.output_limit_disconnections);
+        totals.counters[ServerCounter::EvictedClients as usize] += engine.clients.evicted_count();
         for worker in &workers {
             for (total, stats) in totals.commands.iter_mut().zip(worker.commands.iter()) {
-                total.calls += stats.calls.load(Ordering::Relaxed);
+                total.call_count += stats.calls.load(Ordering::Relaxed);
                 total.total_nanos += stats.nanos.load(Ordering::Relaxed);
-                total.rejected += stats.rejected_calls.load(Ordering::Relaxed);
-                total.failed += stats.failed_calls.load(Ordering::Relaxed);
+                total.rejected_count += stats.rejected_calls.load(Ordering::Relaxed);
+                total.failed_count += stats.failed_calls.load(Ordering::Relaxed);
             }
         }
         for (code, count) in workers.iter().flat_map(|worker| worker.error_counts()) {
             *totals.errors.entry(code).or_default() += count;
         }
-        totals.counters[Counter::Commands as usize] =
-            totals.commands.iter().map(|command| command.calls).sum();
+        totals.counters[ServerCounter::Commands as usize] =
+            totals.commands.iter().map(|command| command.call_count).sum();
         totals
     }
 
@@ -106,10 +106,10 @@ impl StatisticsTotals {
         let mut totals = Self::default();
         for traffic in network.traffic.lock().iter() {
             let counters = [
-                (Counter::InputBytes, &traffic.bytes_read),
-                (Counter::OutputBytes, &traffic.bytes_written),
-                (Counter::Reads, &traffic.reads),
-                (Counter::Writes, &traffic.writes),
+                (ServerCounter::InputBytes, &traffic.bytes_read),
+                (ServerCounter::OutputBytes, &traffic.bytes_written),
+                (ServerCounter::Reads, &traffic.reads),
+                (ServerCounter::Writes, &traffic.writes),
             ];
             for (count, value) in counters {
                 totals.counters[count as usize] += value.load(Ordering::Relaxed);
@@ -123,10 +123,10 @@ impl StatisticsTotals {
             *value = value.saturating_sub(base);
         }
         for (command, base) in self.commands.iter_mut().zip(&base.commands) {
-            command.calls = command.calls.saturating_sub(base.calls);
+            command.call_count = command.call_count.saturating_sub(base.call_count);
             command.total_nanos = command.total_nanos.saturating_sub(base.total_nanos);
-            command.rejected = command.rejected.saturating_sub(base.rejected);
-            command.failed = command.failed.saturating_sub(base.failed);
+            command.rejected_count = command.rejected_count.saturating_sub(base.rejected_count);
+            command.failed_count = command.failed_count.saturating_sub(base.failed_count);
         }
         self
     }
@@ -148,7 +148,7 @@ impl Housekeeping {
         // Workers drop their error codes, so that new codes can be counted.
         now.errors.clear();
         *self.baseline.0.lock() = now;
-        self.event_loops.reset();
+        self.event_loop_time.reset();
         self.engine.diagnostics.reset_slot_costs(slot_routing::Slot::all());
         self.engine.diagnostics.worker_stats().iter().for_each(|worker| worker.reset());
         self.engine.diagnostics.slot_waits.reset();
@@ -169,13 +169,16 @@ mod tests {
     fn reset_restarts_the_counters() {
         let with = |hits, calls| {
             let mut totals = StatisticsTotals::default();
-            totals.counters[Counter::KeyspaceHits as usize] = hits;
-            totals.commands.push(CommandTotals { calls, ..CommandTotals::default() });
+            totals.counters[ServerCounter::KeyspaceHits as usize] = hits;
+            totals.commands.push(CommandTotals { call_count: calls, ..CommandTotals::default() });
             totals
         };
         let shown = with(10, 7).since_baseline(&with(4, 2));
-        assert_eq!((shown[Counter::KeyspaceHits], shown.commands[0].calls), (6, 5));
+        assert_eq!((shown[ServerCounter::KeyspaceHits], shown.commands[0].call_count), (6, 5));
         let before_any_reset = with(10, 7).since_baseline(&StatisticsTotals::default());
-        assert_eq!((before_any_reset[Counter::KeyspaceHits], before_any_reset.commands[0].calls), (10, 7));
+        assert_eq!(
+            (before_any_reset[ServerCounter::KeyspaceHits], before_any_reset.commands[0].call_count),
+            (10, 7)
+        );
     }
 }

@@ -53,17 +53,17 @@ enum SnapshotChunk {
 type ConnectFuture = Pin<Box<dyn Future<Output = Result<Stream, String>> + Send>>;
 
 /// Runs the export job to its end.
-pub(super) async fn run_export(migrations: Arc<Migrations>, name: JobName, order: SlotMove) {
+pub(super) async fn run_export(migrations: Arc<Migrations>, name: JobName, slot_move: SlotMove) {
     migrations.replication.log.begin_migration();
     let outcome = match topology_if_master(&migrations) {
         Ok(topology) => {
             let establish = EstablishMessage {
                 source: topology.myself,
                 name,
-                ranges: order.ranges.clone(),
+                ranges: slot_move.ranges.clone(),
                 is_resumable: false,
             };
-            let job = ExportJob { establish, target: order.target };
+            let job = ExportJob { establish_message: establish, target: slot_move.target };
             ExportTask::new(&migrations, job).run().await
         }
         Err(_) => ExportOutcome::Failed("A failover occurred during slot export".to_owned()),
@@ -95,7 +95,7 @@ impl<'a> ExportTask<'a> {
         Self {
             held_slots: HeldSlots { migrations, slots: Vec::new() },
             migrations,
-            slots: job.establish.slots(),
+            slots: job.establish_message.slots(),
             job,
             link: None,
             pending_connect: None,
@@ -118,12 +118,12 @@ impl<'a> ExportTask<'a> {
     }
 
     async fn run(mut self) -> ExportOutcome {
-        let name = self.job.establish.name;
+        let name = self.job.establish_message.name;
         let cancelled = self.migrations.job_channels.lock().get(&name).map(|way| way.cancel_signal.clone());
         let cancelled = cancelled.unwrap_or_default();
         let commands = logged_command_decoder(&self.migrations.commands);
         let (mut driver, mut actions) =
-            ExportDriver::new(time::instant(), self.job.clone(), self.config(), commands);
+            ExportDriver::new(time::monotonic_now(), self.job.clone(), self.config(), commands);
         let mut event = None;
         loop {
             // Registered before the topology is read, so that no change is missed.
@@ -134,12 +134,12 @@ impl<'a> ExportTask<'a> {
             let mut events: Vec<ExportDriverEvent> = event.take().into_iter().chain(topology).collect();
             loop {
                 for event in std::mem::take(&mut events) {
-                    driver.handle(time::instant(), event, &mut actions);
+                    driver.handle(time::monotonic_now(), event, &mut actions);
                 }
                 if actions.is_empty() {
                     events.extend(self.remaining_event(&driver));
                     for event in std::mem::take(&mut events) {
-                        driver.handle(time::instant(), event, &mut actions);
+                        driver.handle(time::monotonic_now(), event, &mut actions);
                     }
                 }
                 self.record_progress(&driver);
@@ -183,7 +183,10 @@ impl<'a> ExportTask<'a> {
             }
             ExportDriverAction::Send(bytes) => return Ok(self.write(&bytes).await),
             ExportDriverAction::ReportResumed => {
-                tracing::info!("Slot migration {} goes on with another link", self.job.establish.name);
+                tracing::info!(
+                    "Slot migration {} goes on with another link",
+                    self.job.establish_message.name
+                );
             }
             ExportDriverAction::Close => (self.link, self.pending_connect) = (None, None),
             ExportDriverAction::TakeSnapshot => return Ok(self.start_snapshot()),
@@ -195,7 +198,7 @@ impl<'a> ExportTask<'a> {
 
     /// Records the job's state and progress for CLUSTER GETSLOTMIGRATIONS.
     fn record_progress(&self, driver: &ExportDriver) {
-        let name = &self.job.establish.name;
+        let name = &self.job.establish_message.name;
         if let Some(state) = driver.state_name() {
             self.migrations.set_job_state(name, state);
         }
@@ -215,7 +218,8 @@ impl<'a> ExportTask<'a> {
     fn remaining_event(&self, driver: &ExportDriver) -> Option<ExportDriverEvent> {
         let cursor = self.cursor.filter(|_| driver.is_sending_log())?;
         let remaining = self.migrations.replication.log.lock().unread_bytes(cursor).ok()?;
-        self.migrations.update_job(&self.job.establish.name, |job| job.progress.remaining_bytes = remaining);
+        self.migrations
+            .update_job(&self.job.establish_message.name, |job| job.progress.remaining_bytes = remaining);
         // If DEBUG prevents the pause of writes, the log never seems nearly read. The next acknowledgement repeats this
         // check.
         let is_prevented =
@@ -237,7 +241,8 @@ impl<'a> ExportTask<'a> {
     fn on_read(&mut self, result: io::Result<Vec<u8>>) -> ExportDriverEvent {
         match result {
             Ok(bytes) if !bytes.is_empty() => {
-                self.migrations.update_job(&self.job.establish.name, |job| job.last_heard = time::now());
+                self.migrations
+                    .update_job(&self.job.establish_message.name, |job| job.last_heard_at = time::now());
                 ExportDriverEvent::Received(bytes)
             }
             Ok(_) | Err(_) => {
@@ -248,7 +253,7 @@ impl<'a> ExportTask<'a> {
     }
 
     fn on_chunk(&mut self, chunk: Option<SnapshotChunk>) -> ExportDriverEvent {
-        let name = &self.job.establish.name;
+        let name = &self.job.establish_message.name;
         match chunk {
             Some(SnapshotChunk::Failed) => ExportDriverEvent::SnapshotUnavailable,
             Some(SnapshotChunk::Started(cursor)) => {
@@ -353,7 +358,7 @@ struct HeldSlots<'a> {
 
 impl HeldSlots<'_> {
     fn hold_slot(&mut self, slot: Slot) -> bool {
-        let held = self.migrations.pause_gate.hold_slot(slot);
+        let held = self.migrations.pause_gate.pause_slot_writes(slot);
         self.slots.extend(held.then_some(slot));
         held
     }
@@ -361,7 +366,7 @@ impl HeldSlots<'_> {
 
 impl Drop for HeldSlots<'_> {
     fn drop(&mut self) {
-        self.slots.iter().for_each(|slot| self.migrations.pause_gate.release_slot(*slot));
+        self.slots.iter().for_each(|slot| self.migrations.pause_gate.resume_slot_writes(*slot));
     }
 }
 

@@ -129,7 +129,7 @@ impl<'a> ImportTask<'a> {
         let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
         let commands = logged_command_decoder(&self.migrations.commands);
         let (mut driver, mut actions) =
-            ImportDriver::new(time::instant(), self.import.clone(), timeout, commands, received);
+            ImportDriver::new(time::monotonic_now(), self.import.clone(), timeout, commands, received);
         let mut event = None;
         loop {
             // Registered before the topology is read, so that no change is missed.
@@ -140,7 +140,7 @@ impl<'a> ImportTask<'a> {
             let mut events: Vec<ImportDriverEvent> = event.take().into_iter().chain([conditions]).collect();
             while !events.is_empty() || !actions.is_empty() {
                 for event in events.drain(..) {
-                    driver.handle(time::instant(), event, &mut actions);
+                    driver.handle(time::monotonic_now(), event, &mut actions);
                 }
                 if let Some(state) = driver.state_name() {
                     self.migrations.set_job_state(&name, state);
@@ -200,7 +200,7 @@ impl<'a> ImportTask<'a> {
         match result {
             Ok(bytes) if !bytes.is_empty() => {
                 self.migrations.update_job(&self.import.name, |job| {
-                    job.last_heard = time::now();
+                    job.last_heard_at = time::now();
                     job.progress.transferred_bytes += bytes.len() as u64;
                 });
                 // If the buffer was filled, the socket may have more bytes.
@@ -217,9 +217,9 @@ impl<'a> ImportTask<'a> {
     /// Delays claiming the slots while DEBUG SLOTMIGRATION PREVENT-FAILOVER is set. After [`CLAIM_TIMEOUT`] the job
     /// fails.
     async fn wait_while_prevented(&self) {
-        let (began, settings) = (time::instant(), &self.migrations.engine.settings);
+        let (began, settings) = (time::monotonic_now(), &self.migrations.engine.settings);
         while settings.debug.prevent_migration_failover.load(Ordering::Relaxed)
-            && time::instant().since(began) < CLAIM_TIMEOUT
+            && time::monotonic_now().since(began) < CLAIM_TIMEOUT
         {
             tokio::time::sleep(PREVENTED_CHECK_INTERVAL).await;
         }

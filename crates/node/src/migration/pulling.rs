@@ -167,7 +167,7 @@ impl Migrations {
         let mut pulls = self.pull_requests.lock();
         // A task that waits for its next retry does not block a new request for the same slots.
         let waits = |entry: &PullEntry| entry.job.is_none() && !entry.task.last_error.is_empty();
-        if !pulls.active().all(waits) || self.jobs.lock().active().next().is_some() {
+        if !pulls.active().all(waits) || self.jobs.lock().active_jobs().next().is_some() {
             return Err("ERR another ASM task is already in progress".to_owned());
         }
         pulls.active().for_each(|entry| entry.report(PullEvent::Cancel));
@@ -250,7 +250,7 @@ pub(super) async fn run_pull(
         tokio::pin!(rerouted);
         rerouted.as_mut().enable();
         for event in event.take().into_iter().chain(topology_event(&migrations)) {
-            driver.handle(time::instant(), event, &mut actions);
+            driver.handle(time::monotonic_now(), event, &mut actions);
             if let Some(outcome) = perform_actions(&migrations, &request, &mut driver, &mut actions).await {
                 return finish_request(&migrations, &request.id, &driver, outcome);
             }
@@ -281,7 +281,7 @@ async fn perform_actions(
                 PullAction::SendRequest => {
                     let reply = tokio::time::timeout(REPLY_TIMEOUT, request_job(migrations, request)).await;
                     let reply = reply.unwrap_or_else(|_| Err("The source did not answer".to_owned()));
-                    driver.handle(time::instant(), PullEvent::RequestAnswered(reply), actions);
+                    driver.handle(time::monotonic_now(), PullEvent::RequestAnswered(reply), actions);
                 }
                 PullAction::CancelMigration(name) => {
                     migrations.cancel_jobs(|job| job.name == name);
@@ -291,7 +291,7 @@ async fn perform_actions(
         }
     }
     if let Some(entry) = migrations.pull_requests.lock().0.get_mut(&request.id) {
-        (entry.task.retries, entry.task.last_error) = (driver.retries(), driver.last_error().to_owned());
+        (entry.task.retries, entry.task.last_error) = (driver.retry_count(), driver.last_error().to_owned());
     }
     None
 }
@@ -304,7 +304,7 @@ fn finish_request(migrations: &Migrations, id: &JobName, driver: &PullDriver, ou
     };
     if let Some(entry) = migrations.pull_requests.lock().0.get_mut(id) {
         (entry.is_finished, entry.task.state, entry.task.ended_at) = (true, state, time::now());
-        entry.task.retries = driver.retries();
+        entry.task.retries = driver.retry_count();
         entry.task.last_error.clone_from(&why);
     }
     tracing::info!("Import task {id} {state} {why}");

@@ -44,10 +44,10 @@ pub(super) struct StreamApplier {
 }
 
 impl StreamApplier {
-    pub(super) fn new(replication: Arc<Replication>, stream: StreamEpoch) -> Self {
+    pub(super) fn new(replication: Arc<Replication>, stream_epoch: StreamEpoch) -> Self {
         let mut session = Session::new(STREAM_SESSION_ID, CommandOrigin::Master, true);
         session.select(replication.applied_stream.selected_db());
-        Self { replication, stream, session, incoming: IncomingStream::default() }
+        Self { replication, stream: stream_epoch, session, incoming: IncomingStream::default() }
     }
 
     /// Prepares for a new connection. After a reconnect the stream continues at a command boundary outside of a
@@ -91,7 +91,7 @@ impl StreamApplier {
         }
     }
 
-    fn execute_batch(&mut self, stream_batch: &StreamBatch, applied: &mut AppliedBatch) {
+    fn execute_batch(&mut self, stream_batch: &StreamBatch, applied_batch: &mut AppliedBatch) {
         let StreamBatch { bytes: input, batch, .. } = stream_batch;
         let now = process::time::now();
         let mut next = 0;
@@ -116,7 +116,7 @@ impl StreamApplier {
                 }
             }
             if matches!(flow, DispatchStatus::Node(_) | DispatchStatus::Paused) {
-                self.run_control_command(batch.args(next, input), applied);
+                self.run_control_command(batch.args(next, input), applied_batch);
                 next += 1;
             }
             replies.clear();
@@ -124,10 +124,10 @@ impl StreamApplier {
     }
 
     /// Executes a command that is not meant for the engine, such as REPLCONF GETACK.
-    fn run_control_command(&self, args: Args<'_>, applied: &mut AppliedBatch) {
+    fn run_control_command(&self, args: Args<'_>, applied_batch: &mut AppliedBatch) {
         let Replication { engine, cluster_stream, .. } = &*self.replication;
         match ControlCommand::decode(args) {
-            Ok(Some(ControlCommand::AckRequested)) => applied.is_ack_requested = true,
+            Ok(Some(ControlCommand::AckRequested)) => applied_batch.is_ack_requested = true,
             Ok(Some(ControlCommand::SetSlot(slot, change))) => cluster_stream.on_set_slot(slot, change),
             Ok(Some(ControlCommand::TakeOver(replica))) => cluster_stream.on_take_over(engine, replica),
             Ok(Some(ControlCommand::SyncSlots(command))) => {

@@ -39,8 +39,8 @@ impl Replication {
 
     /// Returns how many replicas have acknowledged the log before `offset`.
     pub(crate) fn count_replicas_acknowledging(&self, offset: ReplOffset) -> usize {
-        self.count_copies(offset, RequiredCopies::Acknowledged { replicas: 0 })
-            .map_or(0, |copies| copies.replicas)
+        self.count_copies(offset, RequiredCopies::Acknowledged { replica_count: 0 })
+            .map_or(0, |copies| copies.replica_count)
     }
 
     fn log_progress(&self) -> LogProgress {
@@ -81,7 +81,7 @@ impl Replication {
         count: usize,
         timeout: Duration,
     ) -> bool {
-        match self.start_waiting(offset, RequiredCopies::Acknowledged { replicas: count }) {
+        match self.start_waiting(offset, RequiredCopies::Acknowledged { replica_count: count }) {
             WaitStart::Finished(copies) => copies.is_ok(),
             WaitStart::Waiting(token, woken) => {
                 let reached = tokio::time::timeout(timeout, woken).await.is_ok();

@@ -16,7 +16,7 @@ use super::Replication;
 
 impl Replication {
     /// Called after startup. A master that had replicas and now has no keys waits until one of them is promoted.
-    pub(crate) fn wait_if_empty(&self) {
+    pub(crate) fn start_empty_master_wait(&self) {
         let timeout = empty_master_timeout(&self.config);
         let keyspace = &self.engine.keyspace;
         let has_keys = || (0..keyspace.database_count()).any(|db| !keyspace.is_empty(db));
@@ -32,7 +32,7 @@ impl Replication {
             followers.history,
             timeout.as_millis()
         );
-        let waiting = EmptyMaster::new(followers, process::time::instant(), timeout);
+        let waiting = EmptyMaster::new(followers, process::time::monotonic_now(), timeout);
         *self.empty_master.lock() = Some(waiting);
         self.replica_admission.store(Arc::new(ReplicaAdmission::None));
         self.engine.settings.sentinel.rejects_sentinel_pings.store(true, Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl Replication {
     }
 
     /// Ends the wait and serves clients without data, because an operator or a sentinel has ordered that.
-    pub(crate) fn serve_empty(&self) {
+    pub(crate) fn serve_as_empty_master(&self) {
         self.was_promoted.store(true, Ordering::Relaxed);
         if self.stop_empty_wait() {
             tracing::warn!("Serving without the data that there was (user request)");
@@ -58,7 +58,7 @@ impl Replication {
         was
     }
 
-    fn check_empty_master(&self, greeting: Option<&[u8]>) {
+    fn check_empty_master(&self, hello_payload: Option<&[u8]>) {
         let watched = &self.engine.settings.sentinel;
         let mut empty = self.empty_master.lock();
         let Some(waiting) = empty.as_mut() else { return };
@@ -66,13 +66,13 @@ impl Replication {
         let announced = values[keys::REPLICA_ANNOUNCE_PORT].unwrap_or(0);
         let ports = [values[keys::PORT], values[keys::TLS_PORT], announced];
         let ports: Vec<u16> = ports.into_iter().filter(|port| *port != 0).collect();
-        if let Some(greeting) = greeting
+        if let Some(greeting) = hello_payload
             && waiting.on_hello(greeting, &ports)
         {
             tracing::info!("Sentinels have another master: waiting to be told to follow it");
         }
         watched.rejects_sentinel_pings.store(waiting.is_down_to_sentinels(), Ordering::Relaxed);
-        if waiting.has_timed_out(process::time::instant()) {
+        if waiting.has_timed_out(process::time::monotonic_now()) {
             drop(empty);
             tracing::warn!(
                 "No replica has taken over within empty-master-timeout: serving without the data that there was"
@@ -101,7 +101,7 @@ impl Replication {
 pub(crate) async fn run_replica_recorder(replication: Arc<Replication>) {
     let mut kept = std::fs::read_to_string(replica_list_path(&replication.config)).ok();
     let replicas = kept.as_deref().map(|text| RecordedReplicas::parse(text).replicas);
-    let mut keeping = ReplicaRecorder::at_startup(process::time::instant(), replicas);
+    let mut keeping = ReplicaRecorder::at_startup(process::time::monotonic_now(), replicas);
     loop {
         tokio::select! {
             () = replication.tick.wait_for_tick() => {}
@@ -117,7 +117,7 @@ pub(crate) async fn run_replica_recorder(replication: Arc<Replication>) {
         if replication.empty_master.lock().is_some() {
             continue;
         }
-        let (now, timeout) = (process::time::instant(), empty_master_timeout(&replication.config));
+        let (now, timeout) = (process::time::monotonic_now(), empty_master_timeout(&replication.config));
         let replicas = keeping
             .update_recorded_replicas(now, replication.replicas_to_record(kept.is_some()), timeout)
             .map(<[_]>::to_vec);

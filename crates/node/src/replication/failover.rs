@@ -68,7 +68,7 @@ pub(crate) fn parse_failover(words: &[&[u8]]) -> Result<HandoverCommand, &'stati
             _ => return Err("ERR syntax error"),
         };
     }
-    Ok(HandoverCommand::Start { target, force, timeout })
+    Ok(HandoverCommand::Start { target, is_forced: force, timeout })
 }
 
 impl Failover {
@@ -107,7 +107,7 @@ impl Failover {
     fn process_event(&self, event: HandoverEvent) {
         let mut actions = Vec::new();
         let mut steps = self.progress.lock();
-        steps.machine.handle(time::instant(), event, &mut actions);
+        steps.machine.handle(time::monotonic_now(), event, &mut actions);
         steps.pending_actions.extend(actions);
     }
 
@@ -119,7 +119,7 @@ impl Failover {
                 self.engine.wait_for_admitted_commands();
                 self.process_event(HandoverEvent::WritesPaused);
             }
-            HandoverAction::AskForAcknowledgements => self.replication.request_acknowledgements(),
+            HandoverAction::RequestAcknowledgements => self.replication.request_acknowledgements(),
             HandoverAction::Follow((host, port)) => {
                 tracing::info!("Failover target is {host}:{port}, it is asked to take over.");
                 self.replication.hand_over_to(MasterAddress { host, port });
@@ -160,7 +160,7 @@ pub(crate) fn start_failover(failover: &Arc<Failover>, command: HandoverCommand)
     let situation = failover.handover_context();
     let mut actions = Vec::new();
     let mut steps = failover.progress.lock();
-    let ordered = steps.machine.handle_command(time::instant(), command, &situation, &mut actions);
+    let ordered = steps.machine.handle_command(time::monotonic_now(), command, &situation, &mut actions);
     ordered.map_err(|refusal| refusal.to_string())?;
     // The first actions are performed before the reply, as in Valkey, so that a write sent after the reply waits.
     for action in &actions {
@@ -203,7 +203,7 @@ async fn run_failover(failover: Arc<Failover>) {
             continue;
         }
         let deadline = failover.progress.lock().machine.next_deadline();
-        let wait = deadline.map(|at| at.since(time::instant()));
+        let wait = deadline.map(|at| at.since(time::monotonic_now()));
         tokio::select! {
             () = failover.command_issued.notified() => {}
             () = acknowledged => {}
@@ -227,7 +227,11 @@ mod tests {
         };
         let start = |target: Option<(&str, u16)>, force, millis: Option<u64>| {
             let target = target.map(|(host, port)| (host.to_owned(), port));
-            Ok(HandoverCommand::Start { target, force, timeout: millis.map(Duration::from_millis) })
+            Ok(HandoverCommand::Start {
+                target,
+                is_forced: force,
+                timeout: millis.map(Duration::from_millis),
+            })
         };
         let table = [
             ("", start(None, false, None)),

@@ -33,10 +33,10 @@ const MAX_PAUSED_BYTES: usize = 16 << 20;
 pub(super) async fn run_follower(
     replication: Arc<Replication>,
     durability: Arc<Durability>,
-    stream: StreamEpoch,
+    stream_epoch: StreamEpoch,
 ) {
     // The role has changed again, so this task is about to be aborted.
-    let Some(master) = replication.master_of_stream(stream) else { return };
+    let Some(master) = replication.master_of_stream(stream_epoch) else { return };
     tracing::info!("Connecting to PRIMARY {}:{}", master.host, master.port);
     // An earlier follower may still be loading a snapshot. Its result determines the position of the data, so wait for
     // it.
@@ -48,14 +48,14 @@ pub(super) async fn run_follower(
         // During a handover, blocked clients are only disconnected once the handover has succeeded.
         replication.engine.unblock_all_waiters();
     }
-    let applier = StreamApplier::new(replication.clone(), stream);
+    let applier = StreamApplier::new(replication.clone(), stream_epoch);
     let (link, rdb, snapshot, loading) = (None, None, None, None);
     let paused = PausedStream::default();
     let mut follower = Follower {
         replication,
         durability,
         master,
-        stream,
+        stream: stream_epoch,
         applier,
         link,
         rdb_link: rdb,
@@ -195,7 +195,7 @@ impl Follower {
             let role = replication.role.lock();
             (role.next_deadline(stream), [role.should_read(stream), role.should_read_rdb_channel(stream)])
         };
-        let now = process::time::instant();
+        let now = process::time::monotonic_now();
         let mut wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
         if !self.paused_stream.batches.is_empty() {
             wait = wait.min(PAUSE_CHECK_PERIOD);
@@ -264,12 +264,12 @@ impl Follower {
             self.snapshot_receiver = None;
         }
         let mut orders = Vec::new();
-        let synced = self.durability.append_only.on_disk().end_offset();
+        let synced = self.durability.append_only.disk_progress().end_offset();
         let held = {
             let mut role = self.replication.role.lock();
             role.set_fsynced_offset(synced);
             let log = &mut &*self.replication.log;
-            role.handle(process::time::instant(), self.stream, event, log, &mut orders);
+            role.handle(process::time::monotonic_now(), self.stream, event, log, &mut orders);
             role.replica().map_or(0, Replica::buffered_bytes)
         };
         if held > 0 {
@@ -376,7 +376,7 @@ impl Follower {
             }
             Err(error) => {
                 tracing::warn!("Error condition on socket for SYNC: {error}");
-                ReplicaEvent::ConnectFailed { refused: error.is_refused() }
+                ReplicaEvent::ConnectFailed { is_refused: error.is_refused() }
             }
         }
     }

@@ -85,9 +85,9 @@ pub(crate) fn write_replication_info(replication: &Replication, failover: &Failo
 /// Writes the fields about the link to the master. `offset` is the offset up to which this replica has applied the
 /// stream.
 fn write_master_link(replica: &Replica, offset: u64, peak_buffered: u64, text: &mut String) {
-    let now = process::time::instant();
+    let now = process::time::monotonic_now();
     let up = replica.link_state() == LinkState::Connected;
-    let since_heard = now.since(replica.last_heard()).as_secs();
+    let since_heard = now.since(replica.last_heard_at()).as_secs();
     write_field(text, "master_link_status", if up { "up" } else { "down" });
     write_field(text, "master_last_io_seconds_ago", if up { since_heard as i64 } else { -1 });
     write_field(text, "master_sync_in_progress", u8::from(replica.link_state() == LinkState::Sync));
@@ -111,7 +111,7 @@ fn write_master_link(replica: &Replica, offset: u64, peak_buffered: u64, text: &
 
 /// Writes one field for each connected replica.
 fn write_replicas(replication: &Replication, text: &mut String) {
-    let now = process::time::instant();
+    let now = process::time::monotonic_now();
     let addresses = replication.replica_addresses.lock();
     let serving = replication.master_driver.lock();
     let machine = serving.master();

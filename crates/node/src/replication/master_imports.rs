@@ -16,7 +16,7 @@ impl MasterImports {
     pub(super) fn record_change(&self, command: SyncSlotsCommand, now: Millis, max_finished: usize) {
         match command {
             // Every snapshot repeats the running imports, so this import may be known already.
-            SyncSlotsCommand::Establish(import) if self.0.lock().active_mut(&import.name).is_some() => {}
+            SyncSlotsCommand::Establish(import) if self.0.lock().active_job_mut(&import.name).is_some() => {}
             SyncSlotsCommand::Establish(EstablishMessage { name, ranges, .. }) => self.0.lock().add(
                 MigrationJob::new(name, JobDirection::Import, ranges, None, "occurring-on-primary", now),
                 max_finished,
@@ -33,7 +33,7 @@ impl MasterImports {
     }
 
     pub(crate) fn record_end(&self, name: &JobName, outcome: Result<(), String>, now: Millis) {
-        if let Some(job) = self.0.lock().active_mut(name) {
+        if let Some(job) = self.0.lock().active_job_mut(name) {
             (job.is_active, job.updated_at) = (false, now);
             job.state_name = if outcome.is_ok() { "success" } else { "failed" };
             job.error = outcome.err().unwrap_or_default();
@@ -42,7 +42,7 @@ impl MasterImports {
 
     /// Removes all but the newest `max_finished` finished imports.
     pub(crate) fn truncate_to_newest(&self, max_finished: usize) {
-        self.0.lock().trim_ended(max_finished);
+        self.0.lock().trim_ended_jobs(max_finished);
     }
 
     /// Removes all imports, because the stream of a new master announces its own.

@@ -72,7 +72,7 @@ pub(crate) fn spawn_replication_thread(
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     network: &Arc<NetworkContext>,
-    stopping: StopSignal,
+    stop_signal: StopSignal,
 ) -> std::io::Result<JoinHandle<()>> {
     let (engine, network) = (replication.engine.clone(), network.clone());
     std::thread::Builder::new().name("replication".to_owned()).spawn(move || {
@@ -81,7 +81,7 @@ pub(crate) fn spawn_replication_thread(
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        runtime.block_on(run_replication(replication, durability, network, stopping));
+        runtime.block_on(run_replication(replication, durability, network, stop_signal));
         // A snapshot may still be written although nobody receives it, so the thread does not wait for it.
         runtime.shutdown_background();
     })
@@ -91,7 +91,7 @@ async fn run_replication(
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     network: Arc<NetworkContext>,
-    stopping: StopSignal,
+    stop_signal: StopSignal,
 ) {
     let inbox = replication.event_receiver.lock().take();
     let mut inbox = inbox.expect("there is one replication thread");
@@ -104,7 +104,7 @@ async fn run_replication(
         transfers,
         follower_task: None,
     };
-    let stopped = stopping.stopped();
+    let stopped = stop_signal.wait_until_stopped();
     tokio::pin!(stopped);
     let mut on_disk = replication.synced_log.subscribe();
     loop {
@@ -112,7 +112,8 @@ async fn run_replication(
             let serving = replication.master_driver.lock();
             (serving.next_deadline(), serving.next_pending_check())
         };
-        let wait = deadline.map_or(GATE_UPDATE_PERIOD, |deadline| deadline.since(process::time::instant()));
+        let wait =
+            deadline.map_or(GATE_UPDATE_PERIOD, |deadline| deadline.since(process::time::monotonic_now()));
         tokio::select! {
             event = inbox.recv() => {
                 let Some(event) = event else { return };
@@ -135,13 +136,13 @@ async fn run_replication(
 
 /// Waits until the next check of pending bytes is due, or for ever if none is planned.
 async fn wait_for_pending_check(next_check: Option<NextPendingCheck>, log: &SharedLog) {
-    let Some(NextPendingCheck { log_end: past, earliest_check: at }) = next_check else {
+    let Some(NextPendingCheck { log_end: past, earliest_check_at: at }) = next_check else {
         return std::future::pending().await;
     };
     if let Some(end) = past {
         log.wait_for_growth(|| (log.lock().position().offset != end).then_some(())).await;
     }
-    tokio::time::sleep(at.since(process::time::instant())).await;
+    tokio::time::sleep(at.since(process::time::monotonic_now())).await;
 }
 
 #[derive(Debug)]
@@ -310,7 +311,7 @@ impl ReplicationThread {
     fn check_replicas(&mut self) {
         let mut orders = Vec::new();
         let replication = self.replication.clone();
-        let now = process::time::instant();
+        let now = process::time::monotonic_now();
         let delay = replication.master_driver.lock().check_pending(now, &mut &*replication.log, &mut orders);
         for (id, replica) in replication.master_driver.lock().master().peers() {
             if let Some(peer) = self.replica_tasks.get(&id) {
@@ -330,7 +331,7 @@ impl ReplicationThread {
         let mut orders = Vec::new();
         let Replication { master_driver: serving, log, .. } = &*self.replication;
         let mut machine = serving.lock();
-        machine.handle(process::time::instant(), event, &mut &**log, &mut orders);
+        machine.handle(process::time::monotonic_now(), event, &mut &**log, &mut orders);
         log.set_replica_count(machine.master().peers().len());
         drop(machine);
         self.perform_actions(orders);
@@ -346,7 +347,7 @@ impl ReplicationThread {
         let log = &self.replication.log;
         match action {
             MasterDriverAction::CountPsyncAnswer(peer, answer) => self.record_psync_answer(peer, answer),
-            MasterDriverAction::TakeSnapshot { transfer, peers, with_end_mark: eof, format: form } => {
+            MasterDriverAction::TakeSnapshot { transfer, peers, uses_end_mark: eof, format: form } => {
                 self.start_snapshot(transfer, &peers, eof, form);
             }
             MasterDriverAction::CancelSnapshot(transfer) => {
@@ -390,11 +391,11 @@ impl ReplicationThread {
         &mut self,
         transfer: TransferId,
         peers: &[PeerId],
-        with_end_mark: bool,
+        uses_end_mark: bool,
         format: SnapshotFormat,
     ) {
         let cancelled = Arc::new(AtomicBool::new(false));
-        let (to, receivers) = if with_end_mark {
+        let (to, receivers) = if uses_end_mark {
             let mut receivers = Vec::new();
             for id in peers {
                 if let Some(peer) = self.replica_tasks.get_mut(id) {
@@ -412,8 +413,8 @@ impl ReplicationThread {
         self.transfers.clear();
         self.transfers.insert(transfer, SnapshotTransfer { is_cancelled: cancelled.clone(), receivers });
         let dialect = match format {
-            SnapshotFormat { valkey_format: true, .. } => Dialect::Valkey,
-            SnapshotFormat { active_times: true, .. } => Dialect::Redoubt,
+            SnapshotFormat { uses_valkey_format: true, .. } => Dialect::Valkey,
+            SnapshotFormat { includes_active_times: true, .. } => Dialect::Redoubt,
             SnapshotFormat { .. } => Dialect::Redis,
         };
         let (contents, peers) = (format.contents, peers.to_vec());

@@ -92,10 +92,10 @@ fn try_transfer(
         let (id, none) = (noted.position.id, ReplId::NONE);
         tracing::info!("Replication backlog created, my new replication IDs are '{id}' and '{none}'");
     }
-    if !contents.data {
+    if !contents.includes_data {
         state.drop_data();
     }
-    if !contents.functions {
+    if !contents.includes_functions {
         state.drop_functions();
     }
     let keys = state.key_count();
@@ -104,7 +104,7 @@ fn try_transfer(
     replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::SnapshotTaken(noted)));
     // Later changes of the slot states are sent in the stream.
     let format_slot_states = || replication.cluster_stream.format_slot_states(&replication.engine);
-    let slot_states = contents.data.then(format_slot_states).unwrap_or_default();
+    let slot_states = contents.includes_data.then(format_slot_states).unwrap_or_default();
     let form = RdbOptions { dialect, position, is_aof_base: false, slot_states };
     let shown = durability.rdb_saves.show_transfer_as_save(keys as u64);
     let is_cancelled = || cancelled.load(Ordering::Relaxed);

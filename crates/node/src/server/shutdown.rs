@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use config::{ShutdownWord, keys};
 use driver::Driver as _;
-use durability::append_only::UnfinishedAof;
+use durability::append_only::UnfinishedAofPolicy;
 use durability::saving::{self, ShutdownSave};
 use parking_lot::Mutex;
 use process::{daemon, time};
@@ -143,16 +143,14 @@ impl<'a> ReplicaWait<'a> {
         let longest = i64::try_from(max_duration.as_millis()).unwrap_or(i64::MAX);
         server.shutdown.wait_deadline.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
         server.shutdown.replica_waits.lock().started_count += 1;
-        let (token, reached): (_, Pin<Box<dyn Future<Output = _> + Send>>) = match server
-            .replication
-            .start_waiting(log_end, RequiredCopies::Acknowledged { replicas: replica_count })
-        {
-            WaitStart::Finished(copies) => (None, Box::pin(std::future::ready(copies.ok()))),
-            WaitStart::Waiting(token, woken) => {
-                tracing::info!("Waiting for replicas before shutting down.");
-                (Some(token), Box::pin(async { woken.await.ok()?.ok() }))
-            }
-        };
+        let (token, reached): (_, Pin<Box<dyn Future<Output = _> + Send>>) =
+            match server.replication.start_waiting(log_end, RequiredCopies::Acknowledged { replica_count }) {
+                WaitStart::Finished(copies) => (None, Box::pin(std::future::ready(copies.ok()))),
+                WaitStart::Waiting(token, woken) => {
+                    tracing::info!("Waiting for replicas before shutting down.");
+                    (Some(token), Box::pin(async { woken.await.ok()?.ok() }))
+                }
+            };
         Self {
             server,
             log_end,
@@ -172,8 +170,8 @@ impl<'a> ReplicaWait<'a> {
                 self.is_aborted = true;
                 vec![ShutdownEvent::Aborted]
             }
-            Some(copies) = &mut self.catch_up_future => vec![ShutdownEvent::InSync(copies.replicas)],
-            () = tokio::time::sleep(deadline.since(time::instant())) => {
+            Some(copies) = &mut self.catch_up_future => vec![ShutdownEvent::InSync(copies.replica_count)],
+            () = tokio::time::sleep(deadline.since(time::monotonic_now())) => {
                 vec![ShutdownEvent::InSync(self.server.replication.count_replicas_acknowledging(self.log_end)), ShutdownEvent::Deadline]
             }
         }
@@ -311,12 +309,12 @@ impl<'a> ShutdownTask<'a> {
             let inputs = match actions.pop_front() {
                 None => self.next_events().await,
                 Some(ShutdownAction::PauseWrites) => vec![self.pause_writes()],
-                Some(ShutdownAction::AwaitReplicas { log_end: end, replicas }) => {
+                Some(ShutdownAction::AwaitReplicas { log_end: end, replica_count: replicas }) => {
                     let longest = self.server.config.get(keys::SHUTDOWN_TIMEOUT);
                     self.replica_wait = Some(ReplicaWait::new(self.server, end, replicas, longest));
                     vec![]
                 }
-                Some(ShutdownAction::LogInSync { in_sync, total: of }) => {
+                Some(ShutdownAction::LogInSync { in_sync_count: in_sync, replica_count: of }) => {
                     self.replica_wait = None;
                     tracing::info!("{in_sync} of {of} replicas are in sync when shutting down.");
                     vec![]
@@ -339,7 +337,7 @@ impl<'a> ShutdownTask<'a> {
             };
             for input in inputs {
                 let mut more = Vec::new();
-                self.sequence.handle(time::instant(), input, &mut more);
+                self.sequence.handle(time::monotonic_now(), input, &mut more);
                 actions.extend(more);
             }
         }
@@ -355,8 +353,8 @@ impl<'a> ShutdownTask<'a> {
         let in_sync = replication.count_replicas_acknowledging(end);
         ShutdownEvent::WritesPaused(PausedLog {
             log_end: end,
-            replicas,
-            in_sync,
+            replica_count: replicas,
+            in_sync_count: in_sync,
             replica_timeout: server.config.get(keys::SHUTDOWN_TIMEOUT),
         })
     }
@@ -388,7 +386,7 @@ impl<'a> ShutdownTask<'a> {
             () = server.migrations.wait_for_topology(|| !is_voting_master(server)), if self.is_handing_over => {
                 vec![ShutdownEvent::HandedOver]
             }
-            () = tokio::time::sleep(deadline.since(time::instant())) => vec![ShutdownEvent::Deadline],
+            () = tokio::time::sleep(deadline.since(time::monotonic_now())) => vec![ShutdownEvent::Deadline],
         }
     }
 }
@@ -435,8 +433,11 @@ pub(crate) async fn abort_shutdowns(shutdown: &ShutdownState) -> bool {
 async fn save_dataset(server: &Arc<Server>, plan: ShutdownPlan) -> bool {
     daemon::notify_stopping(&server.config);
     let saver = server.clone();
-    let unfinished =
-        if plan.options.ignores_save_errors { UnfinishedAof::Ignore } else { UnfinishedAof::AbortShutdown };
+    let unfinished = if plan.options.ignores_save_errors {
+        UnfinishedAofPolicy::Ignore
+    } else {
+        UnfinishedAofPolicy::AbortShutdown
+    };
     let finish = move || saving::save_at_shutdown(&saver.durability, plan.save, unfinished);
     let saved = tokio::task::spawn_blocking(finish).await;
     match &saved {

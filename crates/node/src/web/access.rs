@@ -55,7 +55,7 @@ pub(super) fn check_access(
 ) -> Result<(), AccessError> {
     if let Some(password) = &values[keys::METRICS_PASSWORD] {
         let given = headers.get(header::AUTHORIZATION).and_then(parse_password);
-        let right = given.is_some_and(|given| equal_in_constant_time(&given, password.as_bytes()));
+        let right = given.is_some_and(|given| are_equal_in_constant_time(&given, password.as_bytes()));
         return if right { Ok(()) } else { Err(AccessError::WrongPassword) };
     }
     let shown = values[keys::METRICS_TLS] && values[keys::TLS_AUTH_CLIENTS] == config::TlsAuthClients::Yes;
@@ -86,7 +86,7 @@ fn parse_password(value: &HeaderValue) -> Option<Vec<u8>> {
 
 /// Compares two byte strings in a time that depends only on their lengths, so that the password cannot be guessed byte
 /// by byte.
-fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+fn are_equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 

@@ -90,7 +90,7 @@ impl DataSampler {
             let mut position = Some(0);
             while let Some(from) = position.filter(|_| left > 0) {
                 let data = keyspace.lock(slot);
-                let table = data.table_if(db);
+                let table = data.existing_table(db);
                 position = table.and_then(|table| self.sample_keys(keyspace, table, slot, from, &mut left));
             }
         }

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_have_a_bounded_pattern() {
+    fn pattern_of_arbitrary_bytes_has_bounded_length() {
         assert_eq!(key_pattern(b"a\xff\x00b"), "a\\xff\\x*b");
         assert!(key_pattern(&[b'x'; 10_000]).chars().count() <= MAX_PATTERN_CHARS);
     }

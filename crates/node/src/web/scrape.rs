@@ -60,7 +60,7 @@ fn collect_limits(server: &Server) -> ConfiguredLimits {
         class,
         hard_limit: limit.hard_limit,
         soft_limit: limit.soft_limit,
-        seconds: limit.soft_duration.as_secs(),
+        soft_limit_seconds: limit.soft_duration.as_secs(),
     };
     ConfiguredLimits {
         max_clients: values[keys::MAXCLIENTS],
@@ -75,7 +75,7 @@ pub(super) fn collect_command_latencies(server: &Server) -> Vec<CommandLatency> 
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     let totals = server.housekeeping.totals_since_reset();
     let all = ::commands::server_registry().commands().iter().zip(&totals.commands);
-    let called = all.filter(|(_, total)| total.calls > 0);
+    let called = all.filter(|(_, total)| total.call_count > 0);
     called
         .map(|(entry, total)| {
             let times = server.engine.diagnostics.command_latency(entry.index);
@@ -84,7 +84,7 @@ pub(super) fn collect_command_latencies(server: &Server) -> Vec<CommandLatency> 
                 if times.calls() == 0 { Vec::new() } else { percents.iter().map(quantile).collect() };
             CommandLatency {
                 command: &entry.full_name,
-                calls: total.calls,
+                calls: total.call_count,
                 cumulative_counts: times.cumulative_counts(),
                 total_micros: total.total_nanos as f64 / 1000.0,
                 quantiles,
@@ -112,7 +112,7 @@ fn collect_failovers(server: &Server) -> Option<FailoverMetrics> {
     let replaced = |record: &gossip::FailoverRecord| record.replacement.map(|(.., at)| at.0);
     let last = view.timeline().records().filter_map(replaced).max();
     Some(FailoverMetrics {
-        recorded: records.count(),
+        recorded_count: records.count(),
         last_promotion_unix_secs: last.map(|millis| millis as f64 / 1000.0),
     })
 }

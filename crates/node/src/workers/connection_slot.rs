@@ -92,7 +92,7 @@ async fn run_connection(slots: Arc<ConnectionSlots>, id: u64, slot: Arc<Connecti
             ConnectionEvent::Offload(reason)
                 if connection.session.background() == BackgroundMode::Offloaded(reason) =>
             {
-                connection.restart_turn();
+                connection.restart_time_slice();
                 // Other threads can take the connection meanwhile.
                 *slot.0.lock() = Some(connection);
                 tokio::task::yield_now().await;

@@ -185,9 +185,9 @@ fn is_later_than(line: &[u8], until: Option<i64>) -> bool {
 mod tests {
     use super::*;
 
-    const SET: &str = "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n";
-    const MULTI: &str = "*1\r\n$5\r\nMULTI\r\n";
-    const EXEC: &str = "*1\r\n$4\r\nexec\r\n";
+    const SET_REQUEST: &str = "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n";
+    const MULTI_REQUEST: &str = "*1\r\n$5\r\nMULTI\r\n";
+    const EXEC_REQUEST: &str = "*1\r\n$4\r\nexec\r\n";
 
     fn check_text(text: &str, until: Option<i64>) -> AofCheckResult {
         check_aof(text.as_bytes(), until).unwrap()
@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn complete_commands_and_transactions_are_counted() {
-        let text = format!("#TS:5\r\n{SET}{MULTI}{SET}{EXEC}#TS:9\r\n{SET}");
+        let text =
+            format!("#TS:5\r\n{SET_REQUEST}{MULTI_REQUEST}{SET_REQUEST}{EXEC_REQUEST}#TS:9\r\n{SET_REQUEST}");
         let checked = check_text(&text, Some(7));
         assert!(checked.is_complete() && checked.error.is_none());
         assert_eq!(
@@ -206,8 +207,8 @@ mod tests {
 
     #[test]
     fn truncation_anywhere_ends_at_last_complete_command() {
-        let text = format!("{SET}#TS:1\r\n{MULTI}{SET}{EXEC}{SET}");
-        let ends = [0, SET.len(), SET.len() + 7, text.len() - SET.len(), text.len()];
+        let text = format!("{SET_REQUEST}#TS:1\r\n{MULTI_REQUEST}{SET_REQUEST}{EXEC_REQUEST}{SET_REQUEST}");
+        let ends = [0, SET_REQUEST.len(), SET_REQUEST.len() + 7, text.len() - SET_REQUEST.len(), text.len()];
         for len in 0..=text.len() {
             let checked = check_text(&text[..len], None);
             let whole = *ends.iter().rfind(|end| **end <= len).unwrap();
@@ -220,9 +221,9 @@ mod tests {
         for (bad, reason) in
             [("nonsense\r\n", "expected '*', got 'n'"), ("*1\r\n:1\r\n", "expected '$', got ':'")]
         {
-            let text = format!("{SET}{bad}{SET}");
+            let text = format!("{SET_REQUEST}{bad}{SET_REQUEST}");
             let checked = check_text(&text, None);
-            assert_eq!((checked.complete_bytes, checked.len), (SET.len() as u64, text.len() as u64));
+            assert_eq!((checked.complete_bytes, checked.len), (SET_REQUEST.len() as u64, text.len() as u64));
             assert!(checked.error.unwrap().ends_with(reason));
         }
     }

@@ -6,8 +6,9 @@ use clock::Millis;
 use keyspace::{EncodingLimits, PackedValue};
 
 use super::{
-    AUX, END_OF_FILE, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE_TIME,
-    MODULE_AUX, RESIZE_DB, SELECT_DB, SLOT_IMPORT, SLOT_INFO,
+    AUX_OPCODE, END_OF_FILE_OPCODE, EXPIRE_MILLIS_OPCODE, EXPIRE_SECONDS_OPCODE, FREQUENCY_OPCODE,
+    FUNCTION_BEFORE_7_OPCODE, FUNCTION_OPCODE, IDLE_TIME_OPCODE, MODULE_AUX_OPCODE, RESIZE_DB_OPCODE,
+    SELECT_DB_OPCODE, SLOT_IMPORT_OPCODE, SLOT_INFO_OPCODE,
 };
 use crate::decode::RdbReader;
 use crate::error::{RdbError, RdbErrorReason};
@@ -52,18 +53,18 @@ pub struct RdbEntry<'a> {
     /// The key's name.
     pub key: &'a [u8],
     /// The value, or its first part if `is_part` is set.
-    pub value_buffer: PackedValue<'a>,
+    pub packed_value: PackedValue<'a>,
     /// Whether the value is incomplete, so that further parts follow as [`RdbItem::NextPart`].
     pub is_part: bool,
     /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
     /// Idle time or access frequency, if the file has it.
-    pub usage: KeyUsage,
+    pub access_metadata: AccessMetadata,
 }
 
 /// Access metadata of a key. A server writes at most one of the two fields, depending on its eviction policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KeyUsage {
+pub struct AccessMetadata {
     /// Seconds since the last access (LRU); `None` if the file does not state it.
     pub idle_seconds: Option<u64>,
     /// Access counter (LFU); `None` if the file does not state it.
@@ -107,7 +108,7 @@ pub enum RdbItem<'a> {
 #[derive(Debug, Default)]
 struct KeyAttributes {
     expiry: Option<Millis>,
-    usage: KeyUsage,
+    access_metadata: AccessMetadata,
 }
 
 /// Reads an RDB stream sequentially.
@@ -118,7 +119,7 @@ pub struct RdbLoader<R> {
     limits: ReadLimits,
     db: u16,
     name_buffer: Vec<u8>,
-    value: ValueBuffer,
+    value_buffer: ValueBuffer,
     text_buffer: Vec<u8>,
     is_done: bool,
 }
@@ -139,7 +140,7 @@ impl<R: Read> RdbLoader<R> {
             limits,
             db: 0,
             name_buffer: Vec::new(),
-            value,
+            value_buffer: value,
             text_buffer: Vec::new(),
             is_done: false,
         })
@@ -147,7 +148,7 @@ impl<R: Read> RdbLoader<R> {
 
     /// Sets the thresholds for the OBJECT ENCODING of collections.
     pub fn set_limits(&mut self, limits: EncodingLimits) {
-        self.value.set_limits(limits);
+        self.value_buffer.set_limits(limits);
     }
 
     /// Returns the format version in the header.
@@ -167,59 +168,62 @@ impl<R: Read> RdbLoader<R> {
     /// # Errors
     /// The first position that cannot be read, and the reason.
     pub fn next_item(&mut self) -> Result<Option<RdbItem<'_>>, RdbError> {
-        if self.value.is_part() {
-            value::read_more(&mut self.source, &mut self.value)?;
-            return Ok(Some(RdbItem::NextPart { part: self.value.value(), is_last: !self.value.is_part() }));
+        if self.value_buffer.is_part() {
+            value::read_next_part(&mut self.source, &mut self.value_buffer)?;
+            return Ok(Some(RdbItem::NextPart {
+                part: self.value_buffer.value(),
+                is_last: !self.value_buffer.is_part(),
+            }));
         }
         let mut prelude = KeyAttributes::default();
         while !self.is_done {
             match self.source.read_byte()? {
-                END_OF_FILE => self.read_end()?,
-                AUX => {
+                END_OF_FILE_OPCODE => self.read_end()?,
+                AUX_OPCODE => {
                     self.source.read_string(&mut self.name_buffer)?;
                     self.source.read_string(&mut self.text_buffer)?;
                     return Ok(Some(RdbItem::Aux { name: &self.name_buffer, value: &self.text_buffer }));
                 }
-                SELECT_DB => self.db = self.read_database()?,
-                RESIZE_DB => {
+                SELECT_DB_OPCODE => self.db = self.read_database()?,
+                RESIZE_DB_OPCODE => {
                     let (keys, volatile) = (self.source.read_len()?, self.source.read_len()?);
                     return Ok(Some(RdbItem::KeyCounts { db: self.db, keys, expiring_keys: volatile }));
                 }
-                SLOT_INFO => {
+                SLOT_INFO_OPCODE => {
                     for _ in 0..3 {
                         self.source.read_len()?;
                     }
                 }
-                SLOT_IMPORT if self.version < VALKEY_WRITTEN_VERSION => {
+                SLOT_IMPORT_OPCODE if self.version < VALKEY_WRITTEN_VERSION => {
                     value::skip_key_metadata(&mut self.source)?;
                 }
                 // Skip the import: this node takes no part in it, and the imported keys follow as ordinary keys.
-                SLOT_IMPORT => {
+                SLOT_IMPORT_OPCODE => {
                     self.source.read_string(&mut self.text_buffer)?;
                     for _ in 0..self.source.read_len()? {
                         self.source.read_len()?;
                         self.source.read_len()?;
                     }
                 }
-                EXPIRE_MILLIS => {
+                EXPIRE_MILLIS_OPCODE => {
                     prelude.expiry = Some(Millis(i64::from_le_bytes(self.source.read_array()?)));
                 }
-                EXPIRE_SECONDS => {
+                EXPIRE_SECONDS_OPCODE => {
                     let seconds = i32::from_le_bytes(self.source.read_array()?);
                     prelude.expiry = Some(Millis(i64::from(seconds) * 1000));
                 }
-                IDLE_TIME => prelude.usage.idle_seconds = Some(self.source.read_len()?),
-                FREQUENCY => prelude.usage.frequency = Some(self.source.read_byte()?),
-                FUNCTION => {
+                IDLE_TIME_OPCODE => prelude.access_metadata.idle_seconds = Some(self.source.read_len()?),
+                FREQUENCY_OPCODE => prelude.access_metadata.frequency = Some(self.source.read_byte()?),
+                FUNCTION_OPCODE => {
                     self.source.read_string(&mut self.text_buffer)?;
                     return Ok(Some(RdbItem::Function(&self.text_buffer)));
                 }
-                FUNCTION_BEFORE_7 => {
+                FUNCTION_BEFORE_7_OPCODE => {
                     let reason =
                         RdbErrorReason::BadValue("functions of a version before the release of Redis 7");
                     return Err(self.source.error(reason));
                 }
-                MODULE_AUX => return Err(self.source.error(RdbErrorReason::ModuleData)),
+                MODULE_AUX_OPCODE => return Err(self.source.error(RdbErrorReason::ModuleData)),
                 code => return self.read_entry(code, &prelude).map(Some),
             }
         }
@@ -231,7 +235,7 @@ impl<R: Read> RdbLoader<R> {
             value::kind_of_type(code).map_err(|reason| self.source.error(reason))?;
         }
         self.source.read_string(&mut self.name_buffer)?;
-        match value::read(code, &mut self.source, &mut self.value) {
+        match value::read(code, &mut self.source, &mut self.value_buffer) {
             Ok(()) => {}
             Err(RdbError { reason: RdbErrorReason::Empty(_), .. }) => {
                 return Ok(RdbItem::Empty(EmptyCollectionKey { db: self.db, key: &self.name_buffer }));
@@ -241,10 +245,10 @@ impl<R: Read> RdbLoader<R> {
         Ok(RdbItem::Entry(RdbEntry {
             db: self.db,
             key: &self.name_buffer,
-            value_buffer: self.value.value(),
-            is_part: self.value.is_part(),
+            packed_value: self.value_buffer.value(),
+            is_part: self.value_buffer.is_part(),
             expiry: attributes.expiry,
-            usage: attributes.usage,
+            access_metadata: attributes.access_metadata,
         }))
     }
 

@@ -49,7 +49,7 @@ fn load_from(input: impl Read, limits: ReadLimits) -> Result<Vec<LoadedKey>, Rdb
     let mut loader = RdbLoader::new(input, limits)?;
     let mut rows = Vec::new();
     while let Some(item) = loader.next_item()? {
-        if let RdbItem::Entry(RdbEntry { db, key, value_buffer: value, expiry, .. }) = item {
+        if let RdbItem::Entry(RdbEntry { db, key, packed_value: value, expiry, .. }) = item {
             rows.push((db, key.to_vec(), value.bytes().to_vec(), expiry));
         }
     }
@@ -145,13 +145,13 @@ fn every_item_type_is_read_or_rejected() {
     let file = |version: &str, body: &[u8]| {
         let mut bytes = version.as_bytes().to_vec();
         bytes.extend_from_slice(body);
-        bytes.push(END_OF_FILE);
+        bytes.push(END_OF_FILE_OPCODE);
         bytes.extend_from_slice(&[0; 8]);
         load(&bytes).map_err(|error| error.reason)
     };
     let unread = RdbErrorReason::UnsupportedType { code: 23, name: "hash with expiring fields" };
-    type Case = (&'static str, &'static [u8], Result<Vec<LoadedKey>, RdbErrorReason>);
-    let table: &[Case] = &[
+    type ItemTypeCase = (&'static str, &'static [u8], Result<Vec<LoadedKey>, RdbErrorReason>);
+    let table: &[ItemTypeCase] = &[
         ("REDIS0012", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![loaded_key(0, "k", "v", None)])),
         ("VALKEY080", b"\xf8\x05\xf9\x07\x00\x01k\x01v", Ok(vec![loaded_key(0, "k", "v", None)])),
         ("VALKEY080", b"\xf3\x03job\x01\x05\x07\x00\x01k\x01v", Ok(vec![loaded_key(0, "k", "v", None)])),
@@ -319,11 +319,11 @@ fn large_hash_in_parts(dialect: Dialect) {
             RdbItem::Entry(entry) => {
                 assert_eq!(entry.expiry, Some(Millis(9)));
                 keys.push(entry.key.to_vec());
-                if entry.value_buffer.kind() == Kind::String {
+                if entry.packed_value.kind() == Kind::String {
                     continue;
                 }
                 assert!(entry.is_part);
-                entry.value_buffer
+                entry.packed_value
             }
             RdbItem::NextPart { part, is_last } => {
                 assert_eq!(is_last, fields + part.len() == 5000);
@@ -370,11 +370,11 @@ fn expiry_removed_after_the_snapshot_is_still_saved() {
         let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
         let mut timed = 0;
         while let Some(item) = loader.next_item().unwrap() {
-            let (RdbItem::Entry(RdbEntry { value_buffer: part, .. }) | RdbItem::NextPart { part, .. }) = item
+            let (RdbItem::Entry(RdbEntry { packed_value: part, .. }) | RdbItem::NextPart { part, .. }) = item
             else {
                 continue;
             };
-            timed += usize::from(part.any_expires());
+            timed += usize::from(part.has_expiring_elements());
         }
         assert_eq!(timed, 1, "one part of the hash has the field with its time");
     }
@@ -410,7 +410,7 @@ fn file_with_every_encoding() -> Vec<u8> {
         bytes.extend_from_slice(&[*code, 1, b'0' + number as u8]);
         bytes.extend_from_slice(body);
     }
-    bytes.push(END_OF_FILE);
+    bytes.push(END_OF_FILE_OPCODE);
     let mut checksum = Checksum::new();
     checksum.update(&bytes);
     bytes.extend_from_slice(&checksum.value().to_le_bytes());
@@ -425,7 +425,7 @@ fn stored_fields(
     keyspace: &keyspace::Keyspace,
     bytes: &[u8],
     limits: ReadLimits,
-) -> Result<Vec<(String, KeyUsage, Fields)>, RdbError> {
+) -> Result<Vec<(String, AccessMetadata, Fields)>, RdbError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut loader = RdbLoader::new(bytes, limits)?;
     let mut keys = Vec::new();
@@ -433,7 +433,7 @@ fn stored_fields(
         let RdbItem::Entry(entry) = item else { continue };
         let key = keyspace.key(entry.key);
         let mut slot = keyspace.lock(key.slot());
-        let place = slot.table(0).insert(&key, entry.value_buffer, entry.expiry);
+        let place = slot.table(0).insert(&key, entry.packed_value, entry.expiry);
         let mut fields = Fields::new();
         if let Value::Hash(hash) = slot.table(0).value(place) {
             hash.for_each(&mut |field| {
@@ -441,14 +441,14 @@ fn stored_fields(
             });
         }
         drop(slot.table(0).remove(place, &key));
-        keys.push((text(entry.key), entry.usage, fields));
+        keys.push((text(entry.key), entry.access_metadata, fields));
     }
     Ok(keys)
 }
 
 /// The access metadata that the eviction policy needs is written for each key and read back unchanged.
 #[test]
-fn key_usage_round_trips() {
+fn access_metadata_round_trips() {
     let now = Millis(1_700_000_000_000);
     let said = |uses: UsageFormat, usage: Usage| {
         let options = WriteOptions { usage_format: uses, ..WriteOptions::default() };
@@ -464,22 +464,22 @@ fn key_usage_round_trips() {
         stored_fields(&keyspace::Keyspace::new(1, 1), &bytes, ReadLimits::default()).unwrap()[0].1
     };
     let settings = LfuSettings { log_factor: 10, decay_minutes: 1 };
-    assert_eq!(said(UsageFormat::None, Usage::with_idle_time(now, 7)), KeyUsage::default());
-    let idle = KeyUsage { idle_seconds: Some(7000), frequency: None };
+    assert_eq!(said(UsageFormat::None, Usage::with_idle_time(now, 7)), AccessMetadata::default());
+    let idle = AccessMetadata { idle_seconds: Some(7000), frequency: None };
     assert_eq!(said(UsageFormat::Idle(now), Usage::with_idle_time(now, 7000)), idle);
-    let often = KeyUsage { idle_seconds: None, frequency: Some(198) };
+    let often = AccessMetadata { idle_seconds: None, frequency: Some(198) };
     let later = Millis(now.0 + 120_000);
     assert_eq!(said(UsageFormat::Frequency(later, settings), Usage::with_frequency(now, 200)), often);
 }
 
 #[test]
-fn every_hash_encoding_and_key_usage_is_read() {
+fn all_hash_encodings_and_access_metadata_are_read() {
     let keyspace = keyspace::Keyspace::new(1, 1);
     let read = stored_fields(&keyspace, &file_with_every_encoding(), ReadLimits::default()).unwrap();
     let used = [
-        KeyUsage::default(),
-        KeyUsage { idle_seconds: Some(100), frequency: None },
-        KeyUsage { idle_seconds: None, frequency: Some(42) },
+        AccessMetadata::default(),
+        AccessMetadata { idle_seconds: Some(100), frequency: None },
+        AccessMetadata { idle_seconds: None, frequency: Some(42) },
     ];
     for (number, (key, said, fields)) in read.iter().enumerate() {
         assert_eq!((key.as_str(), *said), (number.to_string().as_str(), used[number % 3]));

@@ -5,7 +5,10 @@ use std::io::{self, Write};
 use clock::Millis;
 use keyspace::{LfuSettings, SnapshotEntry, SnapshotValue};
 
-use super::{AUX, END_OF_FILE, EXPIRE_MILLIS, FREQUENCY, FUNCTION, IDLE_TIME, RESIZE_DB, SELECT_DB};
+use super::{
+    AUX_OPCODE, END_OF_FILE_OPCODE, EXPIRE_MILLIS_OPCODE, FREQUENCY_OPCODE, FUNCTION_OPCODE,
+    IDLE_TIME_OPCODE, RESIZE_DB_OPCODE, SELECT_DB_OPCODE,
+};
 use crate::Dialect;
 use crate::encode::Encoder;
 use crate::value;
@@ -115,7 +118,7 @@ impl<W: Write> RdbWriter<W> {
     /// # Errors
     /// Writing to the output failed.
     pub fn write_function(&mut self, code: &[u8]) -> io::Result<()> {
-        self.encoder.write_byte(FUNCTION)?;
+        self.encoder.write_byte(FUNCTION_OPCODE)?;
         self.encoder.write_string(code)
     }
 
@@ -124,7 +127,7 @@ impl<W: Write> RdbWriter<W> {
     }
 
     fn write_aux(&mut self, name: &str, value: &[u8]) -> io::Result<()> {
-        self.encoder.write_byte(AUX)?;
+        self.encoder.write_byte(AUX_OPCODE)?;
         self.encoder.write_string(name.as_bytes())?;
         self.encoder.write_string(value)
     }
@@ -149,17 +152,17 @@ impl<W: Write> RdbWriter<W> {
             self.select_db(entry.db, sizes)?;
         }
         if let Some(Millis(expiry)) = entry.expiry {
-            self.encoder.write_byte(EXPIRE_MILLIS)?;
+            self.encoder.write_byte(EXPIRE_MILLIS_OPCODE)?;
             self.encoder.write_bytes(&expiry.to_le_bytes())?;
         }
         match self.usage_format {
             UsageFormat::None => {}
             UsageFormat::Idle(now) => {
-                self.encoder.write_byte(IDLE_TIME)?;
+                self.encoder.write_byte(IDLE_TIME_OPCODE)?;
                 self.encoder.write_len(entry.usage.idle_seconds(now))?;
             }
             UsageFormat::Frequency(now, settings) => {
-                self.encoder.write_bytes(&[FREQUENCY, entry.usage.frequency(now, settings)])?;
+                self.encoder.write_bytes(&[FREQUENCY_OPCODE, entry.usage.frequency(now, settings)])?;
             }
         }
         self.current_type = value::snapshot_type_code(&entry.value, self.dialect);
@@ -172,13 +175,13 @@ impl<W: Write> RdbWriter<W> {
     }
 
     fn select_db(&mut self, db: u16, sizes: impl FnOnce(u16) -> (usize, usize)) -> io::Result<()> {
-        self.encoder.write_byte(SELECT_DB)?;
+        self.encoder.write_byte(SELECT_DB_OPCODE)?;
         self.encoder.write_len(u64::from(db))?;
         self.selected_db = Some(db);
         if !self.dbs_with_sizes.contains(&db) {
             let (keys, volatile) = sizes(db);
             self.dbs_with_sizes.push(db);
-            self.encoder.write_byte(RESIZE_DB)?;
+            self.encoder.write_byte(RESIZE_DB_OPCODE)?;
             self.encoder.write_len(keys as u64)?;
             self.encoder.write_len(volatile as u64)?;
         }
@@ -196,7 +199,7 @@ impl<W: Write> RdbWriter<W> {
     /// # Errors
     /// Writing to the output failed.
     pub fn finish(mut self) -> io::Result<W> {
-        self.encoder.write_byte(END_OF_FILE)?;
+        self.encoder.write_byte(END_OF_FILE_OPCODE)?;
         let checksum = self.encoder.checksum()?;
         self.encoder.write_bytes(&checksum.to_le_bytes())?;
         self.encoder.finish()

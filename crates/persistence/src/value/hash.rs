@@ -59,8 +59,8 @@ impl Codec for HashCodec {
     ];
     type Value<'a> = HashRef<'a>;
 
-    fn code(hash: &HashRef<'_>, dialect: Dialect) -> u8 {
-        select_type_code(hash.next_due().is_some(), dialect)
+    fn type_code(hash: &HashRef<'_>, dialect: Dialect) -> u8 {
+        select_type_code(hash.next_expiry().is_some(), dialect)
     }
 
     fn write<W: Write>(code: u8, hash: &HashRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -90,9 +90,9 @@ impl Codec for HashCodec {
         match code {
             TYPE_PAIRS | TYPE_VALKEY_EXPIRY | TYPE_EXPIRY => {
                 let base = if code == TYPE_EXPIRY { i64::from_le_bytes(source.read_array()?) } else { 0 };
-                buffer.remaining_part =
+                buffer.remaining_elements =
                     RemainingElements { code, base_time: base, elements: source.read_len()? };
-                Self::read_more(source, buffer)?;
+                Self::read_next_part(source, buffer)?;
             }
             _ => read_packed(code, source, buffer)?,
         }
@@ -146,9 +146,13 @@ impl MultipartCodec for HashCodec {
     }
 
     /// Reads fields until a part is full or the value ends.
-    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+    fn read_next_part<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer {
-            packed, first_buffer: name, second_buffer: value, remaining_part: remaining, ..
+            packed,
+            first_buffer: name,
+            second_buffer: value,
+            remaining_elements: remaining,
+            ..
         } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;

@@ -41,7 +41,7 @@ impl Codec for ListCodec {
     const TYPE_CODES: &'static [u8] = &[TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, TYPE_NODES];
     type Value<'a> = ListRef<'a>;
 
-    fn code(_: &ListRef<'_>, _: Dialect) -> u8 {
+    fn type_code(_: &ListRef<'_>, _: Dialect) -> u8 {
         TYPE_NODES
     }
 
@@ -57,8 +57,8 @@ impl Codec for ListCodec {
 
     fn read<R: Read>(code: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let elements = if code == TYPE_ZIPLIST { 1 } else { source.read_len()? };
-        buffer.remaining_part = RemainingElements { code, elements, ..RemainingElements::default() };
-        Self::read_more(source, buffer)?;
+        buffer.remaining_elements = RemainingElements { code, elements, ..RemainingElements::default() };
+        Self::read_next_part(source, buffer)?;
         if buffer.value().is_empty() {
             return Err(source.error(EMPTY_LIST_ERROR));
         }
@@ -89,8 +89,8 @@ impl MultipartCodec for ListCodec {
     }
 
     /// Reads nodes until a part is full or the value ends.
-    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first_buffer: string, remaining_part: remaining, depth, .. } = buffer;
+    fn read_next_part<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first_buffer: string, remaining_elements: remaining, depth, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
             let container = if remaining.code == TYPE_NODES { source.read_len()? } else { NODE_PACKED };

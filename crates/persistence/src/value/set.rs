@@ -34,7 +34,7 @@ impl Codec for SetCodec {
     const TYPE_CODES: &'static [u8] = &[TYPE_MEMBERS, TYPE_INTSET, TYPE_LISTPACK];
     type Value<'a> = SetRef<'a>;
 
-    fn code(_: &SetRef<'_>, _: Dialect) -> u8 {
+    fn type_code(_: &SetRef<'_>, _: Dialect) -> u8 {
         TYPE_MEMBERS
     }
 
@@ -55,9 +55,9 @@ impl Codec for SetCodec {
 
     fn read<R: Read>(code: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         if code == TYPE_MEMBERS {
-            buffer.remaining_part =
+            buffer.remaining_elements =
                 RemainingElements { code, elements: source.read_len()?, ..RemainingElements::default() };
-            Self::read_more(source, buffer)?;
+            Self::read_next_part(source, buffer)?;
         } else {
             let ValueBuffer { packed, first_buffer: blob, depth, .. } = buffer;
             source.read_string(blob)?;
@@ -108,8 +108,8 @@ impl MultipartCodec for SetCodec {
     }
 
     /// Reads members until a part is full or the value ends.
-    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first_buffer: member, remaining_part: remaining, .. } = buffer;
+    fn read_next_part<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first_buffer: member, remaining_elements: remaining, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
             source.read_string(member)?;

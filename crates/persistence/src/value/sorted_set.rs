@@ -11,7 +11,7 @@
 
 use std::io::{self, Read, Write};
 
-use keyspace::{ScoredMember, ScoredPart, SortedSetRef};
+use keyspace::{ScoredMember, SortedSetPart, SortedSetRef};
 
 use super::commands::Commands;
 use super::{Codec, MultipartCodec, RemainingElements, ValueBuffer, duplicates, packed_encodings};
@@ -42,7 +42,7 @@ impl Codec for SortedSetCodec {
     const TYPE_CODES: &'static [u8] = &[TYPE_TEXT_SCORES, TYPE_BINARY_SCORES, TYPE_ZIPLIST, TYPE_LISTPACK];
     type Value<'a> = SortedSetRef<'a>;
 
-    fn code(_: &SortedSetRef<'_>, _: Dialect) -> u8 {
+    fn type_code(_: &SortedSetRef<'_>, _: Dialect) -> u8 {
         TYPE_BINARY_SCORES
     }
 
@@ -66,9 +66,9 @@ impl Codec for SortedSetCodec {
     fn read<R: Read>(code: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         match code {
             TYPE_TEXT_SCORES | TYPE_BINARY_SCORES => {
-                buffer.remaining_part =
+                buffer.remaining_elements =
                     RemainingElements { code, elements: source.read_len()?, ..RemainingElements::default() };
-                Self::read_more(source, buffer)?;
+                Self::read_next_part(source, buffer)?;
             }
             _ => read_packed(code, source, buffer)?,
         }
@@ -82,24 +82,29 @@ impl Codec for SortedSetCodec {
             if duplicates::has_duplicate(names, members.len()) {
                 return Err(source.error(DUPLICATE_MEMBER_ERROR));
             }
-            buffer.packed.sort_scored();
+            buffer.packed.sort_scored_members();
         }
         Ok(())
     }
 }
 
 impl MultipartCodec for SortedSetCodec {
-    type Part<'a> = ScoredPart<'a>;
+    type Part<'a> = SortedSetPart<'a>;
 
-    fn part_code(_: &ScoredPart<'_>, _: Dialect) -> u8 {
+    fn part_code(_: &SortedSetPart<'_>, _: Dialect) -> u8 {
         TYPE_BINARY_SCORES
     }
 
-    fn write_head<W: Write>(_: u8, total: usize, _: &ScoredPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    fn write_head<W: Write>(
+        _: u8,
+        total: usize,
+        _: &SortedSetPart<'_>,
+        out: &mut Encoder<W>,
+    ) -> io::Result<()> {
         out.write_len(total as u64)
     }
 
-    fn write_part<W: Write>(_: u8, part: &ScoredPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    fn write_part<W: Write>(_: u8, part: &SortedSetPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         let mut outcome = Ok(());
         part.for_each(&mut |member| {
             if outcome.is_ok() {
@@ -109,13 +114,13 @@ impl MultipartCodec for SortedSetCodec {
         outcome
     }
 
-    fn add_part_commands(part: &ScoredPart<'_>, out: &mut Commands) {
+    fn add_part_commands(part: &SortedSetPart<'_>, out: &mut Commands) {
         part.for_each(&mut |member| add_member(&member, out));
     }
 
     /// Reads members until a part is full or the value ends.
-    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first_buffer: name, remaining_part: remaining, .. } = buffer;
+    fn read_next_part<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first_buffer: name, remaining_elements: remaining, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
             source.read_string(name)?;
@@ -127,7 +132,7 @@ impl MultipartCodec for SortedSetCodec {
             if score.is_nan() {
                 return Err(source.error(INVALID_SCORE_ERROR));
             }
-            packed.push_scored(name, score);
+            packed.push_scored_member(name, score);
         }
         Ok(())
     }
@@ -182,7 +187,7 @@ fn read_packed<R: Read>(
                     resp::parse_double(text).ok_or(INVALID_SCORE_ERROR)?
                 }
             };
-            packed.push_scored(member[0].as_bytes(&mut Default::default()), score);
+            packed.push_scored_member(member[0].as_bytes(&mut Default::default()), score);
             Ok(())
         })
     });

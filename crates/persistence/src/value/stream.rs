@@ -59,7 +59,7 @@ impl Codec for StreamCodec {
         &[TYPE_ORIGINAL, TYPE_WITH_COUNTS, TYPE_WITH_ACTIVE_TIMES, TYPE_WITH_PRODUCERS];
     type Value<'a> = StreamRef<'a>;
 
-    fn code(stream: &StreamRef<'_>, dialect: Dialect) -> u8 {
+    fn type_code(stream: &StreamRef<'_>, dialect: Dialect) -> u8 {
         select_type_code(dialect, stream.has_producers(), || stream.to_stream().has_active_times())
     }
 
@@ -82,12 +82,12 @@ impl Codec for StreamCodec {
     /// that joins them checks that they are consistent.
     fn read<R: Read>(code: u8, source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let nodes = source.read_len()?;
-        buffer.remaining_part.code = code;
-        buffer.stream_remaining =
-            StreamProgress { stage: ReadStage::Nodes(nodes), ..StreamProgress::default() };
-        Self::read_more(source, buffer)?;
+        buffer.remaining_elements.code = code;
+        buffer.stream_progress =
+            StreamProgress { read_stage: ReadStage::Nodes(nodes), ..StreamProgress::default() };
+        Self::read_next_part(source, buffer)?;
         if !buffer.is_part() && !buffer.value().stays_packed() {
-            buffer.remaining_part.elements = 1;
+            buffer.remaining_elements.elements = 1;
         }
         Ok(())
     }
@@ -119,26 +119,26 @@ impl MultipartCodec for StreamCodec {
     }
 
     /// Reads pieces until a part is full or the value ends.
-    fn read_more<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+    fn read_next_part<R: Read>(source: &mut RdbReader<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer {
             packed,
             first_buffer: id,
             second_buffer: bytes,
-            remaining_part: remaining,
-            stream_remaining,
+            remaining_elements: remaining,
+            stream_progress: stream_remaining,
             ..
         } = buffer;
         let mut reading = StreamReader {
             code: remaining.code,
             source,
-            remaining: stream_remaining,
+            progress: stream_remaining,
             id_buffer: id,
             value_buffer: bytes,
         };
-        while reading.remaining.stage != ReadStage::Done && packed.packed().bytes().len() < PART_BYTES {
+        while reading.progress.read_stage != ReadStage::Done && packed.packed().bytes().len() < PART_BYTES {
             reading.read_step(packed)?;
         }
-        remaining.elements = u64::from(stream_remaining.stage != ReadStage::Done);
+        remaining.elements = u64::from(stream_remaining.read_stage != ReadStage::Done);
         Ok(())
     }
 }
@@ -205,7 +205,7 @@ fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>
             }
             out.write_len(pending as u64)
         }
-        StreamPiece::Owned(id) => out.write_bytes(&raw_id_bytes(id)),
+        StreamPiece::ConsumerPending(id) => out.write_bytes(&raw_id_bytes(id)),
         StreamPiece::Producers { .. }
         | StreamPiece::Producer { .. }
         | StreamPiece::Iid { .. }
@@ -237,7 +237,7 @@ fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>
 /// How far a stream has been read, and what remains to be read.
 #[derive(Debug, Default)]
 pub(super) struct StreamProgress {
-    stage: ReadStage,
+    read_stage: ReadStage,
     /// Number of live entries in the nodes read so far.
     live_entries: u64,
     last_read_id: StreamId,
@@ -248,7 +248,7 @@ pub(super) struct StreamProgress {
     last_id: StreamId,
     remaining_groups: u64,
     /// Number of the current group's pending entries whose consumer has not been read yet.
-    unowned_entries: u64,
+    unassigned_pending_entries: u64,
     remaining_consumers: u64,
     remaining_producers: u64,
 }
@@ -262,7 +262,7 @@ enum ReadStage {
     Groups,
     Pending(u64),
     Consumers,
-    Owned(u64),
+    ConsumerPending(u64),
     Producers,
     Iids(u64),
 }
@@ -270,7 +270,7 @@ enum ReadStage {
 struct StreamReader<'a, R> {
     code: u8,
     source: &'a mut RdbReader<R>,
-    remaining: &'a mut StreamProgress,
+    progress: &'a mut StreamProgress,
     id_buffer: &'a mut Vec<u8>,
     value_buffer: &'a mut Vec<u8>,
 }
@@ -294,7 +294,7 @@ impl<R: Read> StreamReader<'_, R> {
 
     /// Reads the next item, or the header of the next group of items.
     fn read_step(&mut self, packed: &mut PackedBuilder) -> Result<(), RdbError> {
-        self.remaining.stage = match self.remaining.stage {
+        self.progress.read_stage = match self.progress.read_stage {
             ReadStage::Done => ReadStage::Done,
             ReadStage::Nodes(0) => self.read_head(packed)?,
             ReadStage::Nodes(left) => {
@@ -303,7 +303,7 @@ impl<R: Read> StreamReader<'_, R> {
             }
             ReadStage::Groups => self.read_group(packed)?,
             ReadStage::Pending(0) => {
-                self.remaining.remaining_consumers = self.source.read_len()?;
+                self.progress.remaining_consumers = self.source.read_len()?;
                 ReadStage::Consumers
             }
             ReadStage::Pending(left) => {
@@ -316,10 +316,10 @@ impl<R: Read> StreamReader<'_, R> {
                 ReadStage::Pending(left - 1)
             }
             ReadStage::Consumers => self.read_consumer(packed)?,
-            ReadStage::Owned(0) => ReadStage::Consumers,
-            ReadStage::Owned(left) => {
-                packed.push_piece(StreamPiece::Owned(self.read_raw_id()?));
-                ReadStage::Owned(left - 1)
+            ReadStage::ConsumerPending(0) => ReadStage::Consumers,
+            ReadStage::ConsumerPending(left) => {
+                packed.push_piece(StreamPiece::ConsumerPending(self.read_raw_id()?));
+                ReadStage::ConsumerPending(left - 1)
             }
             ReadStage::Producers => self.read_producer(packed)?,
             ReadStage::Iids(0) => ReadStage::Producers,
@@ -343,13 +343,13 @@ impl<R: Read> StreamReader<'_, R> {
         let Some((live, last)) = check_node(id, self.value_buffer) else {
             return self.bad_value("Stream listpack integrity check failed.");
         };
-        if self.code == TYPE_ORIGINAL && self.remaining.first_id.is_none() {
+        if self.code == TYPE_ORIGINAL && self.progress.first_id.is_none() {
             node_entries(id, self.value_buffer, &mut |entry| {
-                self.remaining.first_id.get_or_insert(entry.id);
+                self.progress.first_id.get_or_insert(entry.id);
             });
         }
-        self.remaining.last_read_id = last;
-        self.remaining.live_entries = self.remaining.live_entries.saturating_add(live);
+        self.progress.last_read_id = last;
+        self.progress.live_entries = self.progress.live_entries.saturating_add(live);
         packed.push_piece(StreamPiece::Node { id, bytes: self.value_buffer });
         Ok(())
     }
@@ -357,35 +357,35 @@ impl<R: Read> StreamReader<'_, R> {
     fn read_head(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         // Ignore the stored number of entries and count them, because old versions miscounted.
         let (_, last) = (self.source.read_len()?, self.read_id()?);
-        let len = self.remaining.live_entries;
+        let len = self.progress.live_entries;
         let (mut max_deleted, mut added) = (StreamId::MIN, len);
         if self.code != TYPE_ORIGINAL {
             // Skip the first id, which is derived from the entries.
             self.read_id()?;
             (max_deleted, added) = (self.read_id()?, self.source.read_len()?);
         }
-        if last < self.remaining.last_read_id {
+        if last < self.progress.last_read_id {
             return self.bad_value("a stream with entries behind its last");
         }
-        (self.remaining.entries_added, self.remaining.last_id) = (added, last);
-        self.remaining.remaining_groups = self.source.read_len()?;
+        (self.progress.entries_added, self.progress.last_id) = (added, last);
+        self.progress.remaining_groups = self.source.read_len()?;
         let head = StreamHead { len, last_id: last, max_deleted_id: max_deleted, entries_added: added };
         packed.push_piece(StreamPiece::Head { head, first_id: StreamId::MIN, group_count: 0 });
         Ok(ReadStage::Groups)
     }
 
     fn read_group(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
-        if self.remaining.unowned_entries > 0 {
+        if self.progress.unassigned_pending_entries > 0 {
             return self.bad_value("entries of a stream that are pending with nobody");
         }
-        let Some(left) = self.remaining.remaining_groups.checked_sub(1) else {
+        let Some(left) = self.progress.remaining_groups.checked_sub(1) else {
             return self.read_after_groups(packed);
         };
-        self.remaining.remaining_groups = left;
+        self.progress.remaining_groups = left;
         self.source.read_string(self.value_buffer)?;
         let last = self.read_id()?;
         let read = if self.code == TYPE_ORIGINAL {
-            self.remaining.entries_read_up_to(last)
+            self.progress.entries_read_up_to(last)
         } else {
             Some(self.source.read_len()?).filter(|read| *read != UNKNOWN_COUNT)
         };
@@ -395,8 +395,8 @@ impl<R: Read> StreamReader<'_, R> {
             entries_read: read,
             pending_count: 0,
         });
-        self.remaining.unowned_entries = self.source.read_len()?;
-        Ok(ReadStage::Pending(self.remaining.unowned_entries))
+        self.progress.unassigned_pending_entries = self.source.read_len()?;
+        Ok(ReadStage::Pending(self.progress.unassigned_pending_entries))
     }
 
     /// Starts reading the idempotent producers if the type code includes them; otherwise the stream is complete.
@@ -406,29 +406,29 @@ impl<R: Read> StreamReader<'_, R> {
         }
         let bounds =
             IdempotenceBounds { duration_secs: self.source.read_len()?, max_iids: self.source.read_len()? };
-        self.remaining.remaining_producers = self.source.read_len()?;
+        self.progress.remaining_producers = self.source.read_len()?;
         packed.push_piece(StreamPiece::Producers { bounds, producer_count: 0 });
         Ok(ReadStage::Producers)
     }
 
     fn read_producer(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
-        let Some(left) = self.remaining.remaining_producers.checked_sub(1) else {
+        let Some(left) = self.progress.remaining_producers.checked_sub(1) else {
             let totals =
                 IdempotenceTotals { added: self.source.read_len()?, duplicates: self.source.read_len()? };
             packed.push_piece(StreamPiece::Totals(totals));
             return Ok(ReadStage::Done);
         };
-        self.remaining.remaining_producers = left;
+        self.progress.remaining_producers = left;
         self.source.read_string(self.value_buffer)?;
         packed.push_piece(StreamPiece::Producer { name: self.value_buffer, iid_count: 0 });
         Ok(ReadStage::Iids(self.source.read_len()?))
     }
 
     fn read_consumer(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
-        let Some(left) = self.remaining.remaining_consumers.checked_sub(1) else {
+        let Some(left) = self.progress.remaining_consumers.checked_sub(1) else {
             return Ok(ReadStage::Groups);
         };
-        self.remaining.remaining_consumers = left;
+        self.progress.remaining_consumers = left;
         self.source.read_string(self.value_buffer)?;
         let seen = self.read_time()?;
         let active = if matches!(self.code, TYPE_WITH_ACTIVE_TIMES | TYPE_WITH_PRODUCERS) {
@@ -444,11 +444,11 @@ impl<R: Read> StreamReader<'_, R> {
             pending_count: 0,
         });
         let pending = self.source.read_len()?;
-        let Some(unowned) = self.remaining.unowned_entries.checked_sub(pending) else {
+        let Some(unowned) = self.progress.unassigned_pending_entries.checked_sub(pending) else {
             return self.bad_value("a consumer of a stream with more entries than are pending");
         };
-        self.remaining.unowned_entries = unowned;
-        Ok(ReadStage::Owned(pending))
+        self.progress.unassigned_pending_entries = unowned;
+        Ok(ReadStage::ConsumerPending(pending))
     }
 }
 

@@ -20,7 +20,7 @@ impl Codec for StringCodec {
     const TYPE_CODES: &'static [u8] = &[TYPE_STRING];
     type Value<'a> = StringRef<'a>;
 
-    fn code(_: &StringRef<'_>, _: Dialect) -> u8 {
+    fn type_code(_: &StringRef<'_>, _: Dialect) -> u8 {
         TYPE_STRING
     }
 

@@ -25,15 +25,16 @@ pub(super) struct TestDeployment {
 }
 
 impl TestDeployment {
-    pub(super) fn start(name: String, start: &StartRequest) -> Result<Self> {
-        let count = start.masters.saturating_mul(start.replicas.saturating_add(1));
+    pub(super) fn start(name: String, start_request: &StartRequest) -> Result<Self> {
+        let count = start_request.masters.saturating_mul(start_request.replicas.saturating_add(1));
         ensure!((1..=MAX_NODES).contains(&count), "a cluster has one to {MAX_NODES} nodes, not {count}");
-        let program = start.program.as_deref().map_or_else(Program::redoubt, Program::from_binary);
-        let relays = start.partitions.then(RelayNetwork::create).transpose().map_err(anyhow::Error::msg)?;
-        if let Some(certificates) = &start.tls {
+        let program = start_request.program.as_deref().map_or_else(Program::redoubt, Program::from_binary);
+        let relays =
+            start_request.partitions.then(RelayNetwork::create).transpose().map_err(anyhow::Error::msg)?;
+        if let Some(certificates) = &start_request.tls {
             certificates.canonicalize().with_context(|| format!("{}", certificates.display()))?;
             ensure!(
-                start.kind != DeploymentKind::Sentinel || !start.partitions,
+                start_request.kind != DeploymentKind::Sentinel || !start_request.partitions,
                 "a sentinel group with TLS does not support partitions: relays only forward plain ports"
             );
         }
@@ -42,7 +43,7 @@ impl TestDeployment {
                 Some(relays) => Node::prepare_behind_relay(relays, number, kind, &program),
                 None => Node::prepare(&program, ""),
             };
-            if let Some(certificates) = &start.tls {
+            if let Some(certificates) = &start_request.tls {
                 node.enable_tls(certificates);
             }
             node
@@ -51,12 +52,12 @@ impl TestDeployment {
             let mut node = prepare_any(number, kind);
             node.add_options("--save --repl-diskless-sync-delay 0");
             node.add_options(options);
-            for option in &start.options {
+            for option in &start_request.options {
                 node.add_options(option);
             }
             node
         };
-        let nodes = match start.kind {
+        let nodes = match start_request.kind {
             DeploymentKind::Server => {
                 let mut node = prepare(0, harness::RelayedProcess::Server, "");
                 node.launch();
@@ -67,7 +68,7 @@ impl TestDeployment {
                     |number| prepare(number, harness::RelayedProcess::ClusterNode, CLUSTER_OPTIONS);
                 let mut nodes: Vec<Node> = (0..count).map(clustered).collect();
                 nodes.iter_mut().for_each(Node::launch);
-                Cluster::join_nodes(nodes, start.masters).nodes
+                Cluster::join_nodes(nodes, start_request.masters).nodes
             }
             DeploymentKind::Sentinel => {
                 let group = SentinelGroup::start_with_nodes(|number| match number {
@@ -78,7 +79,7 @@ impl TestDeployment {
                 group.servers.into_iter().chain(group.sentinels).collect()
             }
         };
-        Ok(Self { name, kind: start.kind, nodes, relays, frozen_nodes: BTreeSet::new() })
+        Ok(Self { name, kind: start_request.kind, nodes, relays, frozen_nodes: BTreeSet::new() })
     }
 
     /// Number of servers, which are the first nodes.

@@ -56,14 +56,14 @@ pub(super) fn run_sweeper(folder: &Path) -> Result<()> {
     std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink())
         .context("cannot read standard input")?;
     let began = Instant::now();
-    while kill_all_in(&folder) > 0 && began.elapsed() < SWEEP_TIMEOUT {
+    while kill_processes_in(&folder) > 0 && began.elapsed() < SWEEP_TIMEOUT {
         thread::sleep(Duration::from_millis(20));
     }
     fs::remove_dir_all(&folder).context("cannot remove the directory")
 }
 
 /// Sends SIGKILL to all processes whose working directory is below `folder`, and returns their number.
-fn kill_all_in(folder: &Path) -> usize {
+fn kill_processes_in(folder: &Path) -> usize {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let mut killed = 0;
     for process in processes.flatten() {

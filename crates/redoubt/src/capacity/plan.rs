@@ -176,7 +176,7 @@ pub(super) fn run_plan(options: &PlanOptions) -> Result<()> {
 fn check_limits(data: &[KeyGroup]) -> Result<()> {
     const MAX_VALUE_BYTES: u64 = 512 << 20;
     for data in data {
-        let lengths = [data.key_bytes, data.field_bytes, data.value_bytes, data.longest_value()];
+        let lengths = [data.key_bytes, data.field_bytes, data.value_bytes, data.longest_value_len()];
         if lengths.iter().any(|len| *len > MAX_VALUE_BYTES) {
             bail!("{}: keys, fields and values are limited to 512 MB", data.name);
         }

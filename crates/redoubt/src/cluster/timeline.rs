@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_marked_in_proportion_and_late_ones_after_the_end() {
+    fn timeline_marks_steps_in_proportion_and_late_steps_after_its_end() {
         let steps =
             [(0, "suspected"), (100, "agreed"), (200, "takes \x1b over"), (3_600_000, "answers again")];
         let dots = |count| ".".repeat(count);

@@ -28,7 +28,7 @@ pub(super) struct ServerFacts {
     /// How many milliseconds the server's clock is ahead of this machine's; `None` if INFO has no time.
     pub(super) clock_ahead_ms: Option<i64>,
     /// The fields of INFO as pairs of name and value.
-    pub(super) info: Vec<(String, String)>,
+    pub(super) info_fields: Vec<(String, String)>,
     /// The server's view of its cluster; `None` outside of cluster mode.
     pub(super) cluster_view: Option<ClusterView>,
 }
@@ -59,7 +59,7 @@ pub(super) struct ClusterPeer {
 
 impl ServerFacts {
     pub(super) fn info_field(&self, name: &str) -> Option<&str> {
-        self.info.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.info_fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns the name and version of the server software. `None` if INFO has no version.

@@ -8,12 +8,12 @@ use net::tls::certificates::CertificateFile;
 use super::finding::Finding;
 
 /// A certificate that expires within this number of days is reported.
-const RENEWAL_DAYS: i64 = 30;
+const CERTIFICATE_RENEWAL_DAYS: i64 = 30;
 /// Default difference between the bus port and the client port.
 const BUS_PORT_OFFSET: u32 = 10_000;
 
 /// Loads the file into `config`, as the server does at startup.
-pub(super) fn load_config(config: &Config, file: &Path) -> Vec<Finding> {
+pub(super) fn check_config_file(config: &Config, file: &Path) -> Vec<Finding> {
     let about = "configuration";
     if let Err(error) = config.load_file(&file.to_string_lossy()) {
         let text = format!("{}, line {}: '{}': {}", file.display(), error.line, error.text, error.reason);
@@ -129,7 +129,7 @@ fn check_certificate(file: &CertificateFile, now: i64) -> Finding {
     let days = (end - now).div_euclid(24 * 3600);
     if end <= now {
         Finding::fault(about, format!("{name} expired {} days ago", -days), renew)
-    } else if days < RENEWAL_DAYS {
+    } else if days < CERTIFICATE_RENEWAL_DAYS {
         Finding::warning(about, format!("{name} expires in {days} days"), renew)
     } else {
         Finding::fine(about, format!("{name} is valid for {days} days"))
@@ -207,7 +207,10 @@ mod tests {
         let path = folder.path().join("redis.conf");
         let load = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            load_config(&Config::default(), &path).iter().map(|finding| finding.verdict).collect::<Vec<_>>()
+            check_config_file(&Config::default(), &path)
+                .iter()
+                .map(|finding| finding.verdict)
+                .collect::<Vec<_>>()
         };
         assert_eq!(load("port 1\n"), [Severity::Fine]);
         assert_eq!(load("port 1\nnonsense\n"), [Severity::Fault]);

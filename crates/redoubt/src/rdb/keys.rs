@@ -48,7 +48,7 @@ impl KeyFilter {
 
     fn matches(&self, entry: &RdbEntry<'_>) -> bool {
         self.db.is_none_or(|db| db == entry.db)
-            && self.kind.is_none_or(|kind| kind == entry.value_buffer.kind())
+            && self.kind.is_none_or(|kind| kind == entry.packed_value.kind())
             && self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, entry.key))
     }
 }
@@ -72,7 +72,7 @@ struct PartialKey {
 
 impl PartialKey {
     fn start(entry: &RdbEntry<'_>) -> Self {
-        let value = entry.value_buffer;
+        let value = entry.packed_value;
         let info = KeyInfo {
             db: entry.db,
             key: entry.key.to_vec(),
@@ -95,7 +95,7 @@ impl PartialKey {
             kind: info.kind,
             key_bytes: info.key.len() as u64,
             elements: seen.elements,
-            payload_bytes: seen.payload,
+            payload_bytes: seen.payload_bytes,
             packed_bytes: packed,
             expires: info.expiry.is_some(),
             expiring_elements: seen.expiring_elements,

@@ -52,9 +52,9 @@ impl PatternSums {
         }
     }
 
-    pub(crate) fn add(&mut self, key: &[u8], sum: KeySums) {
+    pub(crate) fn add(&mut self, key: &[u8], sums: KeySums) {
         let pattern = self.pattern_of_key(key);
-        self.sums_by_pattern.entry(pattern).or_default().add(sum);
+        self.sums_by_pattern.entry(pattern).or_default().add(sums);
         while self.sums_by_pattern.len() > self.max_patterns && self.depth > 0 {
             self.depth -= 1;
             for (pattern, sum) in std::mem::take(&mut self.sums_by_pattern) {

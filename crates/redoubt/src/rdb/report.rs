@@ -193,6 +193,6 @@ impl MemoryReport {
 }
 
 /// Returns the keys by size, largest first.
-fn sort_by_descending_size(biggest: BinaryHeap<Reverse<BigKey>>) -> Vec<BigKey> {
-    biggest.into_sorted_vec().into_iter().map(|Reverse(big)| big).collect()
+fn sort_by_descending_size(biggest_keys: BinaryHeap<Reverse<BigKey>>) -> Vec<BigKey> {
+    biggest_keys.into_sorted_vec().into_iter().map(|Reverse(big)| big).collect()
 }

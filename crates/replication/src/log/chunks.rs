@@ -69,11 +69,11 @@ impl Chunks {
 
     /// Appends up to `max` bytes from `offset` to `out` and returns their number. `offset` must not be before the first
     /// retained byte.
-    pub(super) fn read(&self, offset: u64, max: usize, out: &mut Vec<u8>) -> usize {
+    pub(super) fn read(&self, offset: u64, max_bytes: usize, out: &mut Vec<u8>) -> usize {
         // All chunks but the last are full, so the offset determines the chunk.
         let from = (offset - self.start_offset) as usize;
         let (mut chunk, mut within) = (from / CHUNK_SIZE, from % CHUNK_SIZE);
-        let mut missing = max;
+        let mut missing = max_bytes;
         while missing > 0
             && let Some(bytes) = self.chunks.get(chunk)
         {
@@ -82,6 +82,6 @@ impl Chunks {
             missing -= taken.len();
             (chunk, within) = (chunk + 1, 0);
         }
-        max - missing
+        max_bytes - missing
     }
 }

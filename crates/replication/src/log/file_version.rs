@@ -56,7 +56,7 @@ impl FileVersions {
     }
 
     /// Returns the versions whose ranges begin at `offset` or later.
-    pub fn starting_at(&self, offset: ReplOffset) -> impl Iterator<Item = &FileVersion> {
+    pub fn versions_from(&self, offset: ReplOffset) -> impl Iterator<Item = &FileVersion> {
         self.versions.range(self.versions.partition_point(|version| version.from < offset)..)
     }
 

@@ -39,13 +39,13 @@ impl Master {
         let capable = profile.capabilities.dual_channel && profile.capabilities.end_mark;
         // After a failed dual-channel synchronisation, the replica falls back to a single connection.
         let first = profile.snapshot_connection.is_none();
-        self.config.dual_channel && self.config.diskless && capable && first
+        self.config.dual_channel && self.config.is_diskless && capable && first
     }
 
     /// Returns whether this is an RDB channel whose snapshot was taken and whose main channel has not appeared yet.
     #[must_use]
-    pub fn awaits_main_channel(&self, rdb: PeerId) -> bool {
-        self.peers.get(&rdb).is_some_and(|peer| {
+    pub fn awaits_main_channel(&self, rdb_peer: PeerId) -> bool {
+        self.peers.get(&rdb_peer).is_some_and(|peer| {
             let cut = matches!(
                 peer.phase,
                 ReplicaPhase::Sending { position: Some(_), .. } | ReplicaPhase::SnapshotDelivered { .. }
@@ -81,7 +81,7 @@ impl Master {
         };
         let id = Some(id).filter(|_| profile.capabilities.psync2);
         // The slot states are not needed here, because the snapshot contains them.
-        out.push(MasterAction::SendContinue { peer, id, with_slot_states: false });
+        out.push(MasterAction::SendContinue { peer, id, includes_slot_states: false });
         out.push(MasterAction::SendStream { peer, from: offset });
         out.push(MasterAction::RemoveCursor { peer: rdb });
         // The offset is still unknown: a replica acknowledges only data that it has loaded.

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use clock::Instant;
 
-/// A connection is closed when more than `hard` bytes are pending, or more than `soft` for longer than `soft_duration`.
+/// A connection is closed when more than `hard_bytes` bytes are pending, or more than `soft_bytes` for longer than `soft_duration`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputLimit {
     /// The hard limit in bytes; 0 for no limit.
-    pub hard: u64,
+    pub hard_bytes: u64,
     /// The soft limit in bytes; 0 for no limit.
-    pub soft: u64,
+    pub soft_bytes: u64,
     /// For how long the soft limit may be exceeded before the connection is closed.
     pub soft_duration: Duration,
 }
@@ -19,20 +19,20 @@ impl OutputLimit {
     /// Returns the limits, raised to at least `min_bytes`, as Valkey does for replicas.
     pub(super) fn raised_to(self, min_bytes: u64) -> Self {
         let raised = |limit: u64| if limit == 0 { 0 } else { limit.max(min_bytes) };
-        Self { hard: raised(self.hard), soft: raised(self.soft), ..self }
+        Self { hard_bytes: raised(self.hard_bytes), soft_bytes: raised(self.soft_bytes), ..self }
     }
 
     /// Returns whether the limit is exceeded. `soft_exceeded_since` stores when the soft limit was first exceeded.
     pub(super) fn is_exceeded(
         self,
         now: Instant,
-        pending: u64,
+        pending_bytes: u64,
         soft_exceeded_since: &mut Option<Instant>,
     ) -> bool {
-        if self.hard > 0 && pending > self.hard {
+        if self.hard_bytes > 0 && pending_bytes > self.hard_bytes {
             return true;
         }
-        if self.soft == 0 || pending <= self.soft {
+        if self.soft_bytes == 0 || pending_bytes <= self.soft_bytes {
             *soft_exceeded_since = None;
             return false;
         }
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn hard_limit_applies_at_once_and_soft_limit_after_its_duration() {
-        let limit = OutputLimit { hard: 100, soft: 10, soft_duration: Duration::from_secs(5) };
+        let limit = OutputLimit { hard_bytes: 100, soft_bytes: 10, soft_duration: Duration::from_secs(5) };
         let mut since = None;
         // Columns: time in seconds, pending bytes, whether the limit is exceeded
         let table = [
@@ -63,9 +63,9 @@ mod tests {
             let now = Instant::from_millis(second * 1000);
             assert_eq!(limit.is_exceeded(now, pending, &mut since), expected, "second {second}");
         }
-        let raised = OutputLimit { hard: 100, soft: 50, ..limit };
+        let raised = OutputLimit { hard_bytes: 100, soft_bytes: 50, ..limit };
         assert_eq!(limit.raised_to(50), raised);
-        let none = OutputLimit { hard: 0, soft: 0, soft_duration: Duration::ZERO };
+        let none = OutputLimit { hard_bytes: 0, soft_bytes: 0, soft_duration: Duration::ZERO };
         assert_eq!(none.raised_to(50), none);
         assert!(!none.is_exceeded(Instant::ORIGIN, u64::MAX, &mut None));
     }

@@ -69,7 +69,7 @@ pub struct ConnectedReplica {
     /// The offset up to which the append-only file of the replica is on disk; `None` if it has none.
     pub synced_offset: Option<ReplOffset>,
     pub(super) phase: ReplicaPhase,
-    pub(super) last_heard: Instant,
+    pub(super) last_heard_at: Instant,
     pub(super) over_soft_limit_since: Option<Instant>,
     /// The number of pending bytes at the last report.
     pub(super) pending_bytes: u64,
@@ -81,15 +81,15 @@ impl ConnectedReplica {
     pub(super) fn new(
         profile: PeerProfile,
         phase: ReplicaPhase,
-        acknowledged: Option<ReplOffset>,
+        acknowledged_offset: Option<ReplOffset>,
         now: Instant,
     ) -> Self {
         Self {
             profile,
-            acknowledged_offset: acknowledged,
+            acknowledged_offset,
             synced_offset: None,
             phase,
-            last_heard: now,
+            last_heard_at: now,
             over_soft_limit_since: None,
             pending_bytes: 0,
             main_channel: None,
@@ -133,7 +133,7 @@ impl ConnectedReplica {
     #[must_use]
     pub fn channel_name(&self) -> &'static str {
         match self.phase {
-            _ if self.profile.rdb_channel => "rdb-channel",
+            _ if self.profile.is_rdb_channel => "rdb-channel",
             ReplicaPhase::AwaitsMainChannel => "main-channel",
             _ => "replica",
         }
@@ -142,7 +142,7 @@ impl ConnectedReplica {
     /// Returns the whole seconds since the replica last sent something.
     #[must_use]
     pub fn lag_seconds(&self, now: Instant) -> u64 {
-        now.since(self.last_heard).as_secs()
+        now.since(self.last_heard_at).as_secs()
     }
 
     pub(super) fn waiting_since(&self) -> Option<Instant> {
@@ -175,7 +175,7 @@ impl ConnectedReplica {
 
     /// Returns whether this is an RDB channel whose main channel has not connected yet.
     pub(super) fn awaits_main_channel(&self) -> bool {
-        self.profile.rdb_channel && self.main_channel.is_none()
+        self.profile.is_rdb_channel && self.main_channel.is_none()
     }
 
     /// Returns whether this is an RDB channel that has delivered its snapshot before the main channel connected.
@@ -184,7 +184,7 @@ impl ConnectedReplica {
     }
 
     /// Returns whether the main channel has failed to connect in time.
-    pub(super) fn main_channel_timed_out(&self, now: Instant) -> bool {
+    pub(super) fn has_main_channel_timed_out(&self, now: Instant) -> bool {
         matches!(self.phase, ReplicaPhase::SnapshotDelivered { since } if now >= since + MAIN_CHANNEL_TIMEOUT)
     }
 

@@ -5,13 +5,13 @@ fn config() -> MasterConfig {
     MasterConfig {
         ping_period: Duration::from_secs(10),
         timeout: Duration::from_secs(60),
-        diskless: true,
+        is_diskless: true,
         diskless_delay: Duration::from_secs(5),
         diskless_max_replicas: 0,
         dual_channel: false,
         backlog_ttl: Duration::from_secs(3600),
         max_lag: Duration::from_secs(10),
-        output_limit: OutputLimit { hard: 1000, soft: 0, soft_duration: Duration::ZERO },
+        output_limit: OutputLimit { hard_bytes: 1000, soft_bytes: 0, soft_duration: Duration::ZERO },
         backlog_size: 0,
     }
 }
@@ -50,9 +50,12 @@ impl MasterFixture {
         second: u64,
         peer: PeerId,
         profile: PeerProfile,
-        resume: Option<u64>,
+        resume_offset: Option<u64>,
     ) -> Vec<MasterAction> {
-        self.handle(second, MasterEvent::Joined { peer, profile, resume_position: resume.map(position_at) })
+        self.handle(
+            second,
+            MasterEvent::Joined { peer, profile, resume_position: resume_offset.map(position_at) },
+        )
     }
 
     fn acknowledge(&mut self, second: u64, peer: PeerId, offset: u64) -> Vec<MasterAction> {
@@ -62,7 +65,7 @@ impl MasterFixture {
         )
     }
 
-    fn states(&self) -> Vec<&'static str> {
+    fn peer_states(&self) -> Vec<&'static str> {
         self.0.peers().map(|(_, peer)| peer.state().name()).collect()
     }
 }
@@ -76,13 +79,13 @@ fn replicas_that_wait_together_share_a_snapshot_and_stream_from_its_position() {
     let mut master = MasterFixture::new(config());
     assert_eq!(master.join(0, PEER_1, modern_profile(), None), []);
     assert_eq!(master.join(3, PEER_2, modern_profile(), None), []);
-    assert_eq!(master.states(), ["wait_bgsave"; 2]);
+    assert_eq!(master.peer_states(), ["wait_bgsave"; 2]);
     let life = |peer| MasterAction::SendEmptyLine { peer };
     assert_eq!(master.handle(4, MasterEvent::Deadline), [life(PEER_1), life(PEER_2)]);
     let snapshot = MasterAction::TakeSnapshot {
         transfer: TRANSFER_1,
         peers: vec![PEER_1, PEER_2],
-        with_end_mark: true,
+        uses_end_mark: true,
         format: SnapshotFormat::default(),
     };
     let actions = master.handle(5, MasterEvent::Deadline);
@@ -92,10 +95,10 @@ fn replicas_that_wait_together_share_a_snapshot_and_stream_from_its_position() {
     let cut = MasterEvent::SnapshotTaken { transfer: TRANSFER_1, position: position_at(70), db: None };
     let sent = |peer| MasterAction::SendSnapshot { peer };
     assert_eq!(master.handle(5, cut), [full(PEER_1), sent(PEER_1), full(PEER_2), sent(PEER_2)]);
-    assert_eq!(master.states(), ["wait_bgsave"; 2]);
+    assert_eq!(master.peer_states(), ["wait_bgsave"; 2]);
     assert_eq!(master.handle(6, MasterEvent::SnapshotSent { peer: PEER_1 }), []);
     assert_eq!(master.acknowledge(7, PEER_1, 70), [stream_action(PEER_1, 70)]);
-    assert_eq!(master.states(), ["online", "wait_bgsave"]);
+    assert_eq!(master.peer_states(), ["online", "wait_bgsave"]);
     assert_eq!(master.handle(8, MasterEvent::SnapshotSent { peer: PEER_2 }), []);
     assert_eq!(master.acknowledge(8, PEER_2, 70), [stream_action(PEER_2, 70)]);
     assert_eq!(master.acknowledge(9, PEER_2, 90), []);
@@ -108,7 +111,7 @@ fn replica_that_joins_during_a_streamed_snapshot_waits_for_the_next() {
     let first = MasterAction::TakeSnapshot {
         transfer: TRANSFER_1,
         peers: vec![PEER_1],
-        with_end_mark: true,
+        uses_end_mark: true,
         format: SnapshotFormat::default(),
     };
     assert_eq!(master.join(0, PEER_1, modern_profile(), None), [first]);
@@ -118,7 +121,7 @@ fn replica_that_joins_during_a_streamed_snapshot_waits_for_the_next() {
     let second = MasterAction::TakeSnapshot {
         transfer: TRANSFER_2,
         peers: vec![PEER_2],
-        with_end_mark: true,
+        uses_end_mark: true,
         format: SnapshotFormat::default(),
     };
     assert_eq!(master.handle(1, MasterEvent::SnapshotSent { peer: PEER_1 }), [second]);
@@ -127,12 +130,12 @@ fn replica_that_joins_during_a_streamed_snapshot_waits_for_the_next() {
 /// Other replicas can join a snapshot file until it is complete and is sent.
 #[test]
 fn replica_joins_a_snapshot_that_is_being_written_to_a_file() {
-    let mut master = MasterFixture::new(MasterConfig { diskless: false, ..config() });
+    let mut master = MasterFixture::new(MasterConfig { is_diskless: false, ..config() });
     let form = SnapshotFormat::default();
     let first = MasterAction::TakeSnapshot {
         transfer: TRANSFER_1,
         peers: vec![PEER_1],
-        with_end_mark: false,
+        uses_end_mark: false,
         format: form,
     };
     assert_eq!(master.join(0, PEER_1, modern_profile(), None), [first]);
@@ -148,17 +151,17 @@ fn replica_joins_a_snapshot_that_is_being_written_to_a_file() {
     assert_eq!(awaited(&master, three), Some(AwaitedSnapshot::JoinedOpenFile));
     let other = PeerProfile {
         is_rdb_only: true,
-        contents: SnapshotContents { data: false, functions: true },
+        contents: SnapshotContents { includes_data: false, includes_functions: true },
         ..modern_profile()
     };
     assert_eq!(master.join(1, PeerId(4), other, None), [], "it wants other contents");
-    assert_eq!(master.states(), ["wait_bgsave"; 4]);
+    assert_eq!(master.peer_states(), ["wait_bgsave"; 4]);
     let lives = master.handle(2, MasterEvent::Deadline);
     assert_eq!(lives.len(), 4, "writing may take longer than repl-timeout: {lives:?}");
     master.handle(2, MasterEvent::Closed { peer: PEER_2 });
     let sends = MasterAction::SendFile { transfer: TRANSFER_1, peers: vec![PEER_1, three] };
     assert_eq!(master.handle(3, MasterEvent::SnapshotWritten { transfer: TRANSFER_1 }), [sends]);
-    assert_eq!(master.states(), ["send_bulk", "send_bulk", "wait_bgsave"]);
+    assert_eq!(master.peer_states(), ["send_bulk", "send_bulk", "wait_bgsave"]);
     assert_eq!(master.join(3, PEER_2, modern_profile(), None), [], "too late");
     assert_eq!(master.handle(4, MasterEvent::SnapshotSent { peer: PEER_1 }), [stream_action(PEER_1, 7)]);
     let next = master.handle(4, MasterEvent::SnapshotSent { peer: three });
@@ -178,7 +181,7 @@ fn enough_waiting_replicas_start_the_snapshot_early() {
     let snapshot = MasterAction::TakeSnapshot {
         transfer: TRANSFER_1,
         peers: vec![PEER_1, PEER_2],
-        with_end_mark: true,
+        uses_end_mark: true,
         format: SnapshotFormat::default(),
     };
     assert_eq!(master.join(0, PEER_2, modern_profile(), None), [snapshot]);
@@ -191,7 +194,7 @@ fn replica_without_eof_capability_gets_a_length_and_streams_at_once() {
     let snapshot = MasterAction::TakeSnapshot {
         transfer: TRANSFER_1,
         peers: vec![PEER_1],
-        with_end_mark: false,
+        uses_end_mark: false,
         format: SnapshotFormat::default(),
     };
     assert_eq!(master.join(0, PEER_1, old, None), [snapshot]);
@@ -201,7 +204,7 @@ fn replica_without_eof_capability_gets_a_length_and_streams_at_once() {
 
 #[test]
 fn sync_gets_no_fullresync_line_and_rdb_only_clients_are_closed_after_the_snapshot() {
-    let mut master = MasterFixture::new(MasterConfig { diskless: false, ..config() });
+    let mut master = MasterFixture::new(MasterConfig { is_diskless: false, ..config() });
     master.join(0, PEER_1, PeerProfile { uses_sync: true, ..modern_profile() }, None);
     assert_eq!(
         master.handle(
@@ -223,9 +226,10 @@ fn sync_gets_no_fullresync_line_and_rdb_only_clients_are_closed_after_the_snapsh
 #[test]
 fn partial_synchronisation_streams_at_once() {
     let mut master = MasterFixture::new(config());
-    let go_on = MasterAction::SendContinue { peer: PEER_1, id: Some(ReplId::NONE), with_slot_states: false };
+    let go_on =
+        MasterAction::SendContinue { peer: PEER_1, id: Some(ReplId::NONE), includes_slot_states: false };
     assert_eq!(master.join(0, PEER_1, modern_profile(), Some(40)), [go_on, stream_action(PEER_1, 40)]);
-    let old = MasterAction::SendContinue { peer: PEER_2, id: None, with_slot_states: false };
+    let old = MasterAction::SendContinue { peer: PEER_2, id: None, includes_slot_states: false };
     assert_eq!(master.join(0, PEER_2, PeerProfile::default(), Some(40)), [old, stream_action(PEER_2, 40)]);
     assert_eq!(master.0.acknowledged_offsets(), [ReplOffset(40); 2]);
 }
@@ -236,7 +240,7 @@ fn replica_without_acknowledgement_does_not_count_as_good() {
     master.join(0, PEER_1, PeerProfile::default(), None);
     master.handle(0, MasterEvent::SnapshotTaken { transfer: TRANSFER_1, position: position_at(0), db: None });
     master.handle(1, MasterEvent::SnapshotSent { peer: PEER_1 });
-    assert_eq!(master.states(), ["online"]);
+    assert_eq!(master.peer_states(), ["online"]);
     assert_eq!(master.0.acknowledged_offsets(), [], "it loads");
     master.acknowledge(2, PEER_1, 0);
     assert_eq!(master.0.acknowledged_offsets(), [ReplOffset(0)]);
@@ -272,7 +276,7 @@ fn reconnected_replica_counts_once() {
 }
 
 #[test]
-fn lagging_replica_is_not_good_and_a_silent_one_is_closed() {
+fn lagging_replica_does_not_count_as_good_and_a_silent_one_is_closed() {
     let mut master = MasterFixture::new(config());
     master.join(0, PEER_1, modern_profile(), Some(40));
     let good = |master: &MasterFixture, second: u64| {
@@ -364,7 +368,7 @@ fn failed_or_abandoned_snapshot_is_followed_by_the_next() {
     let next = MasterAction::TakeSnapshot {
         transfer: TRANSFER_2,
         peers: vec![PEER_2],
-        with_end_mark: true,
+        uses_end_mark: true,
         format: SnapshotFormat::default(),
     };
     let actions = master.handle(1, MasterEvent::TransferFailed { transfer: TRANSFER_1 });
@@ -406,8 +410,8 @@ fn replicas_with_different_formats_get_separate_snapshots() {
     let first = MasterAction::TakeSnapshot {
         transfer: TRANSFER_1,
         peers: vec![PEER_1, three],
-        with_end_mark: true,
-        format: SnapshotFormat { valkey_format: true, ..SnapshotFormat::default() },
+        uses_end_mark: true,
+        format: SnapshotFormat { uses_valkey_format: true, ..SnapshotFormat::default() },
     };
     assert_eq!(actions[0], first);
     master
@@ -416,7 +420,7 @@ fn replicas_with_different_formats_get_separate_snapshots() {
     let second = MasterAction::TakeSnapshot {
         transfer: TRANSFER_2,
         peers: vec![PEER_2],
-        with_end_mark: true,
+        uses_end_mark: true,
         format: SnapshotFormat::default(),
     };
     assert_eq!(master.handle(7, MasterEvent::SnapshotSent { peer: three }), [second]);
@@ -426,12 +430,12 @@ fn replicas_with_different_formats_get_separate_snapshots() {
 #[test]
 fn functions_only_client_gets_its_own_snapshot() {
     let mut master = MasterFixture::new(config());
-    let contents = SnapshotContents { data: false, functions: true };
+    let contents = SnapshotContents { includes_data: false, includes_functions: true };
     let form = SnapshotFormat { contents, ..SnapshotFormat::default() };
     let first = MasterAction::TakeSnapshot {
         transfer: TRANSFER_1,
         peers: vec![PEER_1],
-        with_end_mark: true,
+        uses_end_mark: true,
         format: form,
     };
     assert_eq!(
@@ -445,7 +449,7 @@ fn functions_only_client_gets_its_own_snapshot() {
     let second = MasterAction::TakeSnapshot {
         transfer: TRANSFER_2,
         peers: vec![PEER_2],
-        with_end_mark: true,
+        uses_end_mark: true,
         format: SnapshotFormat::default(),
     };
     assert!(master.handle(7, MasterEvent::SnapshotSent { peer: PEER_1 }).contains(&second));
@@ -461,13 +465,13 @@ mod two_channels {
     const MAIN_PEER: PeerId = PEER_2;
 
     /// Returns a master with a replica whose RDB channel has been waiting since second 0.
-    fn with_rdb_channel() -> MasterFixture {
+    fn fixture_with_rdb_channel() -> MasterFixture {
         let mut master = MasterFixture::new(MasterConfig { dual_channel: true, ..config() });
         assert_eq!(
             master.join(
                 0,
                 RDB_PEER,
-                PeerProfile { is_rdb_only: true, rdb_channel: true, ..modern_profile() },
+                PeerProfile { is_rdb_only: true, is_rdb_channel: true, ..modern_profile() },
                 None
             ),
             []
@@ -475,9 +479,9 @@ mod two_channels {
         master
     }
 
-    /// Returns the master of [`with_rdb_channel`] after the snapshot was taken at offset 70.
-    fn with_snapshot_position() -> MasterFixture {
-        let mut master = with_rdb_channel();
+    /// Returns the master of [`fixture_with_rdb_channel`] after the snapshot was taken at offset 70.
+    fn fixture_with_snapshot_position() -> MasterFixture {
+        let mut master = fixture_with_rdb_channel();
         master.handle(5, MasterEvent::Deadline);
         let end = MasterAction::SendEndOffset { peer: RDB_PEER, position: position_at(70), db: Some(3) };
         let cut = MasterEvent::SnapshotTaken { transfer: TRANSFER_1, position: position_at(70), db: Some(3) };
@@ -491,8 +495,11 @@ mod two_channels {
     }
 
     fn stream_start_actions() -> [MasterAction; 3] {
-        let go_on =
-            MasterAction::SendContinue { peer: MAIN_PEER, id: Some(ReplId::NONE), with_slot_states: false };
+        let go_on = MasterAction::SendContinue {
+            peer: MAIN_PEER,
+            id: Some(ReplId::NONE),
+            includes_slot_states: false,
+        };
         [go_on, stream_action(MAIN_PEER, 70), MasterAction::RemoveCursor { peer: RDB_PEER }]
     }
 
@@ -504,7 +511,7 @@ mod two_channels {
     fn dual_channel_needs_the_capability_and_the_setting() {
         let capable = PeerProfile { snapshot_connection: None, ..main_channel_profile() };
         let offered = |dual_channel, diskless, profile: &PeerProfile| {
-            MasterFixture::new(MasterConfig { dual_channel, diskless, ..config() })
+            MasterFixture::new(MasterConfig { dual_channel, is_diskless: diskless, ..config() })
                 .0
                 .needs_rdb_channel(profile)
         };
@@ -520,14 +527,14 @@ mod two_channels {
 
     #[test]
     fn stream_is_sent_while_the_snapshot_is_transferred() {
-        let mut master = with_rdb_channel();
+        let mut master = fixture_with_rdb_channel();
         assert!(
             !master.0.awaits_main_channel(RDB_PEER),
             "there is no place yet from which to ask for the stream"
         );
         assert_eq!(master.handle(1, MasterEvent::Deadline), [MasterAction::SendEmptyLine { peer: RDB_PEER }]);
 
-        let mut master = with_snapshot_position();
+        let mut master = fixture_with_snapshot_position();
         assert!(master.0.awaits_main_channel(RDB_PEER));
         assert!(!master.0.awaits_main_channel(MAIN_PEER));
         assert_eq!(master.0.awaiting_psync_count(), 1);
@@ -536,7 +543,7 @@ mod two_channels {
         assert_eq!(master.0.awaiting_psync_count(), 0);
         let channels: Vec<_> = master.0.peers().map(|(_, peer)| peer.channel_name()).collect();
         assert_eq!(channels, ["rdb-channel", "main-channel"]);
-        assert_eq!(master.states(), ["wait_bgsave", "bg_transfer"]);
+        assert_eq!(master.peer_states(), ["wait_bgsave", "bg_transfer"]);
 
         assert_eq!(
             master.handle(7, MasterEvent::SnapshotSent { peer: RDB_PEER }),
@@ -550,21 +557,21 @@ mod two_channels {
             "it loads"
         );
         assert_eq!(master.acknowledge(501, MAIN_PEER, 90), []);
-        assert_eq!(master.states(), ["online"]);
+        assert_eq!(master.peer_states(), ["online"]);
         assert_eq!(master.0.peers().next().map(|(_, peer)| peer.channel_name()), Some("replica"));
         assert_eq!(master.0.acknowledged_offsets(), [ReplOffset(90)]);
     }
 
     #[test]
     fn sent_snapshot_waits_a_minute_for_the_main_channel() {
-        let mut master = with_snapshot_position();
+        let mut master = fixture_with_snapshot_position();
         assert_eq!(master.handle(6, MasterEvent::SnapshotSent { peer: RDB_PEER }), []);
         assert_eq!(master.0.awaiting_psync_count(), 1);
         let mut late = stream_start_actions().to_vec();
         late.push(close_action(RDB_PEER, CloseReason::SnapshotSent));
         assert_eq!(master.join(65, MAIN_PEER, main_channel_profile(), Some(70)), late);
 
-        let mut master = with_snapshot_position();
+        let mut master = fixture_with_snapshot_position();
         master.handle(6, MasterEvent::SnapshotSent { peer: RDB_PEER });
         assert!(
             !master
@@ -583,23 +590,23 @@ mod two_channels {
     fn losing_one_channel_before_the_snapshot_is_sent_closes_the_other() {
         let cancelled = MasterAction::CancelSnapshot { transfer: TRANSFER_1 };
         for (lost, other) in [(RDB_PEER, MAIN_PEER), (MAIN_PEER, RDB_PEER)] {
-            let mut master = with_snapshot_position();
+            let mut master = fixture_with_snapshot_position();
             master.join(6, MAIN_PEER, main_channel_profile(), Some(70));
             let actions = master.handle(7, MasterEvent::Closed { peer: lost });
             assert!(actions.contains(&close_action(other, CloseReason::OtherChannelLost)), "{actions:?}");
             assert!(actions.contains(&cancelled), "{actions:?}");
             assert_eq!(master.0.peers().len(), 0);
         }
-        let mut master = with_snapshot_position();
+        let mut master = fixture_with_snapshot_position();
         master.join(6, MAIN_PEER, main_channel_profile(), Some(70));
         master.handle(7, MasterEvent::TransferFailed { transfer: TRANSFER_1 });
         assert_eq!(master.0.peers().len(), 0);
 
-        let mut master = with_snapshot_position();
+        let mut master = fixture_with_snapshot_position();
         master.join(6, MAIN_PEER, main_channel_profile(), Some(70));
         master.handle(7, MasterEvent::SnapshotSent { peer: RDB_PEER });
         assert_eq!(master.handle(7, MasterEvent::Closed { peer: RDB_PEER }), [], "it has done its part");
-        assert_eq!(master.states(), ["bg_transfer"]);
+        assert_eq!(master.peer_states(), ["bg_transfer"]);
     }
 
     #[test]
@@ -608,29 +615,29 @@ mod two_channels {
         let lost = close_action(MAIN_PEER, CloseReason::OtherChannelLost);
         assert_eq!(master.join(0, MAIN_PEER, main_channel_profile(), Some(70)), [lost]);
 
-        let mut master = with_snapshot_position();
+        let mut master = fixture_with_snapshot_position();
         let actions = master.join(6, MAIN_PEER, main_channel_profile(), None);
         assert_eq!(actions[0], close_action(MAIN_PEER, CloseReason::TooFarBehind));
         assert_eq!(master.0.peers().len(), 0, "the snapshot is of no use any more");
 
         // A connection that claims the RDB channel of another replica does not affect that channel.
-        let mut master = with_snapshot_position();
+        let mut master = fixture_with_snapshot_position();
         let three = PeerId(3);
         master.join(6, MAIN_PEER, main_channel_profile(), Some(70));
         let lost = close_action(three, CloseReason::OtherChannelLost);
         assert_eq!(master.join(7, three, main_channel_profile(), Some(70)), [lost]);
-        assert_eq!(master.states(), ["wait_bgsave", "bg_transfer"]);
+        assert_eq!(master.peer_states(), ["wait_bgsave", "bg_transfer"]);
     }
 
     #[test]
     fn dual_channel_replicas_share_a_snapshot_with_others() {
-        let mut master = with_rdb_channel();
-        master.0.set_config(MasterConfig { diskless: false, ..config() });
+        let mut master = fixture_with_rdb_channel();
+        master.0.set_config(MasterConfig { is_diskless: false, ..config() });
         assert_eq!(master.join(1, MAIN_PEER, modern_profile(), None), []);
         let snapshot = MasterAction::TakeSnapshot {
             transfer: TRANSFER_1,
             peers: vec![RDB_PEER, MAIN_PEER],
-            with_end_mark: true,
+            uses_end_mark: true,
             format: SnapshotFormat::default(),
         };
         assert_eq!(master.handle(5, MasterEvent::Deadline)[0], snapshot, "promised when the switch was on");

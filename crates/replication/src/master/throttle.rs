@@ -43,13 +43,13 @@ impl Throttle {
     }
 
     /// Returns the delay after a batch of writes, given the pending bytes of the slowest replica.
-    pub(super) fn delay(&mut self, now: Instant, pending: u64, limit: OutputLimit) -> Duration {
+    pub(super) fn write_delay(&mut self, now: Instant, pending_bytes: u64, limit: OutputLimit) -> Duration {
         if let Some(since) = self.throttling_since.take() {
             self.total_delay += now.since(since);
         }
         let may = self.period_start.is_some_and(|at| now.since(at) < THROTTLE_PERIOD)
             && self.total_delay < MAX_TOTAL_DELAY;
-        let delay = if may { wanted_delay(pending, limit) } else { Duration::ZERO };
+        let delay = if may { wanted_delay(pending_bytes, limit) } else { Duration::ZERO };
         self.throttling_since = Some(now).filter(|_| !delay.is_zero());
         delay
     }
@@ -57,12 +57,13 @@ impl Throttle {
 
 /// Returns the delay for `pending` bytes under this limit. The lower of the hard and the soft limit counts, although
 /// the soft limit may be exceeded for a while.
-fn wanted_delay(pending: u64, limit: OutputLimit) -> Duration {
-    let Some(limit) = [limit.hard, limit.soft].into_iter().filter(|bytes| *bytes > 0).min() else {
+fn wanted_delay(pending_bytes: u64, limit: OutputLimit) -> Duration {
+    let Some(limit) = [limit.hard_bytes, limit.soft_bytes].into_iter().filter(|bytes| *bytes > 0).min()
+    else {
         return Duration::ZERO;
     };
     let half = limit / 2;
-    let over = pending.saturating_sub(half) as f64 / (limit - half) as f64;
+    let over = pending_bytes.saturating_sub(half) as f64 / (limit - half) as f64;
     MAX_DELAY.mul_f64(over.min(1.0).powi(2))
 }
 
@@ -70,7 +71,8 @@ fn wanted_delay(pending: u64, limit: OutputLimit) -> Duration {
 mod tests {
     use super::*;
 
-    const LIMIT: OutputLimit = OutputLimit { hard: 1000, soft: 0, soft_duration: Duration::ZERO };
+    const TEST_OUTPUT_LIMIT: OutputLimit =
+        OutputLimit { hard_bytes: 1000, soft_bytes: 0, soft_duration: Duration::ZERO };
 
     fn at_seconds(seconds: u64) -> Instant {
         Instant::from_millis(seconds * 1000)
@@ -79,30 +81,30 @@ mod tests {
     #[test]
     fn writers_are_not_throttled_before_a_replica_was_closed() {
         let mut throttle = Throttle::default();
-        assert_eq!(throttle.delay(at_seconds(0), 1000, LIMIT), Duration::ZERO);
+        assert_eq!(throttle.write_delay(at_seconds(0), 1000, TEST_OUTPUT_LIMIT), Duration::ZERO);
         throttle.on_replica_closed(at_seconds(1));
-        assert!(throttle.delay(at_seconds(1), 1000, LIMIT) > Duration::ZERO);
+        assert!(throttle.write_delay(at_seconds(1), 1000, TEST_OUTPUT_LIMIT) > Duration::ZERO);
     }
 
     #[test]
     fn delay_grows_towards_the_limit() {
-        let soft = OutputLimit { hard: 4000, soft: 1000, soft_duration: Duration::from_secs(60) };
-        let none = OutputLimit { hard: 0, soft: 0, soft_duration: Duration::ZERO };
+        let soft = OutputLimit { hard_bytes: 4000, soft_bytes: 1000, soft_duration: Duration::from_secs(60) };
+        let none = OutputLimit { hard_bytes: 0, soft_bytes: 0, soft_duration: Duration::ZERO };
         // Columns: pending bytes, limit, delay in milliseconds
         let table = [
-            (0, LIMIT, 0),
-            (500, LIMIT, 0),
-            (600, LIMIT, 40),
-            (750, LIMIT, 250),
-            (1000, LIMIT, 1000),
-            (u64::MAX, LIMIT, 1000),
+            (0, TEST_OUTPUT_LIMIT, 0),
+            (500, TEST_OUTPUT_LIMIT, 0),
+            (600, TEST_OUTPUT_LIMIT, 40),
+            (750, TEST_OUTPUT_LIMIT, 250),
+            (1000, TEST_OUTPUT_LIMIT, 1000),
+            (u64::MAX, TEST_OUTPUT_LIMIT, 1000),
             (750, soft, 250),
             (u64::MAX, none, 0),
         ];
         for (pending, limit, millis) in table {
             let mut throttle = Throttle::default();
             throttle.on_replica_closed(at_seconds(0));
-            let delay = throttle.delay(at_seconds(0), pending, limit);
+            let delay = throttle.write_delay(at_seconds(0), pending, limit);
             assert_eq!(delay.as_micros() / 100, millis * 10, "{pending}");
         }
     }
@@ -116,7 +118,7 @@ mod tests {
             if second % 30 == 0 {
                 throttle.on_replica_closed(at_seconds(second));
             }
-            slow += u64::from(!throttle.delay(at_seconds(second), 900, LIMIT).is_zero());
+            slow += u64::from(!throttle.write_delay(at_seconds(second), 900, TEST_OUTPUT_LIMIT).is_zero());
         }
         assert_eq!(slow, 2 * MAX_TOTAL_DELAY.as_secs());
     }
@@ -125,9 +127,15 @@ mod tests {
     fn throttling_ends_when_the_replica_has_caught_up() {
         let mut throttle = Throttle::default();
         throttle.on_replica_closed(at_seconds(0));
-        assert!(!throttle.delay(at_seconds(1), 900, LIMIT).is_zero());
-        assert!(throttle.delay(at_seconds(2), 100, LIMIT).is_zero());
-        assert!(!throttle.delay(at_seconds(500), 900, LIMIT).is_zero(), "the time between was not used up");
-        assert!(throttle.delay(at_seconds(601), 900, LIMIT).is_zero(), "it has kept up for long");
+        assert!(!throttle.write_delay(at_seconds(1), 900, TEST_OUTPUT_LIMIT).is_zero());
+        assert!(throttle.write_delay(at_seconds(2), 100, TEST_OUTPUT_LIMIT).is_zero());
+        assert!(
+            !throttle.write_delay(at_seconds(500), 900, TEST_OUTPUT_LIMIT).is_zero(),
+            "the time between was not used up"
+        );
+        assert!(
+            throttle.write_delay(at_seconds(601), 900, TEST_OUTPUT_LIMIT).is_zero(),
+            "it has kept up for long"
+        );
     }
 }

@@ -25,13 +25,13 @@ impl MasterFixture {
         let config = MasterConfig {
             ping_period: Duration::from_secs(10),
             timeout: Duration::from_secs(60),
-            diskless: true,
+            is_diskless: true,
             diskless_delay: Duration::ZERO,
             diskless_max_replicas: 0,
             dual_channel: true,
             backlog_ttl: Duration::from_secs(3600),
             max_lag: Duration::from_secs(10),
-            output_limit: OutputLimit { hard: 1000, soft: 0, soft_duration: Duration::ZERO },
+            output_limit: OutputLimit { hard_bytes: 1000, soft_bytes: 0, soft_duration: Duration::ZERO },
             backlog_size: 0,
         };
         let serving = MasterDriver::new(config, at_millis(0));
@@ -43,7 +43,7 @@ impl MasterFixture {
     }
 
     fn receive_psync(&mut self, millis: u64, peer: PeerId, (history, first_byte): (&str, i64)) {
-        let request = PsyncRequest { id: history.as_bytes().to_vec(), first_byte, is_failover: false };
+        let request = PsyncRequest { repl_id: history.as_bytes().to_vec(), first_byte, is_failover: false };
         let mut profile = PeerProfile::default();
         (profile.capabilities.end_mark, profile.capabilities.psync2) = (true, true);
         self.handle_event(millis, MasterDriverEvent::PsyncReceived { peer, profile, request: Some(request) });
@@ -75,7 +75,7 @@ fn full_synchronisation_returns_the_actions_in_order() {
         MasterDriverAction::TakeSnapshot {
             transfer: TransferId(1),
             peers: vec![PEER_1],
-            with_end_mark: true,
+            uses_end_mark: true,
             format: form,
         },
     ];
@@ -91,7 +91,7 @@ fn full_synchronisation_returns_the_actions_in_order() {
 }
 
 #[test]
-fn reconnecting_replica_has_its_cursor_from_the_psync_on() {
+fn reconnecting_replica_gets_its_cursor_at_psync() {
     let mut server = MasterFixture::new();
     server.receive_psync(1, PEER_1, ("?", -1));
     server.synchronise(2, 1, PEER_1);
@@ -150,7 +150,7 @@ fn replica_that_left_before_the_snapshot_has_no_cursor() {
 
 /// Delivers a snapshot to a replica and closes the replica's RDB channel. Returns the channel's cursor.
 fn deliver_snapshot(server: &mut MasterFixture) -> CursorId {
-    let mut profile = PeerProfile { rdb_channel: true, is_rdb_only: true, ..PeerProfile::default() };
+    let mut profile = PeerProfile { is_rdb_channel: true, is_rdb_only: true, ..PeerProfile::default() };
     profile.capabilities.end_mark = true;
     server.handle_event(1, MasterDriverEvent::PsyncReceived { peer: PEER_1, profile, request: None });
     server.log.open(id(0));
@@ -164,13 +164,14 @@ fn deliver_snapshot(server: &mut MasterFixture) -> CursorId {
 }
 
 #[test]
-fn log_is_kept_for_a_replica_whose_main_channel_is_still_to_come() {
+fn log_is_retained_until_the_main_channel_connects() {
     let mut server = MasterFixture::new();
     let cursor = deliver_snapshot(&mut server);
     assert!(server.log.cursor_offset(cursor).is_some());
     let mut profile = PeerProfile::default();
     assert_eq!(server.driver.link_channels(&mut profile, PEER_1), Ok(()));
-    let request = PsyncRequest { id: id(0).as_str().as_bytes().to_vec(), first_byte: 1, is_failover: false };
+    let request =
+        PsyncRequest { repl_id: id(0).as_str().as_bytes().to_vec(), first_byte: 1, is_failover: false };
     server
         .handle_event(5, MasterDriverEvent::PsyncReceived { peer: PEER_2, profile, request: Some(request) });
     assert!(server.take_actions().contains(&MasterDriverAction::Close(PEER_1, CloseReason::SnapshotSent)));
@@ -180,7 +181,7 @@ fn log_is_kept_for_a_replica_whose_main_channel_is_still_to_come() {
 }
 
 #[test]
-fn log_is_released_if_the_main_channel_never_comes() {
+fn log_is_released_if_the_main_channel_never_connects() {
     let mut server = MasterFixture::new();
     let cursor = deliver_snapshot(&mut server);
     server.handle_event(59_000, MasterDriverEvent::Deadline);
@@ -199,13 +200,13 @@ fn pending_bytes_are_checked_while_a_replica_is_behind_or_the_log_grows() {
     let end = server.log.position().offset;
     assert_eq!(
         server.driver.next_pending_check(),
-        Some(NextPendingCheck { log_end: Some(end), earliest_check: at_millis(103) })
+        Some(NextPendingCheck { log_end: Some(end), earliest_check_at: at_millis(103) })
     );
     server.log.append_control(&[b'x'; 600]);
     server.driver.check_pending(at_millis(200), &mut server.log, &mut server.actions);
     assert_eq!(
         server.driver.next_pending_check(),
-        Some(NextPendingCheck { log_end: None, earliest_check: at_millis(300) }),
+        Some(NextPendingCheck { log_end: None, earliest_check_at: at_millis(300) }),
         "it is behind"
     );
     server.log.read(cursor, 1000, &mut Vec::new()).unwrap();

@@ -13,7 +13,7 @@ use super::link::{
     ANNOUNCED_VALKEY_VERSION, ContinueReply, append_auth, malformed_reply, parse_continue, refusal_error,
 };
 use super::stream_buffer::StreamBuffer;
-use super::transfer::Transfer;
+use super::transfer::IncomingTransfer;
 use super::{LinkError, RdbChannelAction, ReplicaAction, ReplicaConfig};
 use crate::id::ReplId;
 use crate::log::ReplPosition;
@@ -28,7 +28,7 @@ enum RdbChannelState {
     },
     /// The replica waits for `$ENDOFF`.
     AwaitsEndOffset,
-    TransferringSnapshot(Transfer),
+    TransferringSnapshot(IncomingTransfer),
     Complete,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct DualChannelSync {
     main_lines: LineSplitter,
     /// The position of the snapshot; `None` until `$ENDOFF` has arrived.
     position: Option<ReplPosition>,
-    buffered: StreamBuffer,
+    stream_buffer: StreamBuffer,
 }
 
 impl DualChannelSync {
@@ -65,12 +65,12 @@ impl DualChannelSync {
             rdb_lines: LineSplitter::default(),
             main_lines: LineSplitter::default(),
             position: None,
-            buffered: StreamBuffer::default(),
+            stream_buffer: StreamBuffer::default(),
         }
     }
 
     /// Returns the snapshot that is being received.
-    pub(super) fn transfer_progress(&self) -> Option<&Transfer> {
+    pub(super) fn transfer_progress(&self) -> Option<&IncomingTransfer> {
         if let RdbChannelState::TransferringSnapshot(transfer) = &self.rdb_channel {
             Some(transfer)
         } else {
@@ -83,15 +83,15 @@ impl DualChannelSync {
     }
 
     pub(super) fn buffered_bytes(&self) -> u64 {
-        self.buffered.buffered_bytes()
+        self.stream_buffer.buffered_bytes()
     }
 
     /// Returns the position of the snapshot and the buffered stream once the snapshot is complete and the stream has
     /// started.
-    pub(super) fn take_complete(&mut self) -> Option<(ReplPosition, StreamBuffer)> {
+    pub(super) fn take_completed_sync(&mut self) -> Option<(ReplPosition, StreamBuffer)> {
         let whole = matches!(self.rdb_channel, RdbChannelState::Complete)
             && self.main_channel == MainChannelState::Streaming;
-        Some((self.position.filter(|_| whole)?, std::mem::take(&mut self.buffered)))
+        Some((self.position.filter(|_| whole)?, std::mem::take(&mut self.stream_buffer)))
     }
 
     /// Sends the handshake over the RDB channel.
@@ -164,7 +164,7 @@ impl DualChannelSync {
                 RdbChannelState::AwaitsEndOffset if line.starts_with(b"$ENDOFF:") => {
                     let (position, client) = parse_end_offset(&line).ok_or_else(|| malformed_reply(&line))?;
                     self.position = Some(position);
-                    self.rdb_channel = RdbChannelState::TransferringSnapshot(Transfer::new(position));
+                    self.rdb_channel = RdbChannelState::TransferringSnapshot(IncomingTransfer::new(position));
                     self.main_channel = MainChannelState::Identifying;
                     let mut link = Vec::new();
                     resp::encode_request(&mut link, [&b"REPLCONF"[..], b"set-rdb-client-id", client]);
@@ -209,7 +209,7 @@ impl DualChannelSync {
                 }
             }
         }
-        self.buffered.push(bytes);
+        self.stream_buffer.push(bytes);
         Ok(())
     }
 }

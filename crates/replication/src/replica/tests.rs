@@ -27,7 +27,7 @@ fn at_millis(millis: u64) -> Instant {
 }
 
 /// Encodes a request as the state machine sends it.
-fn request(line: &str) -> Vec<u8> {
+fn encode_request(line: &str) -> Vec<u8> {
     let mut wire = Vec::new();
     let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
     resp::encode_request(&mut wire, words);
@@ -35,7 +35,7 @@ fn request(line: &str) -> Vec<u8> {
 }
 
 fn send_action(lines: &[&str]) -> ReplicaAction {
-    ReplicaAction::Send(lines.iter().flat_map(|line| request(line)).collect())
+    ReplicaAction::Send(lines.iter().flat_map(|line| encode_request(line)).collect())
 }
 
 struct ReplicaFixture {
@@ -266,10 +266,10 @@ fn refused_connections_are_retried_sooner_than_other_failures() {
     replica.advance_to(50).handle_event(ReplicaEvent::Closed);
     assert_eq!(replica.replica.next_deadline(), Some(at_millis(50) + LOST_RETRY_DELAY));
     assert_eq!(replica.advance_to(70).handle_event(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
-    replica.handle_event(ReplicaEvent::ConnectFailed { refused: true });
+    replica.handle_event(ReplicaEvent::ConnectFailed { is_refused: true });
     assert_eq!(replica.replica.next_deadline(), Some(at_millis(70) + REFUSED_RETRY_DELAY));
     assert_eq!(replica.advance_to(170).handle_event(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
-    replica.handle_event(ReplicaEvent::ConnectFailed { refused: false });
+    replica.handle_event(ReplicaEvent::ConnectFailed { is_refused: false });
     assert_eq!(replica.replica.next_deadline(), Some(at_millis(170) + FAILED_RETRY_DELAY));
     assert_eq!(
         replica.replica.down_since(),
@@ -405,7 +405,7 @@ fn failing_full_synchronisations_back_off_exponentially() {
 /// The master closes the link soon after each snapshot, because this replica is too slow or the master's history
 /// changes.
 #[test]
-fn lasting_links_reconnect_at_once_and_others_after_a_second() {
+fn stable_links_reconnect_at_once_and_others_after_a_second() {
     let mut replica = ReplicaFixture::with_psync_sent(config(), None);
     let table = [
         (6000, LOST_RETRY_DELAY),
@@ -474,7 +474,7 @@ mod two_channels {
         replica
     }
 
-    fn whole_snapshot_event() -> ReplicaEvent {
+    fn complete_snapshot_event() -> ReplicaEvent {
         rdb_channel_received(&format!("$EOF:{END_MARK}\r\nbody{END_MARK}"))
     }
 
@@ -567,7 +567,7 @@ mod two_channels {
     #[test]
     fn snapshot_may_be_complete_before_the_stream_starts() {
         let mut replica = replica_during_transfer();
-        let actions = replica.handle_event(whole_snapshot_event());
+        let actions = replica.handle_event(complete_snapshot_event());
         assert!(
             !actions.contains(&ReplicaAction::LoadSnapshot { position: position_in(1, 70) }),
             "there may be no stream to follow it"
@@ -584,7 +584,7 @@ mod two_channels {
         assert!(replica.replica.should_read());
         replica.receive("xx");
         assert!(!replica.replica.should_read());
-        replica.handle_event(whole_snapshot_event());
+        replica.handle_event(complete_snapshot_event());
         assert!(!replica.replica.should_read(), "nor while it is loaded");
         replica.handle_event(ReplicaEvent::Loaded);
         assert!(replica.replica.should_read());
@@ -594,7 +594,7 @@ mod two_channels {
     fn buffered_stream_is_applied_and_acknowledged_in_chunks() {
         let mut replica = ReplicaFixture { replica: streaming_replica().replica, now: 0 };
         replica.receive(&"x".repeat(150_000));
-        replica.handle_event(whole_snapshot_event());
+        replica.handle_event(complete_snapshot_event());
         let mut pieces = Vec::new();
         let mut next = replica.handle_event(ReplicaEvent::Loaded);
         while let Some(ReplicaAction::StreamBytes(piece)) =
@@ -627,7 +627,11 @@ mod two_channels {
         for mut replica in [with_snapshot_position(config()), replica_during_transfer(), streaming_replica()]
         {
             assert_eq!(replica.handle_event(ReplicaEvent::Closed), [CLOSE_RDB_CHANNEL]);
-            assert_eq!(replica.handle_event(whole_snapshot_event()), [], "what was on its way is too late");
+            assert_eq!(
+                replica.handle_event(complete_snapshot_event()),
+                [],
+                "what was on its way is too late"
+            );
             assert_eq!(
                 replica.advance_to(1000).handle_event(ReplicaEvent::Deadline),
                 [ReplicaAction::Connect]
@@ -639,7 +643,7 @@ mod two_channels {
     fn link_lost_during_a_load_continues_from_the_end_of_the_buffered_stream() {
         let mut replica = streaming_replica();
         replica.receive("twelve bytes");
-        replica.handle_event(whole_snapshot_event());
+        replica.handle_event(complete_snapshot_event());
         assert_eq!(replica.handle_event(ReplicaEvent::Closed), []);
         assert!(!replica.replica.should_read());
         let up = [

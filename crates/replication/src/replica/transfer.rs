@@ -21,14 +21,14 @@ enum TransferBody {
         missing_bytes: u64,
     },
     WithEndMark {
-        mark: Box<Finder<'static>>,
+        end_mark: Box<Finder<'static>>,
         /// The last received bytes, which may be the start of the end mark.
         possible_mark: Vec<u8>,
     },
 }
 
 #[derive(Debug)]
-pub(super) struct Transfer {
+pub(super) struct IncomingTransfer {
     position: ReplPosition,
     len: Option<u64>,
     /// The received part of the first line.
@@ -37,7 +37,7 @@ pub(super) struct Transfer {
     body: Option<TransferBody>,
 }
 
-impl Transfer {
+impl IncomingTransfer {
     pub(super) fn new(position: ReplPosition) -> Self {
         Self { position, len: None, first_line: Vec::new(), body: None }
     }
@@ -74,7 +74,7 @@ impl Transfer {
                 push_snapshot(bytes, out);
                 Ok(done.then_some(rest))
             }
-            TransferBody::WithEndMark { mark, possible_mark: held } => {
+            TransferBody::WithEndMark { end_mark: mark, possible_mark: held } => {
                 Ok(take_until_mark(mark, held, bytes, out))
             }
         }
@@ -106,7 +106,7 @@ impl Transfer {
                 return Err(malformed_reply(line));
             }
             let mark = Box::new(Finder::new(mark).into_owned());
-            TransferBody::WithEndMark { mark, possible_mark: Vec::new() }
+            TransferBody::WithEndMark { end_mark: mark, possible_mark: Vec::new() }
         } else {
             let len = resp::parse_i64(announced).and_then(|len| u64::try_from(len).ok());
             let len = len.ok_or_else(|| malformed_reply(line))?;

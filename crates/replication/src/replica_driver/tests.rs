@@ -43,23 +43,27 @@ impl NodeFixture {
         self.driver.follow(now, master, config(false), &mut self.log)
     }
 
-    fn handle_event(&mut self, stream: StreamEpoch, event: ReplicaDriverEvent) -> Vec<ReplicaDriverAction> {
+    fn handle_event(
+        &mut self,
+        stream_epoch: StreamEpoch,
+        event: ReplicaDriverEvent,
+    ) -> Vec<ReplicaDriverAction> {
         let mut orders = Vec::new();
         let now = Instant::from_millis(self.now);
-        self.driver.handle(now, stream, event, &mut self.log, &mut orders);
+        self.driver.handle(now, stream_epoch, event, &mut self.log, &mut orders);
         orders
     }
 
     fn handle_link_event(
         &mut self,
-        stream: StreamEpoch,
+        stream_epoch: StreamEpoch,
         input: replica::ReplicaEvent,
     ) -> Vec<ReplicaDriverAction> {
-        self.handle_event(stream, ReplicaDriverEvent::LinkEvent(input))
+        self.handle_event(stream_epoch, ReplicaDriverEvent::LinkEvent(input))
     }
 
-    fn receive(&mut self, stream: StreamEpoch, bytes: &str) -> Vec<ReplicaDriverAction> {
-        self.handle_link_event(stream, replica::ReplicaEvent::Received(bytes.as_bytes().to_vec()))
+    fn receive(&mut self, stream_epoch: StreamEpoch, bytes: &str) -> Vec<ReplicaDriverAction> {
+        self.handle_link_event(stream_epoch, replica::ReplicaEvent::Received(bytes.as_bytes().to_vec()))
     }
 
     /// Creates a node that follows a master and has sent PSYNC.

@@ -203,13 +203,13 @@ impl<'a> Parser<'a> {
         token
     }
 
-    fn is_next(&self, word: &str) -> bool {
+    fn next_token_is(&self, word: &str) -> bool {
         matches!(self.current().kind, TokenKind::Keyword | TokenKind::Symbol)
             && self.current().text == word.as_bytes()
     }
 
     fn skip(&mut self, word: &str) -> bool {
-        let is = self.is_next(word);
+        let is = self.next_token_is(word);
         if is {
             self.next();
         }
@@ -224,7 +224,7 @@ impl<'a> Parser<'a> {
         if self.current().kind == TokenKind::Name { Ok(self.next().text) } else { Err(InvalidLua) }
     }
 
-    fn own_variables(&mut self) -> &mut Vec<&'a [u8]> {
+    fn current_function_variables(&mut self) -> &mut Vec<&'a [u8]> {
         self.locals.last_mut().expect("the script's own are always there")
     }
 
@@ -247,19 +247,21 @@ impl<'a> Parser<'a> {
 
     fn parse_block(&mut self) -> ParseResult {
         self.parse_nested(|this| {
-            let known = this.own_variables().len();
+            let known = this.current_function_variables().len();
             let mut first = true;
             loop {
                 let token = this.current();
                 let ends = token.kind == TokenKind::End
-                    || ["else", "elseif", "end", "until"].iter().any(|word| this.is_next(word));
+                    || ["else", "elseif", "end", "until"].iter().any(|word| this.next_token_is(word));
                 if ends {
                     break;
                 }
                 // Skip loops, which return to their first line, and functions, whose closure instruction is on their
                 // last line.
-                let loops = ["for", "while", "repeat", "function"].iter().any(|word| this.is_next(word));
-                let is_function = this.is_next("local") && this.tokens[this.position + 1].text == b"function";
+                let loops =
+                    ["for", "while", "repeat", "function"].iter().any(|word| this.next_token_is(word));
+                let is_function =
+                    this.next_token_is("local") && this.tokens[this.position + 1].text == b"function";
                 let any = this.locals.iter().any(|names| !names.is_empty());
                 if first && any || !loops && !is_function {
                     this.insert_call(token.start);
@@ -272,7 +274,7 @@ impl<'a> Parser<'a> {
                     break;
                 }
             }
-            this.own_variables().truncate(known);
+            this.current_function_variables().truncate(known);
             Ok(())
         })
     }
@@ -311,7 +313,7 @@ impl<'a> Parser<'a> {
             (TokenKind::Keyword, b"function") => {
                 self.expect_name()?;
                 let mut method = false;
-                while self.is_next(".") || self.is_next(":") {
+                while self.next_token_is(".") || self.next_token_is(":") {
                     method = self.next().text == b":";
                     self.expect_name()?;
                 }
@@ -320,7 +322,7 @@ impl<'a> Parser<'a> {
             (TokenKind::Keyword, b"local") => self.parse_local_statement()?,
             (TokenKind::Keyword, b"return") => {
                 let ends = self.current().kind == TokenKind::End
-                    || ["else", "elseif", "end", "until", ";"].iter().any(|word| self.is_next(word));
+                    || ["else", "elseif", "end", "until", ";"].iter().any(|word| self.next_token_is(word));
                 if !ends {
                     self.parse_expressions()?;
                 }
@@ -368,17 +370,17 @@ impl<'a> Parser<'a> {
         }
         self.parse_expressions()?;
         self.expect("do")?;
-        let known = self.own_variables().len();
-        self.own_variables().extend(names);
+        let known = self.current_function_variables().len();
+        self.current_function_variables().extend(names);
         self.parse_block()?;
-        self.own_variables().truncate(known);
+        self.current_function_variables().truncate(known);
         self.expect("end")
     }
 
     fn parse_local_statement(&mut self) -> ParseResult {
         if self.skip("function") {
             let name = self.expect_name()?;
-            self.own_variables().push(name);
+            self.current_function_variables().push(name);
             return self.parse_function_body(false);
         }
         let mut names = vec![self.expect_name()?];
@@ -388,7 +390,7 @@ impl<'a> Parser<'a> {
         if self.skip("=") {
             self.parse_expressions()?;
         }
-        self.own_variables().extend(names);
+        self.current_function_variables().extend(names);
         // The call is inserted after the statement, whose last token is the previous token.
         let last = self.tokens[self.position - 1];
         self.insert_call(last.start + last.text.len());
@@ -399,7 +401,7 @@ impl<'a> Parser<'a> {
     fn parse_function_body(&mut self, is_method: bool) -> ParseResult {
         self.expect("(")?;
         let mut names: Vec<&[u8]> = if is_method { vec![b"self"] } else { Vec::new() };
-        if !self.is_next(")") {
+        if !self.next_token_is(")") {
             loop {
                 if self.skip("...") {
                     break;
@@ -439,7 +441,7 @@ impl<'a> Parser<'a> {
             loop {
                 while this.skip("not") || this.skip("-") || this.skip("#") {}
                 this.parse_simple_expression()?;
-                if !BINARY_OPERATORS.iter().any(|sign| this.is_next(sign)) {
+                if !BINARY_OPERATORS.iter().any(|sign| this.next_token_is(sign)) {
                     return Ok(());
                 }
                 this.next();
@@ -481,7 +483,10 @@ impl<'a> Parser<'a> {
             } else if self.skip(":") {
                 self.expect_name()?;
                 self.parse_arguments()?;
-            } else if self.is_next("(") || self.is_next("{") || self.current().kind == TokenKind::Text {
+            } else if self.next_token_is("(")
+                || self.next_token_is("{")
+                || self.current().kind == TokenKind::Text
+            {
                 self.parse_arguments()?;
             } else {
                 return Ok(());
@@ -490,7 +495,7 @@ impl<'a> Parser<'a> {
     }
 
     fn parse_arguments(&mut self) -> ParseResult {
-        if self.is_next("{") {
+        if self.next_token_is("{") {
             return self.parse_table();
         }
         if self.current().kind == TokenKind::Text {
@@ -498,7 +503,7 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         self.expect("(")?;
-        if !self.is_next(")") {
+        if !self.next_token_is(")") {
             self.parse_expressions()?;
         }
         self.expect(")")
@@ -507,7 +512,7 @@ impl<'a> Parser<'a> {
     fn parse_table(&mut self) -> ParseResult {
         self.parse_nested(|this| {
             this.expect("{")?;
-            while !this.is_next("}") {
+            while !this.next_token_is("}") {
                 if this.skip("[") {
                     this.parse_expression()?;
                     this.expect("]")?;

@@ -15,7 +15,7 @@ use super::{Arguments, FunctionLimits, LibraryError, LibraryResult, argument_err
 
 /// What the encoder and decoder do with numbers that JSON cannot represent, such as NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum InvalidNumbers {
+pub(super) enum InvalidNumberPolicy {
     Reject,
     Write,
     Null,
@@ -23,29 +23,29 @@ pub(super) enum InvalidNumbers {
 
 #[derive(Debug, Clone)]
 pub(crate) struct JsonOptions {
-    converts_sparse: bool,
+    converts_sparse_arrays: bool,
     sparse_ratio: usize,
     sparse_min_index: usize,
-    encode_depth: usize,
-    decode_depth: usize,
+    max_encode_depth: usize,
+    max_decode_depth: usize,
     precision: usize,
     keeps_buffer: bool,
-    encode_invalid: InvalidNumbers,
-    decode_invalid: bool,
+    encode_invalid_numbers: InvalidNumberPolicy,
+    accepts_invalid_numbers: bool,
 }
 
 impl Default for JsonOptions {
     fn default() -> Self {
         Self {
-            converts_sparse: false,
+            converts_sparse_arrays: false,
             sparse_ratio: 2,
             sparse_min_index: 10,
-            encode_depth: 1000,
-            decode_depth: 1000,
+            max_encode_depth: 1000,
+            max_decode_depth: 1000,
             precision: 14,
             keeps_buffer: true,
-            encode_invalid: InvalidNumbers::Reject,
-            decode_invalid: true,
+            encode_invalid_numbers: InvalidNumberPolicy::Reject,
+            accepts_invalid_numbers: true,
         }
     }
 }
@@ -130,11 +130,11 @@ pub(super) fn create_library(
     let most = i64::from(i32::MAX);
     table.set(
         "encode_max_depth",
-        depth_function(lua, settings, "encode_max_depth", most, |settings| &mut settings.encode_depth)?,
+        depth_function(lua, settings, "encode_max_depth", most, |settings| &mut settings.max_encode_depth)?,
     )?;
     table.set(
         "decode_max_depth",
-        depth_function(lua, settings, "decode_max_depth", most, |settings| &mut settings.decode_depth)?,
+        depth_function(lua, settings, "decode_max_depth", most, |settings| &mut settings.max_decode_depth)?,
     )?;
     table.set(
         "encode_number_precision",
@@ -155,11 +155,11 @@ pub(super) fn create_library(
         bounds.with_limit_lifted(lua, |pace| decode::decode(lua, &text, &shared.borrow(), pace))
     };
     table.set("decode", create_function(lua, decode)?)?;
-    add_switch_functions(lua, &table, settings)?;
+    add_option_functions(lua, &table, settings)?;
     Ok(table)
 }
 
-fn add_switch_functions(lua: &Lua, table: &Table, settings: &SharedJsonOptions) -> mlua::Result<()> {
+fn add_option_functions(lua: &Lua, table: &Table, settings: &SharedJsonOptions) -> mlua::Result<()> {
     let shared = settings.clone();
     let keep = move |_: &Lua, args: &Arguments| -> LibraryResult<bool> {
         check_max_arguments(args, 1, "encode_keep_buffer")?;
@@ -175,9 +175,9 @@ fn add_switch_functions(lua: &Lua, table: &Table, settings: &SharedJsonOptions) 
         check_max_arguments(args, 1, "decode_invalid_numbers")?;
         let settings = &mut *shared.borrow_mut();
         if let Some(allowed) = optional_boolean(args, 1, "decode_invalid_numbers")? {
-            settings.decode_invalid = allowed;
+            settings.accepts_invalid_numbers = allowed;
         }
-        Ok(settings.decode_invalid)
+        Ok(settings.accepts_invalid_numbers)
     };
     table.set("decode_invalid_numbers", create_function(lua, decode)?)?;
     let shared = settings.clone();
@@ -187,15 +187,15 @@ fn add_switch_functions(lua: &Lua, table: &Table, settings: &SharedJsonOptions) 
         let wanted = if null { None } else { optional_boolean(args, 1, "encode_invalid_numbers")? };
         let settings = &mut *shared.borrow_mut();
         match (null, wanted) {
-            (true, _) => settings.encode_invalid = InvalidNumbers::Null,
-            (_, Some(true)) => settings.encode_invalid = InvalidNumbers::Write,
-            (_, Some(false)) => settings.encode_invalid = InvalidNumbers::Reject,
+            (true, _) => settings.encode_invalid_numbers = InvalidNumberPolicy::Null,
+            (_, Some(true)) => settings.encode_invalid_numbers = InvalidNumberPolicy::Write,
+            (_, Some(false)) => settings.encode_invalid_numbers = InvalidNumberPolicy::Reject,
             (_, None) => {}
         }
-        Ok(match settings.encode_invalid {
-            InvalidNumbers::Null => "null".into_lua(lua)?,
-            InvalidNumbers::Write => Value::Boolean(true),
-            InvalidNumbers::Reject => Value::Boolean(false),
+        Ok(match settings.encode_invalid_numbers {
+            InvalidNumberPolicy::Null => "null".into_lua(lua)?,
+            InvalidNumberPolicy::Write => Value::Boolean(true),
+            InvalidNumberPolicy::Reject => Value::Boolean(false),
         })
     };
     table.set("encode_invalid_numbers", create_function(lua, encode)?)?;
@@ -206,7 +206,7 @@ fn add_switch_functions(lua: &Lua, table: &Table, settings: &SharedJsonOptions) 
         let settings = &mut *shared.borrow_mut();
         let most = i64::from(i32::MAX);
         if let Some(converted) = optional_boolean(args, 1, FUNCTION_NAME)? {
-            settings.converts_sparse = converted;
+            settings.converts_sparse_arrays = converted;
         }
         if let Some(ratio) = bounded_integer(args, 2, FUNCTION_NAME, 0, most)? {
             settings.sparse_ratio = ratio;
@@ -214,7 +214,7 @@ fn add_switch_functions(lua: &Lua, table: &Table, settings: &SharedJsonOptions) 
         if let Some(safe) = bounded_integer(args, 3, FUNCTION_NAME, 0, most)? {
             settings.sparse_min_index = safe;
         }
-        let all = (settings.converts_sparse, settings.sparse_ratio, settings.sparse_min_index);
+        let all = (settings.converts_sparse_arrays, settings.sparse_ratio, settings.sparse_min_index);
         mlua::IntoLuaMulti::into_lua_multi(all, lua).map_err(LibraryError::Lua)
     };
     table.set("encode_sparse_array", create_function(lua, sparse)?)

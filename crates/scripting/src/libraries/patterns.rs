@@ -37,7 +37,7 @@ struct Matcher<'a> {
     check_hook: &'a Function,
 }
 
-fn is_class(byte: u8, class: u8) -> bool {
+fn belongs_to_class(byte: u8, class: u8) -> bool {
     let holds = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),
         b'c' => byte.is_ascii_control(),
@@ -100,7 +100,7 @@ impl<'a> Matcher<'a> {
         let mut next = set_start + 1 + usize::from(negated);
         while next < set_end {
             if self.pattern[next] == b'%' {
-                if is_class(byte, self.pattern[next + 1]) {
+                if belongs_to_class(byte, self.pattern[next + 1]) {
                     return !negated;
                 }
                 next += 2;
@@ -124,7 +124,7 @@ impl<'a> Matcher<'a> {
         let Some(&byte) = self.text.get(text_pos) else { return false };
         match self.pattern[pattern_pos] {
             b'.' => true,
-            b'%' => is_class(byte, self.pattern[pattern_pos + 1]),
+            b'%' => belongs_to_class(byte, self.pattern[pattern_pos + 1]),
             b'[' => self.is_in_set(byte, pattern_pos, end - 1),
             letter => letter == byte,
         }

@@ -32,8 +32,12 @@ impl Master {
                     self.publish_ballots(cx, &record.changes, candidate);
                     self.consensus.on_journaled(number, cx.persist(record));
                 }
-                GroupAction::Send { after, to, message } => self.send_raft_message(cx, after, to, message),
-                GroupAction::RequestVote { after, to, term } => self.request_redis_vote(cx, after, to, term),
+                GroupAction::Send { after_record: after, to, message } => {
+                    self.send_raft_message(cx, after, to, message);
+                }
+                GroupAction::RequestVote { after_record: after, to, term } => {
+                    self.request_redis_vote(cx, after, to, term);
+                }
                 GroupAction::VoteReceived { from, term } => {
                     if let Some(run_id) = self.sentinels.by_id(from).map(|peer| peer.run_id().clone()) {
                         self.record_reported_vote(cx, &run_id, cx.shared.my_id.to_string(), term.0);

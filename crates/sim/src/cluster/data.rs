@@ -27,7 +27,7 @@ pub(super) struct PendingSlotChange {
     slot: Slot,
     offset: ReplOffset,
     /// The number of replicas that must acknowledge the offset.
-    awaited_replicas: usize,
+    awaited_replica_count: usize,
     deadline: Instant,
 }
 
@@ -38,15 +38,16 @@ impl ClusterWorld {
         host: usize,
         slot: Slot,
         change: &SlotChange,
-        confirm: Option<ReplicaConfirmation>,
+        confirmation: Option<ReplicaConfirmation>,
     ) {
-        let token = confirm.map(|confirm| confirm.token);
+        let token = confirmation.map(|confirm| confirm.token);
         let said = self.simulation.announce_slot_change(host, slot, change, token);
-        if let Some(ReplicaConfirmation { token, timeout }) = confirm {
+        if let Some(ReplicaConfirmation { token, timeout }) = confirmation {
             let (offset, readers) = said.unwrap_or((ReplOffset(0), 0));
             let until = self.simulation.now + timeout;
             let incarnation = self.simulation.processes[host].incarnation;
-            let told = PendingSlotChange { token, slot, offset, awaited_replicas: readers, deadline: until };
+            let told =
+                PendingSlotChange { token, slot, offset, awaited_replica_count: readers, deadline: until };
             self.simulation.schedule_after(
                 Duration::ZERO,
                 ClusterEvent::CheckSlotChange { host, incarnation, change: told },
@@ -58,10 +59,10 @@ impl ClusterWorld {
     /// failed.
     pub(super) fn check_slot_change_acks(&mut self, host: usize, change: PendingSlotChange) {
         let has_it = |(_, acknowledged): &(usize, ReplOffset)| *acknowledged >= change.offset;
-        let held =
-            self.simulation.data.stores[host].replicas().filter(has_it).count() >= change.awaited_replicas;
+        let held = self.simulation.data.process_states[host].replicas().filter(has_it).count()
+            >= change.awaited_replica_count;
         if self.simulation.is_running(host) && (held || self.simulation.now >= change.deadline) {
-            let keys_in_slot = self.simulation.data.stores[host].keys_in_slot(change.slot);
+            let keys_in_slot = self.simulation.data.process_states[host].keys_in_slot(change.slot);
             return self.handle_input(
                 host,
                 ClusterInput::ReplicasAcknowledged {
@@ -78,7 +79,7 @@ impl ClusterWorld {
 
     /// Issues client writes and checks which nodes accept writes.
     pub(super) fn write_and_check_hosts(&mut self) {
-        if self.simulation.clients_still_write() {
+        if self.simulation.are_clients_writing() {
             let keys: Vec<KeyGroup> = self.sample_slots.iter().map(|slot| slot.number()).collect();
             self.simulation.start_client_writes(keys.into_iter(), 50_000);
         }
@@ -90,8 +91,8 @@ impl ClusterWorld {
             if !self.simulation.is_running(host) {
                 continue;
             }
-            let offset = self.simulation.data.stores[host].offset();
-            let received_headers = self.simulation.data.stores[host].slot_changes.has_received();
+            let offset = self.simulation.data.process_states[host].offset();
+            let received_headers = self.simulation.data.process_states[host].slot_changes.has_received();
             if received_headers || self.hosts[host].watched_offset.is_some_and(|wanted| wanted <= offset) {
                 self.handle_input(host, ClusterInput::Deadline);
             }
@@ -101,7 +102,7 @@ impl ClusterWorld {
 
     /// Returns the replication state as the `gossip` state machine needs it.
     pub(super) fn replication_state(&self, host: usize) -> ReplicationStatus {
-        let store = &self.simulation.data.stores[host];
+        let store = &self.simulation.data.process_states[host];
         let mut facts =
             ReplicationStatus { offset: store.failover_offset(), source: store.replication_source() };
         if self.simulation.plan.injected_bug == Some(InjectedBug::UnreportedDataLoss)
@@ -114,31 +115,33 @@ impl ClusterWorld {
         facts
     }
 
-    pub(super) fn follow(&mut self, host: usize, ip: IpAddr, foreign: bool) {
+    pub(super) fn follow(&mut self, host: usize, ip: IpAddr, is_data_foreign: bool) {
         if let Some(master) = self.hosts.iter().position(|other| other.ip == ip) {
-            self.simulation
-                .queue_role_change(host, RoleChange::BecomeReplica { master, has_foreign_data: foreign });
+            self.simulation.queue_role_change(
+                host,
+                RoleChange::BecomeReplica { master, has_foreign_data: is_data_foreign },
+            );
         }
     }
 
     /// Publishes a topology. Slots that the node gains take effect at once, the others a moment later.
     pub(super) fn publish(&mut self, host: usize, topology: Topology) {
         self.simulation.empty_returning_slots(host, &topology);
-        let (store, topology) = (&self.simulation.data.stores[host], Arc::new(topology));
+        let (store, topology) = (&self.simulation.data.process_states[host], Arc::new(topology));
         self.hosts[host].topology = Some(topology.clone());
         let rerouting = store.engine().begin_topology_change(topology).expect("it is a node of a cluster");
-        self.hosts[host].publishing = Some((rerouting, store.running_commands()));
+        self.hosts[host].topology_being_published = Some((rerouting, store.running_commands()));
         let (incarnation, time) =
-            (self.simulation.processes[host].incarnation, self.simulation.random.millis(0, 1));
+            (self.simulation.processes[host].incarnation, self.simulation.random.random_millis(0, 1));
         self.simulation.schedule_after(time, ClusterEvent::TopologyPublished { host, incarnation });
     }
 
     pub(super) fn on_published(&mut self, host: usize) {
-        let Some((rerouting, under_way)) = self.hosts[host].publishing.take() else { return };
-        let store = &self.simulation.data.stores[host];
+        let Some((rerouting, under_way)) = self.hosts[host].topology_being_published.take() else { return };
+        let store = &self.simulation.data.process_states[host];
         // Each slot is switched while it is locked, so running writes must end first.
-        if !store.has_drained(&under_way) {
-            self.hosts[host].publishing = Some((rerouting, under_way));
+        if !store.have_commands_ended(&under_way) {
+            self.hosts[host].topology_being_published = Some((rerouting, under_way));
             let incarnation = self.simulation.processes[host].incarnation;
             return self
                 .simulation
@@ -149,15 +152,15 @@ impl ClusterWorld {
     }
 
     /// Blocks new writes and waits until all running writes have ended.
-    pub(super) fn pause(&mut self, host: usize, until: Instant) {
+    pub(super) fn pause_writes_until(&mut self, host: usize, until: Instant) {
         self.simulation.pause_writes(host, PausePurpose::Failover, Some(until));
-        let under_way = self.simulation.data.stores[host].running_commands();
-        self.on_drained(host, under_way);
+        let under_way = self.simulation.data.process_states[host].running_commands();
+        self.on_writes_drained(host, under_way);
     }
 
-    pub(super) fn on_drained(&mut self, host: usize, running_writes: BTreeSet<u64>) {
-        let store = &self.simulation.data.stores[host];
-        if store.has_drained(&running_writes)
+    pub(super) fn on_writes_drained(&mut self, host: usize, running_writes: BTreeSet<u64>) {
+        let store = &self.simulation.data.process_states[host];
+        if store.have_commands_ended(&running_writes)
             || self.simulation.plan.injected_bug == Some(InjectedBug::SkippedDrain)
         {
             let offset = store.offset();
@@ -171,7 +174,7 @@ impl ClusterWorld {
     }
 
     /// Empties slots that now belong to other nodes.
-    pub(super) fn drop_slots(&mut self, host: usize, slots: &SlotSet) {
+    pub(super) fn delete_slot_keys(&mut self, host: usize, slots: &SlotSet) {
         let lost = self.sample_slots.iter().filter(|slot| slots.contains(**slot));
         let keys: Vec<KeyGroup> = lost.map(|slot| slot.number()).collect();
         self.simulation.start_emptying_slots(host, &keys);

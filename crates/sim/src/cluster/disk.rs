@@ -30,9 +30,9 @@ impl Disk {
     }
 
     /// Queues a write of the whole file. With `sync`, the file is also synced.
-    pub(super) fn queue_write(&mut self, text: String, sync: bool) {
+    pub(super) fn queue_write(&mut self, text: String, must_sync: bool) {
         self.last_write_number += 1;
-        self.queued_writes.push_back((self.last_write_number, text, sync));
+        self.queued_writes.push_back((self.last_write_number, text, must_sync));
     }
 
     /// Returns the next queued write unless the disk is busy.
@@ -45,8 +45,8 @@ impl Disk {
     }
 
     /// Writes the file. With `sync`, the disk stays busy until [`Disk::sync`] is called.
-    pub(super) fn write(&mut self, number: u64, text: String, sync: bool) {
-        if sync { self.pending_write = Some((number, text)) } else { self.readable_content = Some(text) }
+    pub(super) fn write(&mut self, number: u64, text: String, must_sync: bool) {
+        if must_sync { self.pending_write = Some((number, text)) } else { self.readable_content = Some(text) }
     }
 
     /// Completes the synced write in progress and returns its number.
@@ -61,7 +61,7 @@ impl Disk {
     pub(super) fn on_process_death(&mut self, behavior: DiskBehavior, random: &mut RandomSource) {
         (self.queued_writes, self.last_write_number) = (VecDeque::new(), 0);
         if let Some((_, text)) = self.pending_write.take()
-            && random.chance(behavior.survival_percent)
+            && random.random_bool(behavior.survival_percent)
         {
             self.readable_content = Some(text);
         }
@@ -70,7 +70,7 @@ impl Disk {
     /// Cuts the power; unsynced writes may or may not survive.
     pub(super) fn on_power_failure(&mut self, behavior: DiskBehavior, random: &mut RandomSource) {
         self.on_process_death(behavior, random);
-        if !random.chance(behavior.survival_percent) {
+        if !random.random_bool(behavior.survival_percent) {
             self.readable_content.clone_from(&self.synced_content);
         }
         self.synced_content.clone_from(&self.readable_content);

@@ -10,19 +10,23 @@ use slot_routing::{NodeId, SLOT_COUNT, Slot};
 use super::{NODE_TIMEOUT, ip_of};
 use crate::RandomSource;
 
-pub(super) const PORT: u16 = 6379;
+pub(super) const CLIENT_PORT: u16 = 6379;
 pub(super) const BUS_PORT: u16 = 16379;
 /// The number of slots per master that a run observes, as representatives of the others.
 const SAMPLE_SLOTS_PER_MASTER: usize = 3;
 
-pub(super) struct Formation {
+pub(super) struct FormedCluster {
     pub(super) nodes_confs: Vec<String>,
     pub(super) sample_slots: Vec<Slot>,
 }
 
 pub(super) fn cluster_config(ip: IpAddr) -> ClusterConfig {
-    let announce =
-        AnnouncedAddress { ip: Some(ip), port: PORT, bus_port: BUS_PORT, ..AnnouncedAddress::default() };
+    let announce = AnnouncedAddress {
+        ip: Some(ip),
+        port: CLIENT_PORT,
+        bus_port: BUS_PORT,
+        ..AnnouncedAddress::default()
+    };
     ClusterConfig {
         node_timeout: NODE_TIMEOUT,
         // Shorter than a run, so that forgotten nodes can rejoin within the run.
@@ -36,7 +40,7 @@ pub(super) fn cluster_config(ip: IpAddr) -> ClusterConfig {
 }
 
 /// Creates the initial cluster: at least three masters, and replicas that are distributed evenly among them.
-pub(super) fn form_cluster(nodes: usize, random: &mut RandomSource) -> Formation {
+pub(super) fn form_cluster(nodes: usize, random: &mut RandomSource) -> FormedCluster {
     let nodes = nodes.max(4);
     let masters = (nodes / 2).clamp(3, 5);
     let ids: Vec<NodeId> = (0..nodes).map(|_| random.random_id()).collect();
@@ -45,7 +49,7 @@ pub(super) fn form_cluster(nodes: usize, random: &mut RandomSource) -> Formation
         let master = number % masters;
         let (id, shard, ip) = (ids[number], ids[master], ip_of(number));
         let myself = if me == number { "myself," } else { "" };
-        let _ = write!(text, "{id} {ip}:{PORT}@{BUS_PORT},,shard-id={shard} {myself}");
+        let _ = write!(text, "{id} {ip}:{CLIENT_PORT}@{BUS_PORT},,shard-id={shard} {myself}");
         let epoch = master + 1;
         let _ = if number == master {
             let last = first(master + 1) - 1;
@@ -62,7 +66,7 @@ pub(super) fn form_cluster(nodes: usize, random: &mut RandomSource) -> Formation
     };
     let sample = |master: usize| (0..SAMPLE_SLOTS_PER_MASTER).map(move |place| first(master) + place);
     let slot = |number: usize| Slot::new(u16::try_from(number).ok()?);
-    Formation {
+    FormedCluster {
         nodes_confs: (0..nodes).map(nodes_conf).collect(),
         sample_slots: (0..masters).flat_map(sample).filter_map(slot).collect(),
     }

@@ -10,7 +10,7 @@ use clock::Instant;
 use migration::{ControlCommand, ExportDriverEvent, ImportDriverEvent, SyncSlotsCommand};
 use resp::{Batch, ParseLimits, Parser};
 
-use super::whole_moves::{MigrationStep, SOURCE, TARGET};
+use super::whole_moves::{MigrationStep, SOURCE_SIDE, TARGET_SIDE};
 use super::{ClusterEvent, ClusterWorld};
 use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
 
@@ -65,7 +65,7 @@ impl ClusterWorld {
         one.link.state = ConnectionState::Dialling;
         one.link.queues = [DeliveryQueue::default(), DeliveryQueue::default()];
         let (connection, [from, to]) = (one.link.connection_number, one.hosts);
-        let time = self.simulation.latency(from, to);
+        let time = self.simulation.draw_latency(from, to);
         let step = MigrationStep::DialArrives { connection, until: self.simulation.now + timeout };
         self.simulation.schedule_after(time, ClusterEvent::MigrationStep { number, step });
     }
@@ -83,11 +83,11 @@ impl ClusterWorld {
             return self.simulation.schedule_at(until, not_connected);
         }
         // The process at this address has restarted and does not know the migration.
-        if !self.simulation.is_incarnation(to, one.incarnations[TARGET]) {
+        if !self.simulation.is_incarnation(to, one.incarnations[TARGET_SIDE]) {
             return self.simulation.schedule_at(self.simulation.now, not_connected);
         }
         one.link.state = ConnectionState::AtListener;
-        self.enqueue_migration_item(number, SOURCE, LinkItem::Connected);
+        self.enqueue_migration_item(number, SOURCE_SIDE, LinkItem::Connected);
     }
 
     pub(super) fn on_not_connected(&mut self, number: u64, connection: u64) {
@@ -107,7 +107,7 @@ impl ClusterWorld {
             link.state = ConnectionState::Closed;
             link.connection_number += 1;
             link.queues = [DeliveryQueue::default(), DeliveryQueue::default()];
-            for side in [SOURCE, TARGET] {
+            for side in [SOURCE_SIDE, TARGET_SIDE] {
                 self.enqueue_migration_item(number, side, LinkItem::Closed);
             }
         }
@@ -132,7 +132,7 @@ impl ClusterWorld {
 
     fn enqueue_migration_item(&mut self, number: u64, to: usize, item: LinkItem) {
         let Some(one) = self.atomic_migrations.get(&number) else { return };
-        let at = self.simulation.now + self.simulation.latency(one.hosts[1 - to], one.hosts[to]);
+        let at = self.simulation.now + self.simulation.draw_latency(one.hosts[1 - to], one.hosts[to]);
         let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         let connection = one.link.connection_number;
         if let Some(at) = one.link.queues[to].push(at, item) {
@@ -148,7 +148,8 @@ impl ClusterWorld {
             && target.driver.can_read()
             && std::mem::take(&mut target.has_unread_bytes)
         {
-            let step = MigrationStep::ItemArrives { side: TARGET, connection: one.link.connection_number };
+            let step =
+                MigrationStep::ItemArrives { side: TARGET_SIDE, connection: one.link.connection_number };
             self.simulation.schedule_at(self.simulation.now, ClusterEvent::MigrationStep { number, step });
         }
     }
@@ -160,7 +161,7 @@ impl ClusterWorld {
         if one.link.connection_number != connection {
             return;
         }
-        if side == TARGET
+        if side == TARGET_SIDE
             && let Some(target) = &mut one.target
             && !target.driver.can_read()
         {
@@ -180,7 +181,7 @@ impl ClusterWorld {
                 if self.side_status(number, side).is_none() {
                     return;
                 }
-                if side == SOURCE {
+                if side == SOURCE_SIDE {
                     self.on_item_for_source(number, item);
                 } else {
                     self.on_item_for_target(number, item, more);
@@ -198,14 +199,14 @@ impl ClusterWorld {
         self.notify_source(number, event);
     }
 
-    fn on_item_for_target(&mut self, number: u64, item: LinkItem, more: bool) {
+    fn on_item_for_target(&mut self, number: u64, item: LinkItem, has_more: bool) {
         let Some(one) = self.atomic_migrations.get(&number) else { return };
         match (item, one.link.state) {
             (LinkItem::Bytes(bytes), ConnectionState::AtListener) => {
                 self.handle_first_commands(number, bytes);
             }
             (LinkItem::Bytes(bytes), _) => {
-                self.notify_target(number, ImportDriverEvent::Received { bytes, has_more: more });
+                self.notify_target(number, ImportDriverEvent::Received { bytes, has_more });
             }
             (LinkItem::Closed, _) => self.notify_target(number, ImportDriverEvent::Closed),
             (LinkItem::Connected, _) => {}
@@ -239,6 +240,6 @@ impl ClusterWorld {
             }
             _ => b"-ERR\r\n",
         };
-        self.send_migration_bytes(number, TARGET, reply.to_vec());
+        self.send_migration_bytes(number, TARGET_SIDE, reply.to_vec());
     }
 }

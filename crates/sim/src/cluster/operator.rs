@@ -11,7 +11,7 @@ use gossip::{
 };
 use slot_routing::{NodeId, ReplOffset, Slot};
 
-use super::formation::{BUS_PORT, PORT};
+use super::formation::{BUS_PORT, CLIENT_PORT};
 use super::{ClusterEvent, ClusterWorld};
 
 /// Time limit of a slot migration. Several slots may be migrated at once, but no node exports and imports at the same
@@ -51,12 +51,12 @@ pub(super) enum OperatorStep {
     },
     Meet {
         host: usize,
-        other: usize,
+        other_host: usize,
     },
     /// Reset a replica with CLUSTER RESET and drop its data.
     Reset {
         host: usize,
-        hard: bool,
+        is_hard: bool,
     },
 }
 
@@ -70,9 +70,11 @@ pub(super) struct SlotMigration {
 impl ClusterWorld {
     /// Chooses and starts the operator's next action.
     pub(super) fn plan_operation(&mut self) {
-        let (host, other) =
-            (self.simulation.random.below(self.hosts.len()), self.simulation.random.below(self.hosts.len()));
-        match self.simulation.random.below(15) {
+        let (host, other) = (
+            self.simulation.random.random_below(self.hosts.len()),
+            self.simulation.random.random_below(self.hosts.len()),
+        );
+        match self.simulation.random.random_below(15) {
             0..5 => self.plan_failover(),
             5..9 => self.plan_slot_migrations(host),
             12..14 => self.plan_migration_with_faults(host),
@@ -81,10 +83,10 @@ impl ClusterWorld {
                 self.run_step(OperatorStep::Forget { host, id: self.gossip(other).id() });
                 self.simulation.remove_replica(other, None);
             }
-            11 => self.run_step(OperatorStep::Meet { host, other }),
+            11 => self.run_step(OperatorStep::Meet { host, other_host: other }),
             14 if self.is_replica(host) => {
-                let hard = self.simulation.random.chance(50);
-                self.run_step(OperatorStep::Reset { host, hard });
+                let hard = self.simulation.random.random_bool(50);
+                self.run_step(OperatorStep::Reset { host, is_hard: hard });
                 self.simulation.remove_replica(host, None);
             }
             _ => {}
@@ -95,19 +97,20 @@ impl ClusterWorld {
         let replicas: Vec<usize> = (0..self.hosts.len()).filter(|&host| self.is_replica(host)).collect();
         if !replicas.is_empty() {
             use FailoverMode::{Force, Graceful, Takeover};
-            let mode = self.simulation.random.pick(&[Graceful, Graceful, Graceful, Force, Force, Takeover]);
-            let replica = self.simulation.random.pick(&replicas);
+            let mode =
+                self.simulation.random.pick_random(&[Graceful, Graceful, Graceful, Force, Force, Takeover]);
+            let replica = self.simulation.random.pick_random(&replicas);
             self.run_step(OperatorStep::Failover(replica, mode));
         }
     }
 
     /// Starts to migrate one slot, or all sample slots of its owner, to `to`.
     fn plan_slot_migrations(&mut self, to: usize) {
-        let slot = self.simulation.random.pick(&self.sample_slots);
+        let slot = self.simulation.random.pick_random(&self.sample_slots);
         let Some(from) = (0..self.hosts.len()).find(|&host| self.owns_slot(host, slot)) else { return };
         let now = self.simulation.now;
         self.slot_migrations.retain(|(_, until)| *until > now);
-        let whole = self.simulation.random.chance(40);
+        let whole = self.simulation.random.random_bool(40);
         let range: Vec<Slot> =
             self.sample_slots.iter().copied().filter(|one| whole && self.owns_slot(from, *one)).collect();
         for slot in if range.is_empty() { vec![slot] } else { range } {
@@ -125,7 +128,7 @@ impl ClusterWorld {
     /// Starts an atomic migration of some slots of one master to `to`. Sometimes the source or the target is killed or
     /// frozen during the migration.
     pub(super) fn plan_atomic_migration(&mut self, to: usize) {
-        let slot = self.simulation.random.pick(&self.sample_slots);
+        let slot = self.simulation.random.pick_random(&self.sample_slots);
         let Some(from) = (0..self.hosts.len()).find(|&host| self.owns_slot(host, slot)) else { return };
         let now = self.simulation.now;
         self.slot_migrations.retain(|(_, until)| *until > now);
@@ -135,7 +138,7 @@ impl ClusterWorld {
         if self.is_replica(to) || self.slot_migrations.iter().any(one_of) {
             return;
         }
-        let whole = self.simulation.random.chance(60);
+        let whole = self.simulation.random.random_bool(60);
         let slots: Vec<Slot> = self
             .sample_slots
             .iter()
@@ -148,14 +151,14 @@ impl ClusterWorld {
                 .map(|slot| (SlotMigration { slot: *slot, from, to }, now + MAX_ATOMIC_MIGRATION_TIME)),
         );
         self.begin_atomic_migration(slots, from, to);
-        if self.simulation.plan.injected_bug.is_none() && self.simulation.random.chance(60) {
-            let end = if self.simulation.random.chance(50) { from } else { to };
-            let fire = if self.simulation.random.chance(40) {
+        if self.simulation.plan.injected_bug.is_none() && self.simulation.random.random_bool(60) {
+            let end = if self.simulation.random.random_bool(50) { from } else { to };
+            let fire = if self.simulation.random.random_bool(40) {
                 OperatorStep::Kill(end)
             } else {
                 OperatorStep::FreezeLong(end)
             };
-            let time = self.simulation.random.millis(0, 500);
+            let time = self.simulation.random.random_millis(0, 500);
             self.simulation.schedule_after(time, ClusterEvent::OperatorCommand(fire));
         }
     }
@@ -168,8 +171,8 @@ impl ClusterWorld {
         }
         self.plan_slot_migrations(to);
         let Some((SlotMigration { from, to, .. }, _)) = self.slot_migrations.last().copied() else { return };
-        let end = if self.simulation.random.chance(60) { from } else { to };
-        let fire = match self.simulation.random.below(3) {
+        let end = if self.simulation.random.random_bool(60) { from } else { to };
+        let fire = match self.simulation.random.random_below(3) {
             0 => OperatorStep::Kill(end),
             1 => OperatorStep::Freeze(end),
             _ => {
@@ -182,11 +185,11 @@ impl ClusterWorld {
                 let Some(replica) = (0..self.hosts.len()).find(copies) else { return };
                 OperatorStep::Failover(
                     replica,
-                    self.simulation.random.pick(&[FailoverMode::Graceful, FailoverMode::Force]),
+                    self.simulation.random.pick_random(&[FailoverMode::Graceful, FailoverMode::Force]),
                 )
             }
         };
-        let time = self.simulation.random.millis(0, 900);
+        let time = self.simulation.random.random_millis(0, 900);
         self.simulation.schedule_after(time, ClusterEvent::OperatorCommand(fire));
     }
 
@@ -198,7 +201,7 @@ impl ClusterWorld {
         let gossip = self.gossip(host);
         let masters: Vec<NodeId> = super::invariants::voters(gossip).collect();
         if !masters.is_empty() {
-            let master = self.simulation.random.pick(&masters);
+            let master = self.simulation.random.pick_random(&masters);
             self.run_step(OperatorStep::Replicate { host, master });
         }
     }
@@ -228,7 +231,7 @@ impl ClusterWorld {
         }
         let id = |host: usize| self.hosts[host].gossip.as_ref().map(|gossip| gossip.id().to_string());
         let set_slot = |host: usize, slot, change| {
-            let keys_in_slot = self.simulation.data.stores[host].keys_in_slot(slot);
+            let keys_in_slot = self.simulation.data.process_states[host].keys_in_slot(slot);
             OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout: SET_SLOT_TIMEOUT }
         };
         let (host, command, next) = match step {
@@ -270,11 +273,11 @@ impl ClusterWorld {
             OperatorStep::Forget { host, id } => {
                 (host, Some(OperatorCommand::Forget { node: id.to_string() }), None)
             }
-            OperatorStep::Reset { host, hard: is_hard } => {
+            OperatorStep::Reset { host, is_hard } => {
                 self.masters_without_replica.extend(self.master_of(host));
                 (host, Some(OperatorCommand::Reset { is_hard, holds_keys: false }), None)
             }
-            OperatorStep::Meet { host, other } => (host, Some(self.meet_command(other)), None),
+            OperatorStep::Meet { host, other_host: other } => (host, Some(self.meet_command(other)), None),
         };
         let Some(command) = command else { return };
         self.send_command(host, command, next);
@@ -290,24 +293,29 @@ impl ClusterWorld {
         self.simulation.trace(|| format!("answer of {host}: {result:?}"));
         self.on_claim_reply(host, token, result);
         if let Some(next) = self.hosts[host].next_steps.remove(&token).filter(|_| result.is_ok()) {
-            let time = self.simulation.random.millis(5, 400);
+            let time = self.simulation.random.random_millis(5, 400);
             self.simulation.schedule_after(time, ClusterEvent::OperatorCommand(next));
         }
     }
 
     fn meet_command(&self, other: usize) -> OperatorCommand {
-        OperatorCommand::Meet { ip: self.hosts[other].ip, port: PORT, bus_port: BUS_PORT }
+        OperatorCommand::Meet { ip: self.hosts[other].ip, port: CLIENT_PORT, bus_port: BUS_PORT }
     }
 
     /// Sends a command to a node and records the step that follows its success.
-    pub(super) fn send_command(&mut self, host: usize, command: OperatorCommand, next: Option<OperatorStep>) {
+    pub(super) fn send_command(
+        &mut self,
+        host: usize,
+        command: OperatorCommand,
+        next_step: Option<OperatorStep>,
+    ) {
         if !self.simulation.is_running(host) {
             return;
         }
         self.simulation.trace(|| format!("operator at {host}: {command:?}"));
         self.hosts[host].last_token += 1;
         let token = self.hosts[host].last_token;
-        self.hosts[host].next_steps.extend(next.map(|next| (token, next)));
+        self.hosts[host].next_steps.extend(next_step.map(|next| (token, next)));
         self.handle_input(host, ClusterInput::Command { token, command });
     }
 
@@ -365,7 +373,7 @@ impl ClusterWorld {
     /// Returns the master that lost its disk while a replica is still expected to take over. A replica that was
     /// eligible when the faults ended must take over without an operator.
     fn master_awaiting_failover(&mut self) -> Option<NodeId> {
-        let lost = self.disk_lost_by?;
+        let lost = self.node_with_lost_disk?;
         let must = self
             .is_lost_node_replaced
             .unwrap_or_else(|| (0..self.hosts.len()).any(|host| self.is_eligible_replica(host, lost)));
@@ -383,7 +391,7 @@ impl ClusterWorld {
         let facts = self.replication_state(host);
         let now = self.simulation.now + self.simulation.processes[host].clock_offset;
         let received_headers = match facts.source {
-            ReplicationSource::Streaming { last_heard } => Some(last_heard),
+            ReplicationSource::Streaming { last_heard_at: last_heard } => Some(last_heard),
             ReplicationSource::Lost { since } => Some(since),
             ReplicationSource::NeverSynchronized => None,
         };
@@ -397,7 +405,7 @@ impl ClusterWorld {
     /// operator had moved its replica away. A slot that was assigned to it is lost if its previous owner knew about the
     /// assignment and its replica did not. All other slots must find an owner without an operator.
     fn assign_orphaned_slots(&mut self) {
-        let Some(lost) = self.disk_lost_by else { return };
+        let Some(lost) = self.node_with_lost_disk else { return };
         let forgotten = |slot: &Slot| {
             self.masters_without_replica.contains(&lost) || self.assigned_slots.contains(&(lost, *slot))
         };

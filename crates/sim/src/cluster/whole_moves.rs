@@ -31,8 +31,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The value of `repl-timeout`, which limits the silence on a connection.
 const REPL_TIMEOUT: Duration = Duration::from_secs(4);
 
-pub(super) const SOURCE: usize = 0;
-pub(super) const TARGET: usize = 1;
+pub(super) const SOURCE_SIDE: usize = 0;
+pub(super) const TARGET_SIDE: usize = 1;
 
 /// An atomic slot migration in progress.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) struct AtomicMigration {
     pub(super) keys: Vec<KeyGroup>,
     slots: Vec<Slot>,
     target_id: NodeId,
-    pub(super) establish: EstablishMessage,
+    pub(super) establish_message: EstablishMessage,
     pub(super) source: Option<MigrationSource>,
     pub(super) target: Option<MigrationTarget>,
     pub(super) link: MigrationLink,
@@ -144,8 +144,8 @@ impl ClusterWorld {
             is_resumable: false,
         };
         let target_id = self.gossip(to).id();
-        let job = ExportJob { establish: establish.clone(), target: target_id };
-        let commands = self.simulation.data.stores[from].logged_command_decoder();
+        let job = ExportJob { establish_message: establish.clone(), target: target_id };
+        let commands = self.simulation.data.process_states[from].logged_command_decoder();
         let (driver, actions) = ExportDriver::new(self.simulation.clock_of(from), job, config, commands);
         let one = AtomicMigration {
             hosts,
@@ -153,7 +153,7 @@ impl ClusterWorld {
             keys: slots.iter().map(|slot| slot.number()).collect(),
             slots,
             target_id,
-            establish,
+            establish_message: establish,
             source: Some(MigrationSource {
                 driver,
                 last_topology: None,
@@ -162,14 +162,14 @@ impl ClusterWorld {
                 write_block: WriteBlock::None,
             }),
             target: None,
-            link: MigrationLink::new(self.simulation.random.chance(60)),
+            link: MigrationLink::new(self.simulation.random.random_bool(60)),
             is_run_scheduled: [false; 2],
             wakeups: [None; 2],
         };
         self.atomic_migrations.insert(number, one);
         self.perform_source_actions(number, actions);
-        if self.simulation.plan.injected_bug.is_none() && self.simulation.random.chance(40) {
-            let time = self.simulation.random.millis(0, 800);
+        if self.simulation.plan.injected_bug.is_none() && self.simulation.random.random_bool(40) {
+            let time = self.simulation.random.random_millis(0, 800);
             self.simulation.schedule_after(
                 time,
                 ClusterEvent::MigrationStep { number, step: MigrationStep::ConnectionBreaks },
@@ -202,16 +202,19 @@ impl ClusterWorld {
     /// Wakes every side whose state has changed. Called after every event.
     pub(super) fn wake_migrations(&mut self) {
         for number in self.atomic_migrations.keys().copied().collect::<Vec<_>>() {
-            for side in [SOURCE, TARGET] {
+            for side in [SOURCE_SIDE, TARGET_SIDE] {
                 if self.side_status(number, side).is_none() {
                     self.end_side(number, side);
                     continue;
                 }
-                let has_work =
-                    if side == SOURCE { self.source_has_work(number) } else { self.target_has_work(number) };
+                let has_work = if side == SOURCE_SIDE {
+                    self.source_has_work(number)
+                } else {
+                    self.target_has_work(number)
+                };
                 let Some(one) = self.atomic_migrations.get_mut(&number) else { continue };
                 if has_work && !std::mem::replace(&mut one.is_run_scheduled[side], true) {
-                    let micros = self.simulation.random.below(MAX_WAKE_DELAY_MICROS) as u64;
+                    let micros = self.simulation.random.random_below(MAX_WAKE_DELAY_MICROS) as u64;
                     let step = MigrationStep::Run(side);
                     self.simulation.schedule_after(
                         Duration::from_micros(micros),
@@ -230,10 +233,10 @@ impl ClusterWorld {
 
     /// Schedules wakeups at the deadlines of both sides' drivers.
     fn schedule_migration_deadlines(&mut self, number: u64) {
-        for side in [SOURCE, TARGET] {
+        for side in [SOURCE_SIDE, TARGET_SIDE] {
             let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
             let deadline = match side {
-                SOURCE => one.source.as_ref().and_then(|source| source.driver.next_deadline()),
+                SOURCE_SIDE => one.source.as_ref().and_then(|source| source.driver.next_deadline()),
                 _ => one.target.as_ref().and_then(|target| target.driver.next_deadline()),
             };
             let Some(deadline) = deadline else { continue };
@@ -259,7 +262,7 @@ impl ClusterWorld {
             return;
         }
         one.wakeups[side] = None;
-        if side == SOURCE {
+        if side == SOURCE_SIDE {
             self.notify_source(number, ExportDriverEvent::Deadline);
         } else {
             self.notify_target(number, ImportDriverEvent::Deadline);
@@ -280,7 +283,7 @@ impl ClusterWorld {
     fn end_side(&mut self, number: u64, side: usize) {
         let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         let was_there =
-            if side == SOURCE { one.source.take().is_some() } else { one.target.take().is_some() };
+            if side == SOURCE_SIDE { one.source.take().is_some() } else { one.target.take().is_some() };
         if was_there && self.simulation.processes[one.hosts[side]].has_power {
             self.close_migration_link(number, side);
         }
@@ -292,7 +295,7 @@ impl ClusterWorld {
         }
         let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
         one.is_run_scheduled[side] = false;
-        if side == SOURCE {
+        if side == SOURCE_SIDE {
             self.run_source(number);
         } else {
             self.run_target(number);
@@ -301,8 +304,8 @@ impl ClusterWorld {
 
     fn source_has_work(&self, number: u64) -> bool {
         let Some(one) = self.atomic_migrations.get(&number) else { return false };
-        let (Some(source), host) = (&one.source, one.hosts[SOURCE]) else { return false };
-        let log = source.cursor.and_then(|cursor| self.simulation.unread_log(host, cursor));
+        let (Some(source), host) = (&one.source, one.hosts[SOURCE_SIDE]) else { return false };
+        let log = source.cursor.and_then(|cursor| self.simulation.unread_log_bytes(host, cursor));
         let accepts_data = source.driver.accepts_data();
         self.has_new_topology(host, source.last_topology.as_ref())
             || matches!(source.snapshot, SnapshotTransfer::Wanted)
@@ -322,7 +325,7 @@ impl ClusterWorld {
     /// Runs the source's thread once, like one iteration of the node's loop.
     fn run_source(&mut self, number: u64) {
         let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
-        let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
+        let (Some(source), host) = (&mut one.source, one.hosts[SOURCE_SIDE]) else { return };
         let topology = self.hosts[host].topology.clone();
         source.last_topology.clone_from(&topology);
         let keys = one.keys.clone();
@@ -351,7 +354,7 @@ impl ClusterWorld {
                     && self.simulation.are_slots_unlocked(host, &keys) =>
             {
                 source.write_block = WriteBlock::Blocked;
-                let unread = source.cursor.and_then(|cursor| self.simulation.unread_log(host, cursor));
+                let unread = source.cursor.and_then(|cursor| self.simulation.unread_log_bytes(host, cursor));
                 Some(ExportDriverEvent::WritesPaused { unread_bytes: unread.unwrap_or(u64::MAX) })
             }
             SnapshotTransfer::NotWanted => {
@@ -364,7 +367,7 @@ impl ClusterWorld {
                 }
             }
         };
-        let is_replica = self.simulation.data.stores[host].upstream().is_some();
+        let is_replica = self.simulation.data.process_states[host].upstream().is_some();
         if let Some(topology) = topology {
             self.notify_source(number, ExportDriverEvent::Topology { topology, is_replica });
         }
@@ -376,11 +379,12 @@ impl ClusterWorld {
     /// Passes an event to the source's driver, followed by the number of log bytes that have not been sent yet.
     pub(super) fn notify_source(&mut self, number: u64, event: ExportDriverEvent) {
         let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
-        let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
+        let (Some(source), host) = (&mut one.source, one.hosts[SOURCE_SIDE]) else { return };
         let (now, mut actions) = (self.simulation.clock_of(host), Vec::new());
         source.driver.handle(now, event, &mut actions);
         if actions.is_empty()
-            && let Some(remaining) = source.cursor.and_then(|cursor| self.simulation.unread_log(host, cursor))
+            && let Some(remaining) =
+                source.cursor.and_then(|cursor| self.simulation.unread_log_bytes(host, cursor))
         {
             source.driver.handle(now, ExportDriverEvent::UnreadLogBytes(remaining), &mut actions);
         }
@@ -390,16 +394,16 @@ impl ClusterWorld {
     fn perform_source_actions(&mut self, number: u64, actions: Vec<ExportDriverAction>) {
         for action in actions {
             let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
-            let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
+            let (Some(source), host) = (&mut one.source, one.hosts[SOURCE_SIDE]) else { return };
             match action {
                 ExportDriverAction::Connect(timeout) => self.dial_target(number, timeout),
-                ExportDriverAction::Send(bytes) => self.send_migration_bytes(number, SOURCE, bytes),
+                ExportDriverAction::Send(bytes) => self.send_migration_bytes(number, SOURCE_SIDE, bytes),
                 // The simulated nodes have no password.
                 ExportDriverAction::SendCredentials => {}
                 ExportDriverAction::ReportResumed => {
                     self.simulation.trace(|| format!("move {number} is resumed"));
                 }
-                ExportDriverAction::Close => self.close_migration_link(number, SOURCE),
+                ExportDriverAction::Close => self.close_migration_link(number, SOURCE_SIDE),
                 ExportDriverAction::TakeSnapshot => source.snapshot = SnapshotTransfer::Wanted,
                 ExportDriverAction::PauseWrites => {
                     source.write_block = WriteBlock::Draining;
@@ -420,7 +424,7 @@ impl ClusterWorld {
                     if let Some(cursor) = cursor {
                         self.simulation.remove_cursor(host, cursor);
                     }
-                    self.close_migration_link(number, SOURCE);
+                    self.close_migration_link(number, SOURCE_SIDE);
                 }
             }
         }
@@ -430,22 +434,23 @@ impl ClusterWorld {
     pub(super) fn accept_migration(
         &mut self,
         number: u64,
-        establish: EstablishMessage,
-        rest: Vec<u8>,
+        establish_message: EstablishMessage,
+        remaining_bytes: Vec<u8>,
     ) -> bool {
         let Some(one) = self.atomic_migrations.get(&number) else { return false };
-        let host = one.hosts[TARGET];
+        let host = one.hosts[TARGET_SIDE];
         let marked = |slot: &Slot| self.slot_role(host, *slot) == Some(Ownership::Importing);
         let is_hindered = one.target.is_some()
-            || self.import_conditions(host, &establish).failure_reason().is_some()
+            || self.import_conditions(host, &establish_message).failure_reason().is_some()
             || self.gossip(host).id() != one.target_id
             || one.slots.iter().any(marked);
-        if is_hindered || !self.simulation.begin_import(host, &establish) {
+        if is_hindered || !self.simulation.begin_import(host, &establish_message) {
             return false;
         }
-        let commands = self.simulation.data.stores[host].logged_command_decoder();
+        let commands = self.simulation.data.process_states[host].logged_command_decoder();
         let now = self.simulation.clock_of(host);
-        let (driver, actions) = ImportDriver::new(now, establish, REPL_TIMEOUT, commands, rest);
+        let (driver, actions) =
+            ImportDriver::new(now, establish_message, REPL_TIMEOUT, commands, remaining_bytes);
         let (session, seen) = (source_session(), None);
         let target = MigrationTarget {
             driver,
@@ -460,24 +465,24 @@ impl ClusterWorld {
         true
     }
 
-    fn import_conditions(&self, host: usize, establish: &EstablishMessage) -> ImportConditions {
-        let is_replica = self.simulation.data.stores[host].upstream().is_some();
+    fn import_conditions(&self, host: usize, establish_message: &EstablishMessage) -> ImportConditions {
+        let is_replica = self.simulation.data.process_states[host].upstream().is_some();
         match &self.hosts[host].topology {
-            Some(topology) => ImportConditions::new(topology, is_replica, establish, false),
+            Some(topology) => ImportConditions::new(topology, is_replica, establish_message, false),
             None => ImportConditions { is_master: false, source_owns_slots: false, was_flushed: false },
         }
     }
 
     fn target_has_work(&self, number: u64) -> bool {
         let Some(one) = self.atomic_migrations.get(&number) else { return false };
-        let (Some(target), host) = (&one.target, one.hosts[TARGET]) else { return false };
+        let (Some(target), host) = (&one.target, one.hosts[TARGET_SIDE]) else { return false };
         self.has_new_topology(host, target.last_topology.as_ref())
             || target.commands.is_some() && !self.simulation.is_import_paused(host)
     }
 
     fn run_target(&mut self, number: u64) {
         let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
-        let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
+        let (Some(target), host) = (&mut one.target, one.hosts[TARGET_SIDE]) else { return };
         target.last_topology.clone_from(&self.hosts[host].topology);
         // Commands from the source are not executed during a pause.
         if !self.simulation.is_import_paused(host)
@@ -494,7 +499,9 @@ impl ClusterWorld {
     }
 
     pub(super) fn notify_target(&mut self, number: u64, event: ImportDriverEvent) {
-        let Some(host) = self.atomic_migrations.get(&number).map(|one| one.hosts[TARGET]) else { return };
+        let Some(host) = self.atomic_migrations.get(&number).map(|one| one.hosts[TARGET_SIDE]) else {
+            return;
+        };
         self.send_event_to_target(number, self.simulation.clock_of(host), event);
     }
 
@@ -509,12 +516,12 @@ impl ClusterWorld {
     fn perform_target_actions(&mut self, number: u64, now: Instant, actions: Vec<ImportDriverAction>) {
         for action in actions {
             let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
-            let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
+            let (Some(target), host) = (&mut one.target, one.hosts[TARGET_SIDE]) else { return };
             match action {
-                ImportDriverAction::Send(bytes) => self.send_migration_bytes(number, TARGET, bytes),
+                ImportDriverAction::Send(bytes) => self.send_migration_bytes(number, TARGET_SIDE, bytes),
                 ImportDriverAction::ApplyCommands(commands) => target.commands = Some(commands),
                 ImportDriverAction::AwaitReplicas => {
-                    let wait = self.simulation.random.millis(0, MAX_REPLICA_WAIT_MS);
+                    let wait = self.simulation.random.random_millis(0, MAX_REPLICA_WAIT_MS);
                     // The target is frozen when `LateClaims` is injected, because the bug shows only in late claims.
                     if self.simulation.plan.injected_bug == Some(InjectedBug::LateClaims)
                         && !self.simulation.is_healed
@@ -530,33 +537,33 @@ impl ClusterWorld {
                     one.target = None;
                     self.simulation.trace(|| format!("move {number} ends at its target: {outcome:?}"));
                     self.simulation.end_import(host, &establish, outcome);
-                    self.close_migration_link(number, TARGET);
+                    self.close_migration_link(number, TARGET_SIDE);
                 }
             }
         }
     }
 
-    fn on_replicas_acknowledged(&mut self, number: u64, granted: Instant) {
-        match self.side_status(number, TARGET) {
-            None => return self.end_side(number, TARGET),
+    fn on_replicas_acknowledged(&mut self, number: u64, granted_at: Instant) {
+        match self.side_status(number, TARGET_SIDE) {
+            None => return self.end_side(number, TARGET_SIDE),
             Some(Some(until)) => {
-                let step = MigrationStep::ReplicasAcknowledged { granted_at: granted };
+                let step = MigrationStep::ReplicasAcknowledged { granted_at };
                 return self.simulation.schedule_at(until, ClusterEvent::MigrationStep { number, step });
             }
             Some(None) => {}
         }
         let Some(one) = self.atomic_migrations.get(&number) else { return };
-        let (Some(target), host) = (&one.target, one.hosts[TARGET]) else { return };
+        let (Some(target), host) = (&one.target, one.hosts[TARGET_SIDE]) else { return };
         let conditions = self.import_conditions(host, target.driver.job());
         let is_late = self.simulation.plan.injected_bug == Some(InjectedBug::LateClaims);
-        let now = if is_late { granted } else { self.simulation.clock_of(host) };
+        let now = if is_late { granted_at } else { self.simulation.clock_of(host) };
         self.send_event_to_target(number, now, ImportDriverEvent::ReplicasCaughtUp(conditions));
     }
 
     fn claim_migrated_slots(&mut self, number: u64) {
         let Some(one) = self.atomic_migrations.get_mut(&number) else { return };
-        let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
-        let from = one.establish.source;
+        let (Some(target), host) = (&mut one.target, one.hosts[TARGET_SIDE]) else { return };
+        let from = one.establish_message.source;
         self.assigned_slots.extend(one.slots.iter().map(|slot| (one.target_id, *slot)));
         let command =
             OperatorCommand::ClaimSlots { slots: one.slots.iter().copied().collect(), source: from };
@@ -574,7 +581,7 @@ impl ClusterWorld {
         result: &Result<OperatorReply, OperatorError>,
     ) {
         let is_meant = |one: &AtomicMigration| {
-            one.hosts[TARGET] == host
+            one.hosts[TARGET_SIDE] == host
                 && one.target.as_ref().is_some_and(|target| target.claim_token == Some(token))
         };
         let Some(number) =

@@ -35,44 +35,47 @@ enum LinkItem {
 impl ClusterWorld {
     pub(super) fn dial(&mut self, host: usize, link: LinkId, ip: IpAddr) {
         let Some(to) = self.hosts.iter().position(|other| other.ip == ip) else { return };
-        self.last_wire += 1;
-        let wire = self.last_wire;
+        self.last_wire_id += 1;
+        let wire = self.last_wire_id;
         self.hosts[host].links.insert(link, (wire, 0));
         let delivery_queues = [DeliveryQueue::default(), DeliveryQueue::default()];
-        self.wires.insert(wire, BusLink { hosts: [host, to], link_ids: [Some(link), None], delivery_queues });
-        let time = self.simulation.latency(host, to);
-        self.simulation.schedule_after(time, ClusterEvent::DialArrives { wire });
+        self.bus_links
+            .insert(wire, BusLink { hosts: [host, to], link_ids: [Some(link), None], delivery_queues });
+        let time = self.simulation.draw_latency(host, to);
+        self.simulation.schedule_after(time, ClusterEvent::DialArrives { wire_id: wire });
     }
 
     /// Handles a connection attempt that reaches its host. A frozen process still accepts connections.
-    pub(super) fn on_dialled(&mut self, wire: u64) {
-        let Some(&BusLink { hosts: [from, to], link_ids: [Some(link), _], .. }) = self.wires.get(&wire)
+    pub(super) fn on_dialled(&mut self, wire_id: u64) {
+        let Some(&BusLink { hosts: [from, to], link_ids: [Some(link), _], .. }) =
+            self.bus_links.get(&wire_id)
         else {
-            self.wires.remove(&wire);
+            self.bus_links.remove(&wire_id);
             return;
         };
         let silent = self.simulation.cannot_communicate(from, to);
         if silent || !self.simulation.processes[to].has_power {
             // No process accepts the connection, so the dialling node will time out.
         } else if self.simulation.processes[to].is_up {
-            self.enqueue(wire, 1, LinkItem::Accepted);
-            self.enqueue(wire, 0, LinkItem::Connected);
+            self.enqueue(wire_id, 1, LinkItem::Accepted);
+            self.enqueue(wire_id, 0, LinkItem::Connected);
         } else {
-            self.wires.remove(&wire);
+            self.bus_links.remove(&wire_id);
             self.hosts[from].links.remove(&link);
             if self.simulation.is_running(from) {
-                self.handle_input(from, ClusterInput::ConnectFailed { link, refused: true });
+                self.handle_input(from, ClusterInput::ConnectFailed { link, is_refused: true });
             }
         }
     }
 
     /// Puts an item in flight to this side.
-    fn enqueue(&mut self, wire: u64, side: usize, item: LinkItem) {
-        let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
-        let at = self.simulation.now + self.simulation.latency(hosts[1 - side], hosts[side]);
-        let planned = self.wires.get_mut(&wire).and_then(|wire| wire.delivery_queues[side].push(at, item));
+    fn enqueue(&mut self, wire_id: u64, side: usize, item: LinkItem) {
+        let Some(hosts) = self.bus_links.get(&wire_id).map(|wire| wire.hosts) else { return };
+        let at = self.simulation.now + self.simulation.draw_latency(hosts[1 - side], hosts[side]);
+        let planned =
+            self.bus_links.get_mut(&wire_id).and_then(|wire| wire.delivery_queues[side].push(at, item));
         if let Some(at) = planned {
-            self.simulation.schedule_at(at, ClusterEvent::ItemArrives { wire, side });
+            self.simulation.schedule_at(at, ClusterEvent::ItemArrives { wire_id, side });
         }
     }
 
@@ -80,7 +83,7 @@ impl ClusterWorld {
     pub(super) fn send(&mut self, host: usize, link: LinkId, packet: Box<Packet>) {
         let Some(&(wire, mine)) = self.hosts[host].links.get(&link) else { return };
         let side = 1 - mine;
-        let Some(to) = self.wires.get(&wire).map(|wire| wire.hosts[side]) else { return };
+        let Some(to) = self.bus_links.get(&wire).map(|wire| wire.hosts[side]) else { return };
         self.check_packet(&packet, host, to);
         if self.simulation.plan.injected_bug == Some(InjectedBug::IgnoredQuorum)
             && matches!(packet.body, MessageBody::AuthRequest)
@@ -99,19 +102,19 @@ impl ClusterWorld {
         }
         if !self.simulation.is_healed {
             // Vote requests are duplicated more often than other packets.
-            let network = &self.simulation.network;
-            let (loss, max_delay) = (network.loss_percent, network.longest_duplicate_delay);
+            let network = &self.simulation.network_behavior;
+            let (loss, max_delay) = (network.loss_percent, network.max_duplicate_delay_millis);
             let is_vote_request = matches!(packet.body, MessageBody::AuthRequest);
             let duplicated = if is_vote_request { 20 } else { network.duplicate_percent };
-            if self.simulation.random.chance(duplicated) && !self.simulation.is_blocked(host, to) {
-                let late =
-                    self.simulation.latency(host, to) * 3 + self.simulation.random.millis(0, max_delay);
+            if self.simulation.random.random_bool(duplicated) && !self.simulation.is_blocked(host, to) {
+                let late = self.simulation.draw_latency(host, to) * 3
+                    + self.simulation.random.random_millis(0, max_delay);
                 self.simulation.schedule_after(
                     late,
                     ClusterEvent::StrayPacket { from: host, to, packet: packet.clone() },
                 );
             }
-            if self.simulation.random.chance(loss) {
+            if self.simulation.random.random_bool(loss) {
                 return;
             }
         }
@@ -211,8 +214,8 @@ impl ClusterWorld {
     }
 
     /// Closes one side of a link.
-    fn close_side(&mut self, wire: u64, side: usize) {
-        let Some(ends) = self.wires.get_mut(&wire).map(|wire| &mut wire.link_ids) else { return };
+    fn close_side(&mut self, wire_id: u64, side: usize) {
+        let Some(ends) = self.bus_links.get_mut(&wire_id).map(|wire| &mut wire.link_ids) else { return };
         ends[side] = None;
     }
 
@@ -228,35 +231,36 @@ impl ClusterWorld {
     }
 
     /// Delivers the items that are due at this side.
-    pub(super) fn deliver_due(&mut self, wire: u64, side: usize) {
+    pub(super) fn deliver_due(&mut self, wire_id: u64, side: usize) {
         loop {
-            let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
+            let Some(hosts) = self.bus_links.get(&wire_id).map(|wire| wire.hosts) else { return };
             let (from, to, now) = (hosts[1 - side], hosts[side], self.simulation.now);
             let frozen = self.simulation.processes[to].is_up && !self.simulation.is_running(to);
             let blocked_for = (self.simulation.is_blocked(from, to) || frozen).then_some(RETRY_INTERVAL);
-            let Some(lane) = self.wires.get_mut(&wire).map(|wire| &mut wire.delivery_queues[side]) else {
+            let Some(lane) = self.bus_links.get_mut(&wire_id).map(|wire| &mut wire.delivery_queues[side])
+            else {
                 return;
             };
             match lane.next(now, blocked_for) {
                 DeliveryPoll::Empty => return,
                 DeliveryPoll::RetryAt(at) => {
-                    return self.simulation.schedule_at(at, ClusterEvent::ItemArrives { wire, side });
+                    return self.simulation.schedule_at(at, ClusterEvent::ItemArrives { wire_id, side });
                 }
-                DeliveryPoll::Item(LinkItem::Packet(packet)) => self.deliver_packet(wire, side, packet),
-                DeliveryPoll::Item(item) => self.deliver(wire, side, &item),
+                DeliveryPoll::Item(LinkItem::Packet(packet)) => self.deliver_packet(wire_id, side, packet),
+                DeliveryPoll::Item(item) => self.deliver(wire_id, side, &item),
             }
         }
     }
 
-    fn deliver(&mut self, wire: u64, side: usize, item: &LinkItem) {
-        let Some(BusLink { hosts, link_ids: ends, .. }) = self.wires.get(&wire) else { return };
+    fn deliver(&mut self, wire_id: u64, side: usize, item: &LinkItem) {
+        let Some(BusLink { hosts, link_ids: ends, .. }) = self.bus_links.get(&wire_id) else { return };
         let (here, there, end) = (hosts[side], hosts[1 - side], ends[side]);
         match (item, end) {
             (LinkItem::Accepted, _) if self.simulation.processes[here].is_up => {
                 self.hosts[here].accepted_count += 1;
                 let link = LinkId::Inbound(self.hosts[here].accepted_count);
-                self.hosts[here].links.insert(link, (wire, side));
-                if let Some(wire) = self.wires.get_mut(&wire) {
+                self.hosts[here].links.insert(link, (wire_id, side));
+                if let Some(wire) = self.bus_links.get_mut(&wire_id) {
                     wire.link_ids[side] = Some(link);
                 }
                 let (peer, local) = (self.hosts[there].ip, self.hosts[here].ip);
@@ -264,7 +268,7 @@ impl ClusterWorld {
             }
             (LinkItem::Connected, Some(link)) => self.handle_input(here, ClusterInput::Connected { link }),
             (LinkItem::Closed, end) => {
-                self.wires.remove(&wire);
+                self.bus_links.remove(&wire_id);
                 if let Some(link) = end {
                     self.hosts[here].links.remove(&link);
                     self.handle_input(here, ClusterInput::Closed { link });
@@ -277,14 +281,14 @@ impl ClusterWorld {
     /// Delivers a delayed packet over the current link between the two hosts, if there is one.
     pub(super) fn deliver_stray(&mut self, from: usize, to: usize, packet: Box<Packet>) {
         let theirs = |wire: &BusLink| wire.hosts == [from, to] && wire.link_ids[1].is_some();
-        let wire = self.wires.iter().find(|(_, wire)| theirs(wire)).map(|(&number, _)| number);
+        let wire = self.bus_links.iter().find(|(_, wire)| theirs(wire)).map(|(&number, _)| number);
         if let Some(wire) = wire {
             self.deliver_packet(wire, 1, packet);
         }
     }
 
-    fn deliver_packet(&mut self, wire: u64, side: usize, packet: Box<Packet>) {
-        let Some(BusLink { hosts, link_ids: ends, .. }) = self.wires.get(&wire) else { return };
+    fn deliver_packet(&mut self, wire_id: u64, side: usize, packet: Box<Packet>) {
+        let Some(BusLink { hosts, link_ids: ends, .. }) = self.bus_links.get(&wire_id) else { return };
         let here = hosts[side];
         if let Some(link) = ends[side] {
             if self.simulation.is_running(here) {
@@ -292,7 +296,7 @@ impl ClusterWorld {
             }
         } else if self.simulation.processes[here].is_up {
             // The link no longer exists at the receiver, so its kernel resets the connection.
-            self.enqueue(wire, 1 - side, LinkItem::Closed);
+            self.enqueue(wire_id, 1 - side, LinkItem::Closed);
         }
     }
 }

@@ -29,10 +29,10 @@ pub(super) struct CopyWaiters {
 
 impl ProcessState {
     /// Returns the offsets up to which replicas and disks have stored the process's log.
-    fn copy_progress(&self) -> LogProgress {
+    fn log_progress(&self) -> LogProgress {
         let master = self.master_driver.master();
         LogProgress {
-            local_file: self.on_disk(),
+            local_file: self.disk_progress(),
             acknowledged_offsets: master.acknowledged_offsets(),
             synced_offsets: master.synced_offsets(),
         }
@@ -42,22 +42,23 @@ impl ProcessState {
 impl<E: Debug> Simulation<E> {
     /// Handles a finished write, after which the client sometimes sends WAIT or WAITAOF.
     pub(super) fn maybe_wait_for_copies(&mut self, host: usize, offset: ReplOffset) {
-        if !self.random.chance(10) {
+        if !self.random.random_bool(10) {
             return;
         }
-        let wanted = self.random.pick(&[
-            RequiredCopies::Acknowledged { replicas: 1 },
-            RequiredCopies::Acknowledged { replicas: 2 },
-            RequiredCopies::Synced { requires_local_file: true, replicas: 0 },
-            RequiredCopies::Synced { requires_local_file: true, replicas: 1 },
-            RequiredCopies::Synced { requires_local_file: false, replicas: 1 },
+        let wanted = self.random.pick_random(&[
+            RequiredCopies::Acknowledged { replica_count: 1 },
+            RequiredCopies::Acknowledged { replica_count: 2 },
+            RequiredCopies::Synced { requires_local_file: true, replica_count: 0 },
+            RequiredCopies::Synced { requires_local_file: true, replica_count: 1 },
+            RequiredCopies::Synced { requires_local_file: false, replica_count: 1 },
         ]);
-        let until = self.random.chance(50).then(|| self.clock_of(host) + self.random.millis(1, 2000));
-        let store = &mut self.data.stores[host];
+        let until =
+            self.random.random_bool(50).then(|| self.clock_of(host) + self.random.random_millis(1, 2000));
+        let store = &mut self.data.process_states[host];
         if store.upstream().is_some() {
             return;
         }
-        let copies = store.copy_progress().count_copies(offset, wanted);
+        let copies = store.log_progress().count_copies(offset, wanted);
         if copies.map_or(true, |copies| copies.satisfies(wanted)) {
             return self.reply_to_copy_waiter(host, offset, wanted, copies);
         }
@@ -75,10 +76,10 @@ impl<E: Debug> Simulation<E> {
         if self.has_injected_bug(InjectedBug::MissedWakeups) {
             return;
         }
-        let store = &mut self.data.stores[host];
-        let reach = store.copy_progress();
+        let store = &mut self.data.process_states[host];
+        let reach = store.log_progress();
         for (client, copies) in store.copy_waiters.waiters.release(&reach) {
-            let asked = self.data.stores[host].copy_waiters.waiters_by_id.remove(&client);
+            let asked = self.data.process_states[host].copy_waiters.waiters_by_id.remove(&client);
             let CopyWaiter { offset, required: wanted, .. } = asked.expect("who waits has asked");
             self.reply_to_copy_waiter(host, offset, wanted, copies);
         }
@@ -87,17 +88,17 @@ impl<E: Debug> Simulation<E> {
     /// Replies to clients whose timeout has passed, and checks that no other client should have had its reply already.
     pub(super) fn end_overdue_copy_waits(&mut self, host: usize) {
         let now = self.clock_of(host);
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let is_over = |_: &u64, asked: &mut CopyWaiter| asked.deadline.is_some_and(|until| until <= now);
         let over: Vec<(u64, CopyWaiter)> = store.copy_waiters.waiters_by_id.extract_if(.., is_over).collect();
         for (client, CopyWaiter { offset, required: wanted, .. }) in over {
-            let store = &mut self.data.stores[host];
+            let store = &mut self.data.process_states[host];
             store.copy_waiters.waiters.remove(client, offset);
-            let copies = store.copy_progress().count_copies(offset, wanted);
+            let copies = store.log_progress().count_copies(offset, wanted);
             self.reply_to_copy_waiter(host, offset, wanted, copies);
         }
-        let store = &self.data.stores[host];
-        let reach = store.copy_progress();
+        let store = &self.data.process_states[host];
+        let reach = store.log_progress();
         let suffice = |asked: &&CopyWaiter| {
             let copies = reach.count_copies(asked.offset, asked.required);
             copies.map_or(true, |copies| copies.satisfies(asked.required))
@@ -115,12 +116,12 @@ impl<E: Debug> Simulation<E> {
         &mut self,
         host: usize,
         offset: ReplOffset,
-        wanted: RequiredCopies,
+        required: RequiredCopies,
         copies: Result<CopyCount, AppendOnlyOffError>,
     ) {
-        self.trace(|| format!("at host {host}: {wanted:?} of {offset}: {copies:?}"));
+        self.trace(|| format!("at host {host}: {required:?} of {offset}: {copies:?}"));
         if let Ok(copies) = copies {
-            self.check_invariants(host, DataChange::CopiesCounted { offset, required: wanted, copies });
+            self.check_invariants(host, DataChange::CopiesCounted { offset, required, copies });
         }
     }
 }

@@ -21,7 +21,7 @@ use slot_routing::{
 use snapshot_io::{AofLoadResult, LoadResult, WriteObserver};
 
 use super::KeyGroup;
-use crate::clients::Words;
+use crate::clients::CommandWords;
 use crate::disk::SimDisk;
 use crate::executor::{self, ExecutionStop, Executor, LoadCommandForwarder};
 use crate::waiting::WaitingClient;
@@ -37,9 +37,9 @@ const EARLIEST_TIME: Millis = Millis(0);
 
 /// Returns the name of the key that holds the number of the slot's last write. It is also the hash tag of the slot's
 /// other keys.
-pub(super) fn marker_key(key: KeyGroup) -> &'static str {
-    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
-    let names = NAMES.get_or_init(|| {
+pub(super) fn marker_key(key_group: KeyGroup) -> &'static str {
+    static MARKER_KEY_NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    let names = MARKER_KEY_NAMES.get_or_init(|| {
         let mut names = vec![String::new(); SLOT_COUNT];
         let (mut missing, mut number) = (names.len(), 0);
         while missing > 0 {
@@ -53,7 +53,7 @@ pub(super) fn marker_key(key: KeyGroup) -> &'static str {
         }
         names
     });
-    &names[usize::from(key)]
+    &names[usize::from(key_group)]
 }
 
 /// Returns the slot of a command's keys, if it has any.
@@ -67,7 +67,7 @@ pub(super) fn slot_of_command(args: Args<'_>) -> Option<KeyGroup> {
 struct CollectedEffects(Arc<Mutex<Vec<u8>>>);
 
 impl CollectedEffects {
-    fn take(&self) -> Vec<u8> {
+    fn take_effects(&self) -> Vec<u8> {
         std::mem::take(&mut self.0.lock().expect("no run goes on after a panic"))
     }
 }
@@ -93,7 +93,7 @@ pub(super) struct DataStore {
 
 impl DataStore {
     /// Creates an empty keyspace that serves `slots`.
-    pub(super) fn empty(slots: &SlotSet, is_cluster_enabled: bool) -> Self {
+    pub(super) fn new_empty(slots: &SlotSet, is_cluster_enabled: bool) -> Self {
         let effects = CollectedEffects::default();
         let topology = is_cluster_enabled.then(single_node_topology);
         let executor = Executor::new(slots, 1, topology, Box::new(effects.clone()));
@@ -107,17 +107,17 @@ impl DataStore {
     }
 
     /// Returns whether a client's write to this slot would be accepted now.
-    pub(super) fn accepts_writes(&self, key: KeyGroup, wall: Millis) -> bool {
+    pub(super) fn accepts_writes(&self, key_group: KeyGroup, wall_time: Millis) -> bool {
         let engine = self.engine();
-        engine.scheduling.pauses.end_expired(&engine.settings, wall);
-        let slot = engine.keyspace.lock(slot_of(key));
+        engine.scheduling.pauses.end_expired(&engine.settings, wall_time);
+        let slot = engine.keyspace.lock(slot_of(key_group));
         let is_ours = matches!(slot.ownership(), Ownership::Local | Ownership::Migrating);
         is_ours && !slot.has_paused_writes() && !engine.settings.node_flags().intersects(WRITE_BLOCKING_FLAGS)
     }
 
     /// Returns the number of the last write to this slot.
-    pub(super) fn last_write(&self, key: KeyGroup) -> Option<u64> {
-        let reply = self.run_command(&["GET", marker_key(key)]);
+    pub(super) fn last_write_number(&self, key_group: KeyGroup) -> Option<u64> {
+        let reply = self.run_command(&["GET", marker_key(key_group)]);
         match resp::parse_value(&reply) {
             Ok(Some((Value::Bulk(text), _))) => resp::parse_i64(&text).map(|number| number as u64),
             _ => None,
@@ -127,7 +127,7 @@ impl DataStore {
     /// Executes a command with all permissions and without access checks, and returns its reply.
     fn run_command(&self, words: &[&str]) -> Vec<u8> {
         let mut session = Session::new(0, CommandOrigin::Master, true);
-        self.executor.borrow_mut().call(&mut session, EARLIEST_TIME, words)
+        self.executor.borrow_mut().run_on_session(&mut session, EARLIEST_TIME, words)
     }
 
     /// Executes a client's pipeline. Returns the replies to all commands before the first one that a pause blocks, and
@@ -135,15 +135,15 @@ impl DataStore {
     pub(super) fn serve(
         &mut self,
         session: &mut Session,
-        wall: Millis,
-        requests: &[Words],
+        wall_time: Millis,
+        requests: &[CommandWords],
     ) -> (Vec<Value>, Vec<u8>) {
         let mut buffer = Vec::new();
         for words in requests {
             resp::encode_request(&mut buffer, words.iter().map(String::as_bytes));
         }
-        let (ran, _) = self.executor.get_mut().run(session, wall, buffer);
-        (parse_replies(&ran.replies), self.effects.take())
+        let (ran, _) = self.executor.get_mut().run(session, wall_time, buffer);
+        (parse_replies(&ran.replies), self.effects.take_effects())
     }
 
     /// Opens a session for a client.
@@ -159,7 +159,7 @@ impl DataStore {
     /// Runs a closure on the executor. Returns its result, and the effects that must enter the log.
     pub(super) fn with_executor<T>(&mut self, action: impl FnOnce(&mut Executor) -> T) -> (T, Vec<u8>) {
         let done = action(self.executor.get_mut());
-        (done, self.effects.take())
+        (done, self.effects.take_effects())
     }
 
     /// Executes commands that recreate another node's keys in slots that are being imported. Returns the effects.
@@ -169,12 +169,12 @@ impl DataStore {
     pub(super) fn execute_import(
         &mut self,
         session: &mut Session,
-        wall: Millis,
+        wall_time: Millis,
         requests: Vec<u8>,
     ) -> (Result<(), String>, Vec<u8>) {
-        let (ran, stop) = self.executor.get_mut().run(session, wall, requests);
+        let (ran, stop) = self.executor.get_mut().run(session, wall_time, requests);
         assert_eq!(stop, ExecutionStop::Finished, "the commands of a source wait for the end of a pause");
-        (ran.failure.map_or(Ok(()), Err), self.effects.take())
+        (ran.failure.map_or(Ok(()), Err), self.effects.take_effects())
     }
 
     /// Returns the decoder with which slot migrations read the log.
@@ -187,23 +187,23 @@ impl DataStore {
     pub(super) fn apply_command(
         &mut self,
         session: &mut Session,
-        wall: Millis,
+        wall_time: Millis,
         request: Vec<u8>,
     ) -> Result<(), String> {
-        let (ran, _) = self.executor.get_mut().run(session, wall, request);
-        self.effects.take();
+        let (ran, _) = self.executor.get_mut().run(session, wall_time, request);
+        self.effects.take_effects();
         ran.failure.map_or(Ok(()), Err)
     }
 
     /// Deletes expired keys and returns the effects.
-    pub(super) fn delete_expired(&mut self, wall: Millis) -> Vec<u8> {
-        self.executor.get_mut().expire(wall);
-        self.effects.take()
+    pub(super) fn delete_expired_keys(&mut self, wall_time: Millis) -> Vec<u8> {
+        self.executor.get_mut().expire_keys(wall_time);
+        self.effects.take_effects()
     }
 
     /// Returns the names of a slot's keys.
-    pub(super) fn key_names(&self, key: KeyGroup) -> Vec<Vec<u8>> {
-        match resp::parse_value(&self.run_command(&["KEYS", &format!("{}*", marker_key(key))])) {
+    pub(super) fn key_names(&self, key_group: KeyGroup) -> Vec<Vec<u8>> {
+        match resp::parse_value(&self.run_command(&["KEYS", &format!("{}*", marker_key(key_group))])) {
             Ok(Some((Value::Array(names), _))) => {
                 let name = |name: Value| if let Value::Bulk(name) = name { Some(name) } else { None };
                 names.into_iter().filter_map(name).collect()
@@ -213,38 +213,38 @@ impl DataStore {
     }
 
     /// Deletes some keys of a slot that another node now serves. Returns the effects.
-    pub(super) fn delete_moved_keys(&mut self, key: KeyGroup) -> (RemainingKeys, Vec<u8>) {
-        let left = self.engine().delete_unowned_keys(slot_of(key));
-        (left, self.effects.take())
+    pub(super) fn delete_moved_keys(&mut self, key_group: KeyGroup) -> (RemainingKeys, Vec<u8>) {
+        let left = self.engine().delete_unowned_keys(slot_of(key_group));
+        (left, self.effects.take_effects())
     }
 
     /// Deletes some keys of a slot whose import failed. Returns the effects.
     pub(super) fn delete_imported_keys(&mut self, slot: Slot) -> (RemainingKeys, Vec<u8>) {
         let left = self.engine().delete_imported_keys(slot);
-        (left, self.effects.take())
+        (left, self.effects.take_effects())
     }
 
     /// Deletes a migrated key unless its value has changed since it was captured. Returns the result and the effects.
     pub(super) fn delete_migrated_key(
         &mut self,
         name: &[u8],
-        wall: Millis,
-        captured: &CapturedKey,
+        wall_time: Millis,
+        captured_key: &CapturedKey,
     ) -> (Result<ReleaseResult, CommandError>, Vec<u8>) {
-        let outcome = self.executor.get_mut().release(name, wall, captured);
-        (outcome, self.effects.take())
+        let outcome = self.executor.get_mut().release_migrated_key(name, wall_time, captured_key);
+        (outcome, self.effects.take_effects())
     }
 
     /// Executes a client's encoded requests. Returns the replies and the effects.
-    pub(super) fn execute_requests(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
+    pub(super) fn execute_requests(&mut self, wall_time: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
         let mut session = Session::new(0, CommandOrigin::Client, true);
-        let (ran, _) = self.executor.get_mut().run(&mut session, wall, requests);
-        (parse_replies(&ran.replies), self.effects.take())
+        let (ran, _) = self.executor.get_mut().run(&mut session, wall_time, requests);
+        (parse_replies(&ran.replies), self.effects.take_effects())
     }
 
     /// Returns RESTORE commands that recreate all keys of a slot.
-    pub(super) fn restore_commands(&self, key: KeyGroup) -> Vec<Vec<u8>> {
-        let names = self.key_names(key);
+    pub(super) fn restore_commands(&self, key_group: KeyGroup) -> Vec<Vec<u8>> {
+        let names = self.key_names(key_group);
         names.iter().map(|name| self.restore_command(name)).collect()
     }
 
@@ -270,7 +270,7 @@ impl DataStore {
     }
 
     /// Serializes a snapshot, which records its position in the process's history.
-    pub(super) fn snapshot(&self, position: ReplPosition, slot_states: &str) -> Vec<u8> {
+    pub(super) fn rdb_snapshot(&self, position: ReplPosition, slot_states: &str) -> Vec<u8> {
         self.write_rdb(position, false, slot_states)
     }
 
@@ -302,7 +302,7 @@ impl DataStore {
         };
         let host = LoadCommandForwarder { now: EARLIEST_TIME, on_command: &on_command };
         let loaded = executor.loader(&host).run_files(folder, manifest, true);
-        self.effects.take();
+        self.effects.take_effects();
         loaded.map_err(|error| error.to_string())
     }
 
@@ -312,10 +312,10 @@ impl DataStore {
     }
 
     /// Replaces the data by the content of a snapshot.
-    pub(super) fn load(&mut self, snapshot: &[u8]) -> LoadResult {
+    pub(super) fn load_snapshot(&mut self, snapshot: &[u8]) -> LoadResult {
         let executor = self.executor.get_mut();
-        let host = LoadCommandForwarder::at(EARLIEST_TIME);
-        let loaded = executor.loader(&host).replace(snapshot, snapshot.len() as u64, false, || true);
+        let host = LoadCommandForwarder::with_time(EARLIEST_TIME);
+        let loaded = executor.loader(&host).replace_dataset(snapshot, snapshot.len() as u64, false, || true);
         loaded.unwrap_or_else(|error| panic!("a snapshot is whole: {error}"))
     }
 }
@@ -336,8 +336,8 @@ fn single_node_topology() -> Topology {
     Topology::new(id, Epoch(0), false, vec![member])
 }
 
-pub(super) fn slot_of(key: KeyGroup) -> Slot {
-    Slot::new(key).expect("a key is the number of a slot")
+pub(super) fn slot_of(key_group: KeyGroup) -> Slot {
+    Slot::new(key_group).expect("a key is the number of a slot")
 }
 
 /// Parses the replies in a buffer.
@@ -371,12 +371,12 @@ mod tests {
     #[test]
     #[should_panic(expected = "wait for the end of a pause")]
     fn import_commands_are_not_dropped_during_pause() {
-        let mut data_store = DataStore::empty(&SlotSet::from_iter([slot_of(1)]), true);
+        let mut data_store = DataStore::new_empty(&SlotSet::from_iter([slot_of(1)]), true);
         let mut request = Vec::new();
         resp::encode_request(&mut request, ["SET", marker_key(1), "7"].map(str::as_bytes));
         let mut session = Session::new(0, CommandOrigin::SlotMigrationSource, true);
         assert_eq!(data_store.execute_import(&mut session, Millis(1), request.clone()).0, Ok(()));
-        assert_eq!(data_store.last_write(1), Some(7));
+        assert_eq!(data_store.last_write_number(1), Some(7));
         let engine = data_store.engine();
         engine.scheduling.pauses.pause(
             &engine.settings,

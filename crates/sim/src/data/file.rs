@@ -17,7 +17,7 @@ use slot_routing::ReplOffset;
 use super::copies::CopyWaiters;
 use super::store::ProcessState;
 use super::{DataChange, DataEvent, KeyGroup};
-use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, aof_folder};
+use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, aof_directory};
 use crate::disk::{OpenFile, ProcessDeath, SimDisk};
 use crate::simulation::Simulation;
 use crate::{InjectedBug, InvariantName, RandomSource};
@@ -26,12 +26,12 @@ use crate::{InjectedBug, InvariantName, RandomSource};
 const REWRITE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The file sizes of a process without append-only files.
-const EMPTY_AOF_SIZES: AofSizes = AofSizes { base: 0, total: 0 };
+const EMPTY_AOF_SIZES: AofSizes = AofSizes { base_bytes: 0, total_bytes: 0 };
 
 /// A finished write whose client waits for the sync.
 struct WriteAwaitingSync {
     end_offset: ReplOffset,
-    key: KeyGroup,
+    key_group: KeyGroup,
     write_number: u64,
 }
 
@@ -60,26 +60,31 @@ impl DataFile {
     ) -> (Self, Vec<AofAction>) {
         let settings = AofSettings {
             fsync_policy: policy,
-            has_timestamps: random.chance(50),
+            has_timestamps: random.random_bool(50),
             name: AOF_NAME.to_owned(),
             ..AofSettings::default()
         };
-        let executor = FileExecutor::new(aof_folder(&disk));
+        let executor = FileExecutor::new(aof_directory(&disk));
         let position = StartPosition::NextSnapshot;
-        let start = AofStart { settings, manifest: Manifest::default(), position, sizes: EMPTY_AOF_SIZES };
+        let start = AofStart {
+            settings,
+            manifest: Manifest::default(),
+            start_position: position,
+            sizes: EMPTY_AOF_SIZES,
+        };
         Self::new(disk, executor, start, log, now, Millis(0))
     }
 
     fn new(
         disk: SimDisk,
         executor: FileExecutor<SimDisk>,
-        start: AofStart,
+        aof_start: AofStart,
         log: &mut Log,
         now: Instant,
         wall: Millis,
     ) -> (Self, Vec<AofAction>) {
-        let (mut aof, mut actions, settings) = (AofDriver::default(), Vec::new(), start.settings.clone());
-        aof.start(start, log, now, wall, &mut actions);
+        let (mut aof, mut actions, settings) = (AofDriver::default(), Vec::new(), aof_start.settings.clone());
+        aof.start(aof_start, log, now, wall, &mut actions);
         let file = Self {
             disk,
             settings,
@@ -97,28 +102,29 @@ impl DataFile {
     /// Loads the files of a starting process and opens them for appending. If that fails, the process does not start.
     fn load_from_disk(
         self,
-        store: &mut ProcessState,
+        process_state: &mut ProcessState,
         now: Instant,
         wall: Millis,
     ) -> Result<(Self, Vec<AofAction>), String> {
         let Self { disk, settings, .. } = self;
-        let folder = aof_folder(&disk);
+        let folder = aof_directory(&disk);
         let found = folder.find_manifest().map_err(|error| error.to_string())?;
         let (executor, manifest, position) = match found {
             None => (FileExecutor::new(folder), Manifest::default(), StartPosition::NextSnapshot),
             Some(manifest) => {
-                let loaded = store.data_store.load_files(&folder, &manifest, &store.imports)?;
+                let loaded =
+                    process_state.data_store.load_files(&folder, &manifest, &process_state.imports)?;
                 if let Some(position) = loaded.position {
-                    store.log.adopt_history(position);
+                    process_state.log.adopt_history(position);
                 }
                 let (executor, position) = FileExecutor::open(folder, &manifest, loaded.selected_db)
                     .map_err(|error| error.to_string())?;
                 (executor, manifest, position)
             }
         };
-        let sizes = executor.folder().sizes(&manifest);
-        let start = AofStart { settings, manifest, position, sizes };
-        Ok(Self::new(disk, executor, start, &mut store.log, now, wall))
+        let sizes = executor.directory().sizes(&manifest);
+        let start = AofStart { settings, manifest, start_position: position, sizes };
+        Ok(Self::new(disk, executor, start, &mut process_state.log, now, wall))
     }
 
     /// Returns the log offset up to which the file is synced.
@@ -155,7 +161,7 @@ impl DataFile {
         random: &mut RandomSource,
     ) -> Option<Instant> {
         if self.writer.operation().is_some() || self.unwritten_base.is_some() {
-            return Some(now + Duration::from_micros(random.below(3000) as u64));
+            return Some(now + Duration::from_micros(random.random_below(3000) as u64));
         }
         let look = self.aof.rewrites().is_scheduled.then_some(now + REWRITE_CHECK_INTERVAL);
         until.into_iter().chain(look).min()
@@ -166,17 +172,17 @@ impl<E: Debug> Simulation<E> {
     /// Enables `appendonly` on a process, with a probability of 70 percent.
     pub(crate) fn enable_file_at_random(&mut self, host: usize) {
         let Some(policy) = self.data.settings.appendfsync else { return };
-        if self.random.chance(70) {
+        if self.random.random_bool(70) {
             let (disk, now) = (self.new_disk(), self.clock_of(host));
-            let log = &mut self.data.stores[host].log;
+            let log = &mut self.data.process_states[host].log;
             let (file, actions) = DataFile::without_file(disk, policy, &mut self.random, log, now);
-            self.data.stores[host].file = Some(file);
+            self.data.process_states[host].data_file = Some(file);
             self.perform_file_actions(host, actions);
         }
     }
 
     fn new_disk(&mut self) -> SimDisk {
-        SimDisk::new(RandomSource::new(self.random.number()), self.plan.injected_bug)
+        SimDisk::new(RandomSource::new(self.random.random_number()), self.plan.injected_bug)
     }
 
     /// Restarts a process, with its predecessor's files if `keeps_files` is set. With `keeps_power`, only the process
@@ -196,10 +202,10 @@ impl<E: Debug> Simulation<E> {
             old_file.disk = self.new_disk();
         }
         let (now, wall) = (self.clock_of(host), self.wall_clock_of(host));
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         match old_file.load_from_disk(store, now, wall) {
             Ok((file, actions)) => {
-                store.file = Some(file);
+                store.data_file = Some(file);
                 self.perform_file_actions(host, actions);
             }
             Err(error) => {
@@ -214,7 +220,7 @@ impl<E: Debug> Simulation<E> {
     /// Passes an event to the file's driver.
     fn handle_file_event(&mut self, host: usize, event: AofDriverEvent<OpenFile>) {
         let (now, wall) = (self.clock_of(host), self.wall_clock_of(host));
-        let ProcessState { file, log, .. } = &mut self.data.stores[host];
+        let ProcessState { data_file: file, log, .. } = &mut self.data.process_states[host];
         let Some(DataFile { aof, .. }) = file else { return };
         let mut actions = Vec::new();
         aof.handle(log, now, wall, event, &mut actions);
@@ -230,7 +236,7 @@ impl<E: Debug> Simulation<E> {
     /// Requests that the file be synced; returns the target to wait for.
     pub(super) fn request_sync(&mut self, host: usize) -> Option<SyncTarget> {
         let (now, wall) = (self.clock_of(host), self.wall_clock_of(host));
-        let ProcessState { file, log, .. } = &mut self.data.stores[host];
+        let ProcessState { data_file: file, log, .. } = &mut self.data.process_states[host];
         let mut actions = Vec::new();
         let target = file.as_mut()?.aof.request_sync(log, now, wall, &mut actions);
         self.perform_file_actions(host, actions);
@@ -240,25 +246,25 @@ impl<E: Debug> Simulation<E> {
 
     /// Wakes the file's thread after a short random delay.
     pub(super) fn schedule_file_work(&mut self, host: usize) {
-        if self.data.stores[host].file.is_some() {
-            let soon = self.now + Duration::from_micros(self.random.below(1000) as u64);
-            self.work_on_file_at(host, soon);
+        if self.data.process_states[host].data_file.is_some() {
+            let soon = self.now + Duration::from_micros(self.random.random_below(1000) as u64);
+            self.run_file_writer_at(host, soon);
         }
     }
 
-    fn work_on_file_at(&mut self, host: usize, due: Instant) {
+    fn run_file_writer_at(&mut self, host: usize, due_at: Instant) {
         let (now, at) = (self.now, self.process_id(host));
-        let Some(file) = &mut self.data.stores[host].file else { return };
-        if file.next_run_at.is_none_or(|planned| due < planned || planned < now) {
-            file.next_run_at = Some(due);
-            self.schedule_data(due, DataEvent::RunFileThread { process_id: at });
+        let Some(file) = &mut self.data.process_states[host].data_file else { return };
+        if file.next_run_at.is_none_or(|planned| due_at < planned || planned < now) {
+            file.next_run_at = Some(due_at);
+            self.schedule_data(due_at, DataEvent::RunFileThread { process_id: at });
         }
     }
 
     /// Starts or finishes an operation of the file's thread and continues a rewrite if there is one.
-    pub(super) fn work_on_file(&mut self, host: usize) {
+    pub(super) fn run_file_writer(&mut self, host: usize) {
         let (now, wall) = (self.clock_of(host), self.wall_clock_of(host));
-        let ProcessState { file, log, .. } = &mut self.data.stores[host];
+        let ProcessState { data_file: file, log, .. } = &mut self.data.process_states[host];
         let Some(DataFile { aof, writer, next_run_at: due, .. }) = file else { return };
         *due = None;
         let (mut actions, mut until) = (Vec::new(), None);
@@ -285,22 +291,22 @@ impl<E: Debug> Simulation<E> {
         self.perform_file_actions(host, actions);
         self.continue_rewrite(host);
         let skew = self.processes[host].clock_offset;
-        let file = self.data.stores[host].file.as_ref().expect("a process keeps its file");
+        let file = self.data.process_states[host].data_file.as_ref().expect("a process keeps its file");
         if let Some(due) = file.next_run_time(now, until, &mut self.random) {
             let due = (due - skew).max(self.now);
-            self.work_on_file_at(host, due);
+            self.run_file_writer_at(host, due);
         }
     }
 
     fn continue_rewrite(&mut self, host: usize) {
         let now = self.clock_of(host);
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         // A replica's data is invalid after a failed synchronization and must not be saved.
         let may_cut = store.can_snapshot() && !store.is_loading() && !store.has_invalid_data();
-        let Some(DataFile { aof, writer, unwritten_base: cut, .. }) = &mut store.file else { return };
+        let Some(DataFile { aof, writer, unwritten_base: cut, .. }) = &mut store.data_file else { return };
         if let Some((rewrite, rdb)) = cut.take() {
             let event = match writer.write_base(&rdb) {
-                Ok(base) => AofDriverEvent::BaseWritten { rewrite, base, rdb: true },
+                Ok(base) => AofDriverEvent::BaseWritten { rewrite, base, is_rdb: true },
                 Err(_) => AofDriverEvent::RewriteFailed(rewrite),
             };
             self.handle_file_event(host, event);
@@ -315,7 +321,7 @@ impl<E: Debug> Simulation<E> {
     /// Serializes the current data as the base file of a rewrite.
     fn serialize_base(&mut self, host: usize, rewrite: RewriteId) {
         let fresh = self.new_history();
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         store.log.open(fresh);
         // Only a replica records the database that its master has selected, which is always 0 in the simulation.
         let db = store.upstream().map(|_| 0);
@@ -324,27 +330,27 @@ impl<E: Debug> Simulation<E> {
         }
         let at = store.log.position();
         let rdb = store.data_store.write_base(at);
-        if let Some(file) = &mut store.file {
+        if let Some(file) = &mut store.data_file {
             file.unwritten_base = Some((rewrite, rdb));
         }
         self.trace_data(host, |_| format!("the base of a rewrite is cut at {at:?}"));
         self.handle_file_event(host, AofDriverEvent::SnapshotTaken { rewrite, db });
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         store.imports.repeat_running_imports_in_log(&mut store.log);
         self.wake_replica_connections(host);
     }
 
     fn perform_file_actions(&mut self, host: usize, actions: Vec<AofAction>) {
         for action in actions {
-            let store = &mut self.data.stores[host];
-            let Some(file) = &mut store.file else { return };
+            let store = &mut self.data.process_states[host];
+            let Some(file) = &mut store.data_file else { return };
             match action {
                 AofAction::PublishCommitPoint(offset) => file.committed_offset = offset,
                 AofAction::HoldReplies(holds) => file.delays_replies = holds,
                 AofAction::WriteErrorChanged(error) => {
                     store.set_node_flag(NodeFlags::AOF_FAILED, error.is_some());
                 }
-                AofAction::DeleteHistory(history) => match file.writer.folder().delete_files(&history) {
+                AofAction::DeleteHistory(history) => match file.writer.directory().delete_files(&history) {
                     true => self.handle_file_event(host, AofDriverEvent::HistoryDeleted),
                     false => self.handle_file_event(host, AofDriverEvent::HistoryKept),
                 },
@@ -356,62 +362,68 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Replies to a client's finished write at once or after the sync.
-    pub(super) fn reply_to_write(&mut self, host: usize, key: KeyGroup, write: u64) {
-        let end = self.data.stores[host].offset();
+    pub(super) fn reply_to_write(&mut self, host: usize, key_group: KeyGroup, write_number: u64) {
+        let end = self.data.process_states[host].offset();
         let early = self.has_injected_bug(InjectedBug::EarlyReply);
-        match &mut self.data.stores[host].file {
+        match &mut self.data.process_states[host].data_file {
             Some(file) if file.delays_replies && file.committed_offset < end && !early => {
-                file.unsynced_writes.push(WriteAwaitingSync { end_offset: end, key, write_number: write });
+                file.unsynced_writes.push(WriteAwaitingSync { end_offset: end, key_group, write_number });
             }
-            _ => self.acknowledge(host, key, write, end),
+            _ => self.acknowledge_write(host, key_group, write_number, end),
         }
     }
 
     fn reply_to_synced_writes(&mut self, host: usize) {
-        let Some(file) = &mut self.data.stores[host].file else { return };
+        let Some(file) = &mut self.data.process_states[host].data_file else { return };
         let (holds, committed) = (file.delays_replies, file.committed_offset);
         let done: Vec<WriteAwaitingSync> = file
             .unsynced_writes
             .extract_if(.., |waiting| !holds || waiting.end_offset <= committed)
             .collect();
-        for WriteAwaitingSync { end_offset: end, key, write_number: write } in done {
-            self.acknowledge(host, key, write, end);
+        for WriteAwaitingSync { end_offset: end, key_group: key, write_number: write } in done {
+            self.acknowledge_write(host, key, write, end);
         }
     }
 
-    fn acknowledge(&mut self, host: usize, key: KeyGroup, write: u64, end: ReplOffset) {
-        let durable = self.data.stores[host].file.as_ref().is_some_and(DataFile::is_durable);
+    fn acknowledge_write(
+        &mut self,
+        host: usize,
+        key_group: KeyGroup,
+        write_number: u64,
+        end_offset: ReplOffset,
+    ) {
+        let durable = self.data.process_states[host].data_file.as_ref().is_some_and(DataFile::is_durable);
         self.check_invariants(
             host,
-            DataChange::WriteAcknowledged { key, write, end_offset: end, is_durable: durable },
+            DataChange::WriteAcknowledged { key_group, write_number, end_offset, is_durable: durable },
         );
-        self.maybe_wait_for_copies(host, end);
+        self.maybe_wait_for_copies(host, end_offset);
     }
 
     /// Removes a key whose slot moved to another node, and the clients that wait for the sync of writes to it.
-    pub(crate) fn drop_key(&mut self, host: usize, key: KeyGroup) {
-        if let Some(file) = &mut self.data.stores[host].file {
-            file.unsynced_writes.retain(|waiting| waiting.key != key);
+    pub(crate) fn drop_unacknowledged_write(&mut self, host: usize, key_group: KeyGroup) {
+        if let Some(file) = &mut self.data.process_states[host].data_file {
+            file.unsynced_writes.retain(|waiting| waiting.key_group != key_group);
         }
-        self.check_invariants(host, DataChange::KeyDropped { key });
+        self.check_invariants(host, DataChange::KeyDropped { key_group });
     }
 
     /// Drops the clients that wait for a sync, because the node has become a replica.
     pub(super) fn drop_waiting_clients(&mut self, host: usize) {
-        self.data.stores[host].copy_waiters = CopyWaiters::default();
+        self.data.process_states[host].copy_waiters = CopyWaiters::default();
     }
 
     /// Occasionally makes the disk fail or run full, or requests a rewrite of the append-only file.
     pub(super) fn disturb_disk(&mut self, host: usize) {
         let healed = self.is_healed;
-        let Some(DataFile { disk, aof, .. }) = &mut self.data.stores[host].file else { return };
+        let Some(DataFile { disk, aof, .. }) = &mut self.data.process_states[host].data_file else { return };
         if healed {
             disk.set_failure_rate(0);
             disk.set_full(false);
-        } else if self.random.chance(3) {
-            disk.set_failure_rate(self.random.pick(&[0, 0, 0, 10, 40]));
-            disk.set_full(self.random.chance(10));
-        } else if self.random.chance(2) {
+        } else if self.random.random_bool(3) {
+            disk.set_failure_rate(self.random.pick_random(&[0, 0, 0, 10, 40]));
+            disk.set_full(self.random.random_bool(10));
+        } else if self.random.random_bool(2) {
             aof.schedule_rewrite();
         }
         self.notify_file_of_log(host);

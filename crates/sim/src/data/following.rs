@@ -68,12 +68,12 @@ pub(super) struct SnapshotLoad {
 
 impl<E: Debug> Simulation<E> {
     /// Returns whether the replica does not read from this connection, because it is still applying earlier data.
-    pub(super) fn is_follower_busy(&self, host: usize, link: u64) -> bool {
-        let store = &self.data.stores[host];
+    pub(super) fn is_follower_busy(&self, host: usize, link_id: u64) -> bool {
+        let store = &self.data.process_states[host];
         let Some(Follower { stream, link: main, .. }) = &store.follower else {
             return store.applying_segment.is_some();
         };
-        let reads = match *main == Some(link) {
+        let reads = match *main == Some(link_id) {
             true => store.replica_driver.should_read(*stream),
             false => store.replica_driver.should_read_rdb_channel(*stream),
         };
@@ -81,17 +81,18 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Starts to follow the master of `stream`.
-    pub(super) fn follow(&mut self, host: usize, stream: StreamEpoch) {
+    pub(super) fn follow(&mut self, host: usize, stream_epoch: StreamEpoch) {
         self.stop_following(host);
-        let store = &mut self.data.stores[host];
-        let Some(master) = store.upstream().filter(|_| store.replica_driver.stream() == Some(stream)) else {
+        let store = &mut self.data.process_states[host];
+        let Some(master) = store.upstream().filter(|_| store.replica_driver.stream() == Some(stream_epoch))
+        else {
             return;
         };
         let (link, rdb, snapshot, incoming) = (None, None, Vec::new(), IncomingStream::default());
         let session = stream_session();
         store.follower = Some(Follower {
             master,
-            stream,
+            stream: stream_epoch,
             link,
             rdb_link: rdb,
             received_snapshot: snapshot,
@@ -102,30 +103,35 @@ impl<E: Debug> Simulation<E> {
         let at = self.process_id(host);
         self.schedule_data_within(
             500,
-            DataEvent::StartFollowing { process_id: at, stream, running_commands: under_way },
+            DataEvent::StartFollowing { process_id: at, stream: stream_epoch, running_commands: under_way },
         );
     }
 
     pub(super) fn stop_following(&mut self, host: usize) {
-        let follower = self.data.stores[host].follower.take();
+        let follower = self.data.process_states[host].follower.take();
         let links = follower.into_iter().flat_map(|follower| [follower.link, follower.rdb_link]);
         links.flatten().for_each(|link| self.close_side(link, 0));
     }
 
     /// Chooses the start position in the stream. Retries later if an earlier snapshot is still loading or writes are
     /// still running.
-    pub(super) fn start_following(&mut self, host: usize, stream: StreamEpoch, under_way: BTreeSet<u64>) {
-        let store = &mut self.data.stores[host];
-        if store.follower.as_ref().is_none_or(|follower| follower.stream != stream) {
+    pub(super) fn start_following(
+        &mut self,
+        host: usize,
+        stream_epoch: StreamEpoch,
+        running_commands: BTreeSet<u64>,
+    ) {
+        let store = &mut self.data.process_states[host];
+        if store.follower.as_ref().is_none_or(|follower| follower.stream != stream_epoch) {
             return;
         }
-        let drained =
-            store.has_drained(&under_way) || self.plan.injected_bug == Some(InjectedBug::SkippedDrain);
+        let drained = store.have_commands_ended(&running_commands)
+            || self.plan.injected_bug == Some(InjectedBug::SkippedDrain);
         if store.snapshot_load.is_some() || !drained {
             let at = self.process_id(host);
             return self.schedule_data(
                 self.now + LOCK_RETRY_INTERVAL,
-                DataEvent::StartFollowing { process_id: at, stream, running_commands: under_way },
+                DataEvent::StartFollowing { process_id: at, stream: stream_epoch, running_commands },
             );
         }
         store.engine().unblock_all_waiters();
@@ -134,23 +140,23 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Passes a connection event to the replica's state machine and carries out the resulting actions.
-    pub(super) fn handle_link_event(&mut self, host: usize, link: u64, event: LinkEvent) {
-        let Some(follower) = self.data.stores[host].follower.as_ref() else { return };
+    pub(super) fn handle_link_event(&mut self, host: usize, link_id: u64, event: LinkEvent) {
+        let Some(follower) = self.data.process_states[host].follower.as_ref() else { return };
         if !self.processes[host].is_up {
             return;
         }
-        if follower.link == Some(link) {
+        if follower.link == Some(link_id) {
             let input = match event {
                 LinkEvent::Bytes(bytes) if self.ignores_promotion(host) => {
                     return self.receive_segment(host, bytes);
                 }
                 LinkEvent::Connected => ReplicaEvent::Connected,
                 LinkEvent::Bytes(bytes) => ReplicaEvent::Received(bytes),
-                LinkEvent::Refused => ReplicaEvent::ConnectFailed { refused: true },
+                LinkEvent::Refused => ReplicaEvent::ConnectFailed { is_refused: true },
                 LinkEvent::Closed => ReplicaEvent::Closed,
             };
             self.handle_replica_event(host, input);
-        } else if follower.rdb_link == Some(link) {
+        } else if follower.rdb_link == Some(link_id) {
             let input = match event {
                 LinkEvent::Connected => RdbChannelEvent::Connected,
                 LinkEvent::Bytes(bytes) => RdbChannelEvent::Received(bytes),
@@ -161,18 +167,18 @@ impl<E: Debug> Simulation<E> {
     }
 
     pub(super) fn follower_deadline(&self, host: usize) -> Option<clock::Instant> {
-        let store = &self.data.stores[host];
+        let store = &self.data.process_states[host];
         store.replica_driver.next_deadline(store.follower.as_ref()?.stream)
     }
 
     /// Returns whether an injected bug makes this promoted node apply the rest of its old master's stream.
     fn ignores_promotion(&self, host: usize) -> bool {
         self.has_injected_bug(InjectedBug::StreamAfterPromotion)
-            && self.data.stores[host].upstream().is_none()
+            && self.data.process_states[host].upstream().is_none()
     }
 
     pub(super) fn handle_replica_event(&mut self, host: usize, input: ReplicaEvent) {
-        let Some(follower) = &mut self.data.stores[host].follower else { return };
+        let Some(follower) = &mut self.data.process_states[host].follower else { return };
         if matches!(input, ReplicaEvent::Closed | ReplicaEvent::ConnectFailed { .. }) {
             follower.link = None;
         }
@@ -184,8 +190,9 @@ impl<E: Debug> Simulation<E> {
 
     fn handle_driver_event(&mut self, host: usize, input: replica_driver::ReplicaDriverEvent) {
         let now = self.clock_of(host);
-        let synced = self.data.stores[host].on_disk().end_offset();
-        let ProcessState { replica_driver: following, follower, log, .. } = &mut self.data.stores[host];
+        let synced = self.data.process_states[host].disk_progress().end_offset();
+        let ProcessState { replica_driver: following, follower, log, .. } =
+            &mut self.data.process_states[host];
         let Some(follower) = follower else { return };
         let mut orders = Vec::new();
         following.set_fsynced_offset(synced);
@@ -204,7 +211,7 @@ impl<E: Debug> Simulation<E> {
     }
 
     fn perform_replica_action(&mut self, host: usize, action: ReplicaAction) {
-        let Some(follower) = &mut self.data.stores[host].follower else { return };
+        let Some(follower) = &mut self.data.process_states[host].follower else { return };
         match action {
             ReplicaAction::Connect => {
                 follower.incoming.discard_partial();
@@ -213,7 +220,7 @@ impl<E: Debug> Simulation<E> {
                 }
                 let master = follower.master;
                 let link = self.dial(host, master);
-                if let Some(follower) = &mut self.data.stores[host].follower {
+                if let Some(follower) = &mut self.data.process_states[host].follower {
                     follower.link = Some(link);
                 }
             }
@@ -233,7 +240,7 @@ impl<E: Debug> Simulation<E> {
             ReplicaAction::Resume { slot_states, .. } => {
                 if let Some(states) = slot_states {
                     let moves = gossip::parse_slot_states(&states);
-                    self.data.stores[host]
+                    self.data.process_states[host]
                         .slot_changes
                         .add_received(gossip::ClusterInput::SlotMarksLoaded(moves));
                 }
@@ -243,7 +250,7 @@ impl<E: Debug> Simulation<E> {
             ReplicaAction::RdbChannel(RdbChannelAction::Connect) => {
                 let master = follower.master;
                 let link = self.dial(host, master);
-                if let Some(follower) = &mut self.data.stores[host].follower {
+                if let Some(follower) = &mut self.data.process_states[host].follower {
                     follower.rdb_link = Some(link);
                 }
             }
@@ -264,7 +271,7 @@ impl<E: Debug> Simulation<E> {
 
     /// Starts to load a complete snapshot on a separate thread, which continues even if the connection closes.
     fn load_snapshot(&mut self, host: usize, position: ReplPosition) {
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let Some(follower) = &mut store.follower else { return };
         let (stream, snapshot) = (follower.stream, std::mem::take(&mut follower.received_snapshot));
         // Sometimes the snapshot is found to be invalid before any data is dropped.
@@ -274,7 +281,7 @@ impl<E: Debug> Simulation<E> {
             });
             return self.handle_replica_event(host, ReplicaEvent::LoadRejected);
         }
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         store.snapshot_load = Some(SnapshotLoad { stream, position, snapshot });
         store.log.close();
         store.set_node_flag(NodeFlags::LOADING, true);
@@ -288,10 +295,10 @@ impl<E: Debug> Simulation<E> {
     pub(super) fn on_snapshot_loaded(&mut self, host: usize) {
         let own = self.new_history();
         let failed = own.as_str().starts_with('0');
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let Some(SnapshotLoad { stream, position, snapshot }) = store.snapshot_load.take() else { return };
         if !failed {
-            let loaded = store.data_store.load(&snapshot);
+            let loaded = store.data_store.load_snapshot(&snapshot);
             store.imports.end_all_imports(&store.data_store.engine());
             let moves = gossip::parse_slot_states(&loaded.slot_states);
             store.slot_changes.add_received(gossip::ClusterInput::SlotMarksLoaded(moves));
@@ -316,7 +323,7 @@ impl<E: Debug> Simulation<E> {
     /// stream is no longer accepted, closes its link instead.
     fn receive_segment(&mut self, host: usize, bytes: Vec<u8>) {
         let endless = self.has_injected_bug(InjectedBug::StreamAfterPromotion);
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let me = store.node_id();
         let Some(follower) = store.follower.as_mut().filter(|_| store.applying_segment.is_none()) else {
             return;
@@ -363,8 +370,8 @@ impl<E: Debug> Simulation<E> {
 
     /// Breaks a link within a transaction. This happens too rarely by chance, so it is forced when the bug
     /// `ResumedTransactions` is injected.
-    pub(super) fn break_within_transaction(&mut self, host: usize) {
-        let store = &self.data.stores[host];
+    pub(super) fn break_link_within_transaction(&mut self, host: usize) {
+        let store = &self.data.process_states[host];
         let within = store.follower.as_ref().is_some_and(|follower| follower.session.in_transaction());
         if within
             && store.applying_segment.is_none()
@@ -376,7 +383,7 @@ impl<E: Debug> Simulation<E> {
 
     /// Ends the master's stream and closes its link.
     fn close_upstream_link(&mut self, host: usize) {
-        let link = self.data.stores[host].follower.as_mut().and_then(|follower| follower.link.take());
+        let link = self.data.process_states[host].follower.as_mut().and_then(|follower| follower.link.take());
         link.into_iter().for_each(|link| self.close_side(link, 0));
         self.handle_replica_event(host, ReplicaEvent::Closed);
     }
@@ -385,8 +392,8 @@ impl<E: Debug> Simulation<E> {
     /// segment enter the log.
     pub(super) fn apply_command_batch(&mut self, host: usize) {
         let (at, wall) = (self.process_id(host), self.wall_clock_of(host));
-        for _ in 0..=self.random.below(3) {
-            let store = &mut self.data.stores[host];
+        for _ in 0..=self.random.random_below(3) {
+            let store = &mut self.data.process_states[host];
             let Some(piece) = &store.applying_segment else { return };
             let Some(command) = piece.commands.front() else { break };
             if let StreamCommand::Run(_, Some(key)) = command
@@ -416,7 +423,7 @@ impl<E: Debug> Simulation<E> {
             }
             self.check_invariants(host, DataChange::CommandApplied);
         }
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         if store.applying_segment.as_ref().is_some_and(|piece| !piece.commands.is_empty()) {
             return self.schedule_data_within(
                 self.data.settings.max_apply_micros,
@@ -431,7 +438,7 @@ impl<E: Debug> Simulation<E> {
     /// Appends the bytes of the segment to the log and reports them as applied.
     fn log_segment(&mut self, host: usize) {
         let endless = self.has_injected_bug(InjectedBug::StreamAfterPromotion);
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let Some(StreamSegment { stream, batch: came, is_ack_requested: ack_wanted, .. }) =
             store.applying_segment.take()
         else {

@@ -22,8 +22,8 @@ pub(crate) enum DataChange {
     ConsistentState,
     /// A client's write is acknowledged.
     WriteAcknowledged {
-        key: KeyGroup,
-        write: u64,
+        key_group: KeyGroup,
+        write_number: u64,
         /// The log offset directly after the write.
         end_offset: ReplOffset,
         /// Whether the write is guaranteed to be on disk.
@@ -38,7 +38,7 @@ pub(crate) enum DataChange {
     /// A snapshot starts to replace the data, or has just replaced it.
     DataReplaced,
     /// A key was removed because its slot moved to another node.
-    KeyDropped { key: KeyGroup },
+    KeyDropped { key_group: KeyGroup },
     /// A replica acknowledged this offset.
     AcknowledgedByReplica { replica: usize, offset: ReplOffset },
     /// A process begins to accept writes as a master. `old_master` is the master that it replicated before.
@@ -54,7 +54,7 @@ pub(crate) enum DataChange {
 /// An event, and the data of the process after the event.
 pub(super) struct DataObservation<'a> {
     pub(super) host: usize,
-    pub(super) store: &'a ProcessState,
+    pub(super) process_state: &'a ProcessState,
     pub(super) change: DataChange,
 }
 

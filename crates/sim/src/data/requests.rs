@@ -3,7 +3,7 @@
 use resp::Value;
 
 use super::KeyGroup;
-use crate::clients::Words;
+use crate::clients::CommandWords;
 
 /// The number of redirections and retries after which a client gives up.
 const MAX_ATTEMPTS: u8 = 8;
@@ -12,23 +12,23 @@ const MAX_ATTEMPTS: u8 = 8;
 /// followed by a write of a unique number, which is not included here.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientRequest {
-    pub(super) key: KeyGroup,
+    pub(super) key_group: KeyGroup,
     /// The transactions and single commands that have not been executed yet.
-    pub(super) transactions: Vec<Vec<Words>>,
+    pub(super) transactions: Vec<Vec<CommandWords>>,
     /// Whether the client sends ASKING before the next command.
     pub(super) is_asking: bool,
-    attempts_left: u8,
+    attempt_count: u8,
 }
 
 impl ClientRequest {
-    pub(super) fn new(key: KeyGroup, transactions: Vec<Vec<Words>>) -> Self {
-        Self { key, transactions, is_asking: false, attempts_left: 0 }
+    pub(super) fn new(key_group: KeyGroup, transactions: Vec<Vec<CommandWords>>) -> Self {
+        Self { key_group, transactions, is_asking: false, attempt_count: 0 }
     }
 
     /// Counts an attempt and returns whether the client may retry.
-    pub(super) fn use_attempt(&mut self) -> bool {
-        self.attempts_left += 1;
-        self.attempts_left < MAX_ATTEMPTS
+    pub(super) fn count_attempt(&mut self) -> bool {
+        self.attempt_count += 1;
+        self.attempt_count < MAX_ATTEMPTS
     }
 }
 
@@ -102,6 +102,6 @@ mod tests {
     #[test]
     fn client_gives_up_after_max_attempts() {
         let mut request = ClientRequest::new(7, Vec::new());
-        assert!((1..MAX_ATTEMPTS).all(|_| request.use_attempt()) && !request.use_attempt());
+        assert!((1..MAX_ATTEMPTS).all(|_| request.count_attempt()) && !request.count_attempt());
     }
 }

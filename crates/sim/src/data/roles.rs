@@ -12,7 +12,7 @@ use replication::{PsyncRequest, replica};
 
 use super::serving::ReplicationMessage;
 use super::store::ProcessState;
-use super::{DataChange, DataEvent, Settings};
+use super::{DataChange, DataEvent, DataSettings};
 use crate::InjectedBug;
 use crate::simulation::Simulation;
 
@@ -35,22 +35,22 @@ pub(crate) enum RoleChange {
 
 impl<E: Debug> Simulation<E> {
     pub(crate) fn queue_role_change(&mut self, host: usize, change: RoleChange) {
-        self.data.stores[host].role_changes.push_back(change);
+        self.data.process_states[host].role_changes.push_back(change);
         self.perform_next_role_change(host);
         self.schedule_data_tick(host);
     }
 
     /// Performs the next role change, unless another one is in progress or a stream segment is being applied.
     pub(super) fn perform_next_role_change(&mut self, host: usize) {
-        let mid_piece = self.data.stores[host].applying_segment.is_some()
+        let mid_piece = self.data.process_states[host].applying_segment.is_some()
             && !self.has_injected_bug(InjectedBug::StreamAfterPromotion);
-        if self.data.stores[host].unpublished_change.is_some() || mid_piece {
+        if self.data.process_states[host].unpublished_change.is_some() || mid_piece {
             return;
         }
-        let Some(order) = self.data.stores[host].role_changes.pop_front() else { return };
+        let Some(order) = self.data.process_states[host].role_changes.pop_front() else { return };
         let (now, own, settings) = (self.clock_of(host), self.new_history(), self.data.settings);
         let answers_late = self.has_injected_bug(InjectedBug::ReplyAfterDemotion);
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let config = replica_config(&settings, store);
         let from = store.upstream();
         let message = match order {
@@ -83,7 +83,7 @@ impl<E: Debug> Simulation<E> {
             self.check_invariants(host, DataChange::Promoted { old_master: from });
         } else {
             store.history_number |= 1;
-            if let Some(file) = store.file.as_mut().filter(|_| !answers_late) {
+            if let Some(file) = store.data_file.as_mut().filter(|_| !answers_late) {
                 file.drop_unsynced_writes();
             }
             self.check_invariants(host, DataChange::Demoted);
@@ -95,11 +95,11 @@ impl<E: Debug> Simulation<E> {
 
     /// Handles the request of a master that this replica take over.
     pub(super) fn take_over(&mut self, host: usize, request: &PsyncRequest) -> Result<(), &'static str> {
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         if store.upstream().is_none() {
             return Err("ERR PSYNC FAILOVER can't be sent to a master.");
         }
-        if store.position().id.as_str().as_bytes() != request.id.as_slice() {
+        if store.position().id.as_str().as_bytes() != request.repl_id.as_slice() {
             return Err("ERR PSYNC FAILOVER replid must match my replid.");
         }
         // A stream segment is being applied, so the role change must wait for the lock of the stream.
@@ -118,21 +118,24 @@ impl<E: Debug> Simulation<E> {
 
     /// Once a handover has completed, records the new master as if an operator had configured it.
     pub(crate) fn record_new_master(&mut self, host: usize) {
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let config = replica_config(&self.data.settings, store);
         store.replica_driver.set_config(config);
     }
 
     pub(super) fn publish_role(&mut self, host: usize) {
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let Some(message) = store.unpublished_change.take() else { return };
         let replica = store.upstream().is_some();
-        store.set_node_flag(NodeFlags::READ_ONLY_REPLICA, replica && !self.data.settings.writable_replicas);
+        store.set_node_flag(
+            NodeFlags::READ_ONLY_REPLICA,
+            replica && !self.data.settings.are_replicas_writable,
+        );
         store.set_node_flag(NodeFlags::REPLICA, replica);
         self.trace_data(host, |store| format!("is published as a replica of {:?}", store.upstream()));
         self.send_message(host, message);
         if replica {
-            let history = &mut self.data.stores[host].history_number;
+            let history = &mut self.data.process_states[host].history_number;
             *history = (*history | 1) + 1;
             self.drop_waiting_clients(host);
         } else {
@@ -143,11 +146,11 @@ impl<E: Debug> Simulation<E> {
     }
 }
 
-fn replica_config(settings: &Settings, store: &ProcessState) -> replica::ReplicaConfig {
+fn replica_config(settings: &DataSettings, process_state: &ProcessState) -> replica::ReplicaConfig {
     replica::ReplicaConfig {
         listening_port: 6379,
         announce_ip: None,
-        node_id: store.node_id(),
+        node_id: process_state.node_id(),
         user: None,
         password: None,
         timeout: Duration::from_secs(4),

@@ -46,10 +46,10 @@ pub(super) struct ReplicaConnection {
 }
 
 impl ReplicaConnection {
-    pub(super) fn new(link: u64, host: usize, incarnation: u64) -> Self {
+    pub(super) fn new(link_id: u64, host: usize, incarnation: u64) -> Self {
         let (profile, input) = (PeerProfile::default(), Vec::new());
         Self {
-            link,
+            link: link_id,
             host,
             incarnation,
             profile,
@@ -64,8 +64,8 @@ impl ReplicaConnection {
 impl<E: Debug> Simulation<E> {
     /// Queues a message for the replication thread.
     pub(super) fn send_message(&mut self, host: usize, message: ReplicationMessage) {
-        let at = self.now + self.random.millis(0, 1);
-        if let Some(due) = self.data.stores[host].inbox.push(at, message) {
+        let at = self.now + self.random.random_millis(0, 1);
+        if let Some(due) = self.data.process_states[host].inbox.push(at, message) {
             let at = self.process_id(host);
             self.schedule_data(due, DataEvent::NextMessage { process_id: at });
         }
@@ -75,7 +75,7 @@ impl<E: Debug> Simulation<E> {
     /// segment is being applied.
     pub(super) fn process_messages(&mut self, host: usize) {
         loop {
-            let store = &mut self.data.stores[host];
+            let store = &mut self.data.process_states[host];
             let blocked_for = store.applying_segment.is_some().then_some(LOCK_RETRY_INTERVAL);
             match store.inbox.next(self.now, blocked_for) {
                 DeliveryPoll::Empty => return,
@@ -106,7 +106,7 @@ impl<E: Debug> Simulation<E> {
                 synced_offset: synced,
             }) => {
                 if self.has_injected_bug(InjectedBug::EarlyAcknowledgement) {
-                    offset = self.data.stores[host].offset();
+                    offset = self.data.process_states[host].offset();
                 }
                 self.handle_master_event(
                     host,
@@ -123,13 +123,13 @@ impl<E: Debug> Simulation<E> {
 
     /// Returns the replica's host if the process that opened the connection still runs.
     fn running_replica(&self, host: usize, peer: PeerId) -> Option<usize> {
-        let peer = self.data.stores[host].peers.get(&peer)?;
+        let peer = self.data.process_states[host].peers.get(&peer)?;
         (self.processes[peer.host].incarnation == peer.incarnation).then_some(peer.host)
     }
 
     /// Handles bytes received from a replica.
     pub(super) fn handle_replica_bytes(&mut self, host: usize, id: PeerId, bytes: &[u8]) {
-        let Some(peer) = self.data.stores[host].peers.get_mut(&id) else { return };
+        let Some(peer) = self.data.process_states[host].peers.get_mut(&id) else { return };
         peer.input.extend_from_slice(bytes);
         let mut input = std::mem::take(&mut peer.input);
         // A replica that loads a snapshot sends newlines as keepalives. They are not part of a command.
@@ -141,7 +141,7 @@ impl<E: Debug> Simulation<E> {
         for index in 0..batch.len() {
             self.handle_replica_command(host, id, batch.args(index, &input));
         }
-        if let Some(peer) = self.data.stores[host].peers.get_mut(&id) {
+        if let Some(peer) = self.data.process_states[host].peers.get_mut(&id) {
             peer.input = input.split_off(parsed.consumed_bytes);
         }
     }
@@ -149,7 +149,7 @@ impl<E: Debug> Simulation<E> {
     fn handle_replica_command(&mut self, host: usize, id: PeerId, args: Args<'_>) {
         let serves = self.can_serve(host, id, &args);
         let hands_over = PsyncRequest::parse(args).is_ok_and(|request| request.is_failover);
-        let ProcessState { master_driver: serving, peers, .. } = &mut self.data.stores[host];
+        let ProcessState { master_driver: serving, peers, .. } = &mut self.data.process_states[host];
         let Some(peer) = peers.get_mut(&id) else { return };
         match &args[0] {
             b"REPLCONF" => match peer.profile.apply_replconf(args) {
@@ -181,7 +181,8 @@ impl<E: Debug> Simulation<E> {
                 {
                     return self.send_line(host, id, format!("-{error}\r\n"));
                 }
-                let ProcessState { master_driver: serving, log, peers, .. } = &mut self.data.stores[host];
+                let ProcessState { master_driver: serving, log, peers, .. } =
+                    &mut self.data.process_states[host];
                 let Some(peer) = peers.get(&id) else { return };
                 if serving.needs_rdb_channel(log, &request, &peer.profile).is_some() {
                     return self.send_line(host, id, "+DUALCHANNELSYNC\r\n".to_owned());
@@ -201,7 +202,7 @@ impl<E: Debug> Simulation<E> {
 
     /// Returns whether this master may serve the replica, given the arguments of its PSYNC.
     fn can_serve(&self, host: usize, id: PeerId, args: &Args<'_>) -> bool {
-        let store = &self.data.stores[host];
+        let store = &self.data.process_states[host];
         // A replica that has just received a snapshot from this process has no data of its own.
         let fetched = store.peers.get(&id).is_some_and(|peer| peer.profile.snapshot_connection.is_some());
         let has_data = || !fetched && PsyncRequest::parse(*args).is_ok_and(|request| request.has_data());
@@ -218,14 +219,14 @@ impl<E: Debug> Simulation<E> {
     }
 
     fn send(&mut self, host: usize, id: PeerId, bytes: Vec<u8>) {
-        if let Some(peer) = self.data.stores[host].peers.get(&id) {
+        if let Some(peer) = self.data.process_states[host].peers.get(&id) {
             self.enqueue(peer.link, 0, StreamItem::Bytes(bytes));
         }
     }
 
     fn handle_master_event(&mut self, host: usize, input: MasterDriverEvent) {
         let now = self.clock_of(host);
-        let ProcessState { master_driver: serving, log, .. } = &mut self.data.stores[host];
+        let ProcessState { master_driver: serving, log, .. } = &mut self.data.process_states[host];
         let mut orders = Vec::new();
         serving.handle(now, input, log, &mut orders);
         self.perform_all_master_actions(host, orders);
@@ -242,22 +243,22 @@ impl<E: Debug> Simulation<E> {
             MasterDriverAction::CountPsyncAnswer(peer, answer) => {
                 self.trace_data(host, |_| format!("is asked by {peer:?} and gives {answer:?}"));
             }
-            MasterDriverAction::TakeSnapshot { transfer, peers, with_end_mark: eof, .. } => {
+            MasterDriverAction::TakeSnapshot { transfer, peers, uses_end_mark: eof, .. } => {
                 let at = self.process_id(host);
                 self.schedule_data_within(
                     3000,
-                    DataEvent::TakeSnapshot { process_id: at, transfer, peers, eof },
+                    DataEvent::TakeSnapshot { process_id: at, transfer, peers, uses_eof_mark: eof },
                 );
             }
             // No replica needs the snapshot any more, so there is nothing to cancel.
             MasterDriverAction::CancelSnapshot(_) => {}
             MasterDriverAction::Send(peer, bytes) => self.send(host, peer, bytes),
             MasterDriverAction::SendContinue { peer, id } => {
-                let states = self.data.stores[host].slot_states();
+                let states = self.data.process_states[host].slot_states();
                 self.send(host, peer, master_driver::continue_line(id, &states));
             }
             MasterDriverAction::SendSnapshot(peer) => {
-                let waiting = self.data.stores[host].peers.get_mut(&peer);
+                let waiting = self.data.process_states[host].peers.get_mut(&peer);
                 if let Some(snapshot) = waiting.and_then(|peer| peer.unsent_snapshot.take()) {
                     self.send(host, peer, snapshot);
                     self.send_message(
@@ -267,7 +268,7 @@ impl<E: Debug> Simulation<E> {
                 }
             }
             MasterDriverAction::SendFile { peers, .. } => {
-                let Some(snapshot) = self.data.stores[host].snapshot_file.take() else { return };
+                let Some(snapshot) = self.data.process_states[host].snapshot_file.take() else { return };
                 for peer in peers {
                     self.send(host, peer, snapshot.clone());
                     self.send_message(
@@ -277,25 +278,25 @@ impl<E: Debug> Simulation<E> {
                 }
             }
             MasterDriverAction::SendStream(peer, cursor) => {
-                if let Some(peer) = self.data.stores[host].peers.get_mut(&peer) {
+                if let Some(peer) = self.data.process_states[host].peers.get_mut(&peer) {
                     peer.stream_cursor = Some(cursor);
                     self.wake_replica_connections(host);
                 }
             }
             MasterDriverAction::AppendToLog(bytes) => {
-                self.data.stores[host].log.append_control(bytes);
+                self.data.process_states[host].log.append_control(bytes);
                 self.wake_replica_connections(host);
             }
             MasterDriverAction::Close(peer, reason) => {
                 self.trace_data(host, |_| format!("closes the link of {peer:?}: {reason}"));
-                if let Some(peer) = self.data.stores[host].peers.remove(&peer) {
+                if let Some(peer) = self.data.process_states[host].peers.remove(&peer) {
                     self.close_side(peer.link, 1);
                 }
             }
             MasterDriverAction::CloseLog => {
-                let store = &mut self.data.stores[host];
+                let store = &mut self.data.process_states[host];
                 // With an append-only file, the log stays open, because the file still reads from it.
-                if store.file.is_none() {
+                if store.data_file.is_none() {
                     store.log.close();
                 }
             }
@@ -310,20 +311,20 @@ impl<E: Debug> Simulation<E> {
         peers: Vec<PeerId>,
         uses_eof_mark: bool,
     ) {
-        if !self.data.stores[host].can_snapshot() {
+        if !self.data.process_states[host].can_snapshot() {
             let at = self.process_id(host);
             return self.schedule_data(
                 self.now + LOCK_RETRY_INTERVAL,
-                DataEvent::TakeSnapshot { process_id: at, transfer, peers, eof: uses_eof_mark },
+                DataEvent::TakeSnapshot { process_id: at, transfer, peers, uses_eof_mark },
             );
         }
         let fresh = self.new_history();
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         store.log.open(fresh);
         // Only a replica records the database that its master has selected, which is always 0 in the simulation.
         let db = store.upstream().map(|_| 0);
         let cut = SnapshotPosition::record(&mut store.log, transfer, &peers, db);
-        let data = store.data_store.snapshot(store.log.position(), &store.slot_states());
+        let data = store.data_store.rdb_snapshot(store.log.position(), &store.slot_states());
         store.imports.repeat_running_imports_in_log(&mut store.log);
         let (head, tail) = if uses_eof_mark {
             (format!("$EOF:{SNAPSHOT_EOF_MARK}\r\n"), SNAPSHOT_EOF_MARK)
@@ -356,13 +357,13 @@ impl<E: Debug> Simulation<E> {
 
     /// Returns whether the replica process that last connected still runs.
     pub(crate) fn is_replica_alive(&self, host: usize, replica: usize) -> bool {
-        let mut peers = self.data.stores[host].peers.values().filter(|peer| peer.host == replica);
+        let mut peers = self.data.process_states[host].peers.values().filter(|peer| peer.host == replica);
         peers.next_back().is_some_and(|peer| self.is_incarnation(replica, peer.incarnation))
     }
 
     /// Requests acknowledgements from the replicas (REPLCONF GETACK).
     pub(crate) fn request_acknowledgements(&mut self, host: usize) {
-        self.data.stores[host].log.append_control(&ControlCommand::AckRequested.to_resp());
+        self.data.process_states[host].log.append_control(&ControlCommand::AckRequested.to_resp());
         self.wake_replica_connections(host);
     }
 
@@ -371,7 +372,7 @@ impl<E: Debug> Simulation<E> {
         self.check_invariants(host, DataChange::ConsistentState);
         let at = self.process_id(host);
         let mut woken = Vec::new();
-        for (id, peer) in &mut self.data.stores[host].peers {
+        for (id, peer) in &mut self.data.process_states[host].peers {
             if peer.stream_cursor.is_some() && !std::mem::replace(&mut peer.is_log_check_scheduled, true) {
                 woken.push(*id);
             }
@@ -385,7 +386,7 @@ impl<E: Debug> Simulation<E> {
     /// Sends new log data to a replica.
     pub(super) fn send_log(&mut self, host: usize, id: PeerId) {
         let most = self.data.settings.max_chunk;
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let Some(peer) = store.peers.get_mut(&id) else { return };
         peer.is_log_check_scheduled = false;
         let Some(cursor) = peer.stream_cursor else { return };
@@ -409,22 +410,22 @@ impl<E: Debug> Simulation<E> {
 
     /// Forgets a replica whose connection has ended.
     pub(super) fn drop_peer(&mut self, host: usize, id: PeerId) {
-        self.data.stores[host].peers.remove(&id);
+        self.data.process_states[host].peers.remove(&id);
         self.send_message(host, ReplicationMessage::MasterEvent(MasterDriverEvent::Closed(id)));
     }
 
     /// Calls the replication state machines whose deadline has passed, unless their thread is busy.
     pub(super) fn run_due_data_timers(&mut self, host: usize) {
         let now = self.clock_of(host);
-        self.data.stores[host].next_tick_at = None;
-        if self.data.stores[host].applying_segment.is_some() {
+        self.data.process_states[host].next_tick_at = None;
+        if self.data.process_states[host].applying_segment.is_some() {
             return;
         }
-        if self.data.stores[host].master_driver.next_deadline().is_some_and(|due| due <= now) {
+        if self.data.process_states[host].master_driver.next_deadline().is_some_and(|due| due <= now) {
             self.handle_master_event(host, MasterDriverEvent::Deadline);
         }
-        if self.data.stores[host].next_pending_check().is_some_and(|due| due <= now) {
-            let ProcessState { master_driver: serving, log, .. } = &mut self.data.stores[host];
+        if self.data.process_states[host].next_pending_check_at().is_some_and(|due| due <= now) {
+            let ProcessState { master_driver: serving, log, .. } = &mut self.data.process_states[host];
             let mut orders = Vec::new();
             // The number of writers is small, so write admission is not simulated.
             serving.check_pending(now, log, &mut orders);
@@ -442,8 +443,8 @@ impl<E: Debug> Simulation<E> {
         }
         let (now, skew) = (self.now, self.processes[host].clock_offset);
         let follower = self.follower_deadline(host);
-        let store = &mut self.data.stores[host];
-        let wanted = [store.master_driver.next_deadline(), store.next_pending_check(), follower];
+        let store = &mut self.data.process_states[host];
+        let wanted = [store.master_driver.next_deadline(), store.next_pending_check_at(), follower];
         let Some(due) = wanted.into_iter().flatten().min() else { return };
         let due =
             if store.applying_segment.is_some() { now + LOCK_RETRY_INTERVAL } else { (due - skew).max(now) };

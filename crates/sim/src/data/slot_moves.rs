@@ -69,7 +69,7 @@ impl<E: Debug> Simulation<E> {
         change: &SlotChange,
         token: Option<u64>,
     ) -> Option<(ReplOffset, usize)> {
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let readers = store.master_driver.master().slot_state_replica_count()?;
         let offset = store.log.append_control(&ControlCommand::SetSlot(slot, change.clone()).to_resp());
         store.slot_changes.announced_changes.extend(token.map(|token| (token, slot, change.clone())));

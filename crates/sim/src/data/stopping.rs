@@ -22,7 +22,7 @@ use crate::simulation::Simulation;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A shutdown in progress.
-pub(super) struct Shutdown {
+pub(super) struct SimulatedShutdown {
     sequence: ShutdownSequence,
     step: ShutdownStep,
     /// The offset of the log's end when writes were blocked.
@@ -74,7 +74,7 @@ impl ProcessState {
 impl<E: Debug> Simulation<E> {
     /// Sends SHUTDOWN to a process.
     pub(crate) fn begin_shutdown(&mut self, host: usize) {
-        let store = &self.data.stores[host];
+        let store = &self.data.process_states[host];
         if !self.is_running(host)
             || store.is_loading()
             || store.has_invalid_data()
@@ -82,9 +82,9 @@ impl<E: Debug> Simulation<E> {
         {
             return;
         }
-        let hand_over = self.random.chance(50) && self.data.stores[host].is_voting_master();
+        let hand_over = self.random.random_bool(50) && self.data.process_states[host].is_voting_master();
         let plan = ShutdownOptions {
-            skips_replicas: self.random.chance(20),
+            skips_replicas: self.random.random_bool(20),
             hands_over: hand_over,
             ..ShutdownOptions::default()
         };
@@ -92,7 +92,8 @@ impl<E: Debug> Simulation<E> {
         let machine = ShutdownSequence::new(plan, &mut actions);
         self.trace(|| format!("host {host} is to stop: {plan:?}"));
         let (step, end) = (ShutdownStep::AwaitWritesEnd(BTreeSet::new()), ReplOffset(0));
-        self.data.stores[host].shutdown = Some(Shutdown { sequence: machine, step, end_offset: end });
+        self.data.process_states[host].shutdown =
+            Some(SimulatedShutdown { sequence: machine, step, end_offset: end });
         self.perform_shutdown_actions(host, actions);
         self.schedule_shutdown_check(host);
     }
@@ -100,23 +101,23 @@ impl<E: Debug> Simulation<E> {
     /// Returns a process that has finished its shutdown and must be killed now. Always `None` after healing.
     pub(crate) fn take_finished_shutdown(&mut self) -> Option<usize> {
         let is_over = |host: &usize| {
-            let stopping = self.data.stores[*host].shutdown.as_ref();
+            let stopping = self.data.process_states[*host].shutdown.as_ref();
             self.is_running(*host)
                 && stopping.is_some_and(|stopping| matches!(stopping.step, ShutdownStep::Finished))
         };
-        (0..self.data.stores.len()).find(is_over).filter(|_| !self.is_healed)
+        (0..self.data.process_states.len()).find(is_over).filter(|_| !self.is_healed)
     }
 
     /// If the event that the shutdown waits for has happened, passes it to the shutdown's state machine.
     pub(super) fn advance_shutdown(&mut self, host: usize) {
         if self.is_healed {
-            self.data.stores[host].shutdown = None;
+            self.data.process_states[host].shutdown = None;
             return self.resume_writes(host, PausePurpose::Shutdown);
         }
         let now = self.clock_of(host);
         let mut actions = Vec::new();
         if let Some(input) = self.next_shutdown_event(host)
-            && let Some(stopping) = &mut self.data.stores[host].shutdown
+            && let Some(stopping) = &mut self.data.process_states[host].shutdown
         {
             stopping.sequence.handle(now, input, &mut actions);
         }
@@ -125,7 +126,7 @@ impl<E: Debug> Simulation<E> {
     }
 
     fn schedule_shutdown_check(&mut self, host: usize) {
-        if self.data.stores[host].shutdown.is_some() {
+        if self.data.process_states[host].shutdown.is_some() {
             let at = self.process_id(host);
             self.schedule_data_within(3000, DataEvent::CheckShutdown { process_id: at });
         }
@@ -133,18 +134,20 @@ impl<E: Debug> Simulation<E> {
 
     fn next_shutdown_event(&mut self, host: usize) -> Option<ShutdownEvent> {
         let (now, careless) = (self.clock_of(host), self.has_injected_bug(InjectedBug::SkippedDrain));
-        let store = &mut self.data.stores[host];
-        let Shutdown { sequence: machine, step, end_offset: end } = store.shutdown.as_ref()?;
+        let store = &mut self.data.process_states[host];
+        let SimulatedShutdown { sequence: machine, step, end_offset: end } = store.shutdown.as_ref()?;
         let is_late = machine.next_deadline().is_some_and(|due| due <= now);
         match step {
-            ShutdownStep::AwaitWritesEnd(under_way) if !careless && !store.has_drained(under_way) => None,
+            ShutdownStep::AwaitWritesEnd(under_way) if !careless && !store.have_commands_ended(under_way) => {
+                None
+            }
             ShutdownStep::AwaitWritesEnd(_) => {
                 let end = store.offset();
                 let replicas = if store.upstream().is_none() { store.replicas().count() } else { 0 };
                 let held = PausedLog {
                     log_end: end,
-                    replicas,
-                    in_sync: store.in_sync_count(end),
+                    replica_count: replicas,
+                    in_sync_count: store.in_sync_count(end),
                     replica_timeout: SHUTDOWN_TIMEOUT,
                 };
                 store.shutdown.as_mut()?.end_offset = end;
@@ -159,7 +162,7 @@ impl<E: Debug> Simulation<E> {
             }
             ShutdownStep::Save => self.save_at_shutdown(host),
             ShutdownStep::AwaitSync { target } => {
-                let saved = store.file.as_ref()?.is_saved(*target)?;
+                let saved = store.data_file.as_ref()?.is_saved(*target)?;
                 Some(ShutdownEvent::Saved(saved))
             }
             ShutdownStep::Finished => None,
@@ -172,7 +175,7 @@ impl<E: Debug> Simulation<E> {
             let step = match action {
                 ShutdownAction::PauseWrites => {
                     self.pause_writes(host, PausePurpose::Shutdown, None);
-                    ShutdownStep::AwaitWritesEnd(self.data.stores[host].running_commands())
+                    ShutdownStep::AwaitWritesEnd(self.data.process_states[host].running_commands())
                 }
                 ShutdownAction::AwaitReplicas { .. } => {
                     self.request_acknowledgements(host);
@@ -188,11 +191,11 @@ impl<E: Debug> Simulation<E> {
                 ShutdownAction::Save => ShutdownStep::Save,
                 ShutdownAction::Exit => ShutdownStep::Finished,
                 ShutdownAction::Cancel(_) => {
-                    self.data.stores[host].shutdown = None;
+                    self.data.process_states[host].shutdown = None;
                     return self.resume_writes(host, PausePurpose::Shutdown);
                 }
             };
-            if let Some(stopping) = &mut self.data.stores[host].shutdown {
+            if let Some(stopping) = &mut self.data.process_states[host].shutdown {
                 stopping.step = step;
             }
         }
@@ -201,7 +204,7 @@ impl<E: Debug> Simulation<E> {
     /// Checks that replicas counted as in sync really have all writes. A replica whose host has died is exempt if the
     /// master may not have noticed that yet.
     fn check_in_sync(&mut self, host: usize) {
-        let store = &self.data.stores[host];
+        let store = &self.data.process_states[host];
         let Some(end) = store.shutdown.as_ref().map(|stopping| stopping.end_offset) else { return };
         let in_sync: Vec<usize> =
             store.replicas().filter(|(_, upto)| *upto >= end).map(|(replica, _)| replica).collect();
@@ -213,7 +216,7 @@ impl<E: Debug> Simulation<E> {
 
     /// Asks a replica that has the whole log to take over. Returns whether there is such a replica.
     fn request_takeover(&mut self, host: usize) -> bool {
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let end = store.shutdown.as_ref().map_or(ReplOffset(0), |stopping| stopping.end_offset);
         let Some(successor) = store.find_successor(end) else { return false };
         store.log.append_control(&ControlCommand::TakeOver(successor).to_resp());
@@ -223,11 +226,11 @@ impl<E: Debug> Simulation<E> {
 
     /// Saves a snapshot, or syncs the append-only file.
     fn save_at_shutdown(&mut self, host: usize) -> Option<ShutdownEvent> {
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let end = store.offset();
-        if store.file.is_some() {
+        if store.data_file.is_some() {
             let target = self.request_sync(host)?;
-            let stopping = self.data.stores[host].shutdown.as_mut()?;
+            let stopping = self.data.process_states[host].shutdown.as_mut()?;
             (stopping.step, stopping.end_offset) = (ShutdownStep::AwaitSync { target }, end);
             return None;
         }

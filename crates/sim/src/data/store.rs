@@ -16,7 +16,7 @@ use replication::{Log, MasterDriver, ReplId, ReplPosition, ReplicaDriver};
 use resp::Value;
 use slot_routing::{NodeId, ReplOffset, Slot, SlotSet, SlotsToEmpty};
 
-use super::Settings;
+use super::DataSettings;
 use super::copies::CopyWaiters;
 use super::data_store::DataStore;
 use super::file::DataFile;
@@ -25,10 +25,10 @@ use super::requests::{self, ClientRequest, NextAttempt};
 use super::roles::RoleChange;
 use super::serving::{ReplicaConnection, ReplicationMessage};
 use super::slot_moves::AnnouncedSlotChanges;
-use super::stopping::Shutdown;
+use super::stopping::SimulatedShutdown;
 use super::waits::BlockingClient;
 use crate::RandomSource;
-use crate::clients::Words;
+use crate::clients::CommandWords;
 use crate::delivery_queue::DeliveryQueue;
 
 /// A group of keys that share a slot, identified by the number of that slot.
@@ -37,13 +37,13 @@ pub(crate) type KeyGroup = u16;
 /// Commands that have been executed, but whose slot is still locked.
 #[derive(Debug)]
 pub(super) struct UnfinishedWrite {
-    pub(super) key: KeyGroup,
+    pub(super) key_group: KeyGroup,
     /// The effects to log: those of the last command, and before them those of all other commands.
     pub(super) effects: [Vec<u8>; 2],
     /// The unique number that the commands wrote; `None` if they did not get that far.
     pub(super) write_number: Option<u64>,
     /// The value of `ProcessState::history_number` when the commands began.
-    pub(super) begun_in_history: u64,
+    pub(super) history_number_at_start: u64,
     /// The rest of the client's request and its next step, if the request is not finished.
     pub(super) rest_of_request: Option<(Box<ClientRequest>, NextAttempt)>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct ProcessState {
     pub(super) unfinished_writes: BTreeMap<u64, UnfinishedWrite>,
     pub(super) blocking_client: Option<BlockingClient>,
     pub(super) copy_waiters: CopyWaiters,
-    pub(super) shutdown: Option<Shutdown>,
+    pub(super) shutdown: Option<SimulatedShutdown>,
     pub(super) role_changes: VecDeque<RoleChange>,
     /// A role change that has taken effect in the log but is not published yet.
     pub(super) unpublished_change: Option<ReplicationMessage>,
@@ -84,16 +84,21 @@ pub(crate) struct ProcessState {
     /// The RDB file on disk, and the position in the history that it contains.
     saved_rdb: Option<(Vec<u8>, ReplPosition)>,
     /// The append-only file; `None` without `appendonly yes`.
-    pub(super) file: Option<DataFile>,
+    pub(super) data_file: Option<DataFile>,
     pub(super) next_tick_at: Option<Instant>,
 }
 
 impl ProcessState {
-    pub(super) fn new(random: &mut RandomSource, settings: &Settings, slots: &SlotSet, now: Instant) -> Self {
+    pub(super) fn new(
+        random: &mut RandomSource,
+        settings: &DataSettings,
+        slots: &SlotSet,
+        now: Instant,
+    ) -> Self {
         let mut log = Log::new(random.random_replication_id(), settings.backlog_size);
         log.set_cursor_bound(settings.max_lag);
         Self {
-            data_store: DataStore::empty(slots, settings.is_cluster_enabled),
+            data_store: DataStore::new_empty(slots, settings.is_cluster_enabled),
             log,
             slots_to_empty: SlotsToEmpty::default(),
             imports: SlotImports::default(),
@@ -116,16 +121,16 @@ impl ProcessState {
             history_number: 0,
             has_taken_over: false,
             saved_rdb: None,
-            file: None,
+            data_file: None,
             next_tick_at: None,
         }
     }
 
     /// Returns the state of the process after a restart. With `keeps_files`, it keeps the files of this process.
-    pub(super) fn restarted(&self, mut new_state: Self, keeps_files: bool) -> Self {
+    pub(super) fn state_after_restart(&self, mut new_state: Self, keeps_files: bool) -> Self {
         new_state.saved_rdb = self.saved_rdb.clone().filter(|_| keeps_files);
         if let Some((snapshot, position)) = &new_state.saved_rdb {
-            new_state.data_store.load(snapshot);
+            new_state.data_store.load_snapshot(snapshot);
             new_state.log.adopt_history(*position);
         }
         new_state
@@ -138,9 +143,9 @@ impl ProcessState {
 
     /// Saves the RDB file, unless the process has an append-only file or the data is not in a consistent state.
     pub(super) fn save_rdb(&mut self) {
-        if self.file.is_none() && self.can_snapshot() && self.log.is_open() {
+        if self.data_file.is_none() && self.can_snapshot() && self.log.is_open() {
             let position = self.log.position();
-            self.saved_rdb = Some((self.data_store.snapshot(position, ""), position));
+            self.saved_rdb = Some((self.data_store.rdb_snapshot(position, ""), position));
         }
     }
 
@@ -157,8 +162,8 @@ impl ProcessState {
 
     /// Returns when replica lag must be checked next, by the process's clock; `None` if nothing was logged since the
     /// last check.
-    pub(super) fn next_pending_check(&self) -> Option<Instant> {
-        let NextPendingCheck { log_end: past, earliest_check: at } =
+    pub(super) fn next_pending_check_at(&self) -> Option<Instant> {
+        let NextPendingCheck { log_end: past, earliest_check_at: at } =
             self.master_driver.next_pending_check()?;
         past.is_none_or(|end| self.offset() != end).then_some(at)
     }
@@ -172,11 +177,11 @@ impl ProcessState {
     }
 
     /// Returns the offset up to which the log is stored on the process's disk.
-    pub(super) fn on_disk(&self) -> DiskProgress {
+    pub(super) fn disk_progress(&self) -> DiskProgress {
         let synced = |file: &DataFile| {
             file.synced_offset().map_or(DiskProgress::NothingSynced, DiskProgress::SyncedUpTo)
         };
-        self.file.as_ref().map_or(DiskProgress::Disabled, synced)
+        self.data_file.as_ref().map_or(DiskProgress::Disabled, synced)
     }
 
     /// Returns the offset that the process reports to other nodes.
@@ -222,7 +227,7 @@ impl ProcessState {
             return gossip::ReplicationSource::NeverSynchronized;
         };
         match machine.down_since() {
-            None => gossip::ReplicationSource::Streaming { last_heard: machine.last_heard() },
+            None => gossip::ReplicationSource::Streaming { last_heard_at: machine.last_heard_at() },
             Some(since) if self.replica_driver.has_data(&self.log) => {
                 gossip::ReplicationSource::Lost { since }
             }
@@ -280,13 +285,13 @@ impl ProcessState {
     pub(super) fn serve(
         &mut self,
         session: &mut Session,
-        wall: Millis,
-        transaction: &[Words],
+        wall_time: Millis,
+        transaction: &[CommandWords],
         is_asking: bool,
     ) -> (Option<NextAttempt>, Vec<u8>) {
         let asking = is_asking.then(|| vec!["ASKING".to_owned()]);
-        let sent: Vec<Words> = asking.into_iter().chain(transaction.iter().cloned()).collect();
-        let (replies, effects) = self.data_store.serve(session, wall, &sent);
+        let sent: Vec<CommandWords> = asking.into_iter().chain(transaction.iter().cloned()).collect();
+        let (replies, effects) = self.data_store.serve(session, wall_time, &sent);
         (requests::next_attempt(&replies, sent.len()), effects)
     }
 
@@ -299,29 +304,29 @@ impl ProcessState {
         self.engine().keyspace.keys_in_slot(slot) as u64
     }
 
-    pub(crate) fn is_paused(&self, wall: Millis) -> bool {
+    pub(crate) fn is_paused(&self, wall_time: Millis) -> bool {
         let engine = self.engine();
-        engine.scheduling.pauses.end_expired(&engine.settings, wall).is_some()
+        engine.scheduling.pauses.end_expired(&engine.settings, wall_time).is_some()
     }
 
     /// Executes requests that another node sends as a client. Returns the replies and the effects.
-    pub(crate) fn execute_requests(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
-        self.data_store.execute_requests(wall, requests)
+    pub(crate) fn execute_requests(&mut self, wall_time: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
+        self.data_store.execute_requests(wall_time, requests)
     }
 
     /// Deletes a migrated key. Returns the result and the effects.
     pub(crate) fn delete_migrated_key(
         &mut self,
         name: &[u8],
-        wall: Millis,
-        captured: &CapturedKey,
+        wall_time: Millis,
+        captured_key: &CapturedKey,
     ) -> (Result<ReleaseResult, CommandError>, Vec<u8>) {
-        self.data_store.delete_migrated_key(name, wall, captured)
+        self.data_store.delete_migrated_key(name, wall_time, captured_key)
     }
 
     /// Returns whether a command has locked the slot.
-    pub(crate) fn is_locked(&self, key: KeyGroup) -> bool {
-        self.unfinished_writes.values().any(|running| running.key == key)
+    pub(crate) fn is_locked(&self, key_group: KeyGroup) -> bool {
+        self.unfinished_writes.values().any(|running| running.key_group == key_group)
     }
 
     /// Returns the replication id of the current history.
@@ -340,22 +345,26 @@ impl ProcessState {
         self.unfinished_writes.keys().copied().collect()
     }
 
-    pub(crate) fn has_drained(&self, commands: &BTreeSet<u64>) -> bool {
+    pub(crate) fn have_commands_ended(&self, commands: &BTreeSet<u64>) -> bool {
         !commands.iter().any(|write| self.unfinished_writes.contains_key(write))
     }
 }
 
-fn master_config(settings: &Settings) -> master::MasterConfig {
+fn master_config(settings: &DataSettings) -> master::MasterConfig {
     master::MasterConfig {
         ping_period: Duration::from_secs(1),
         timeout: Duration::from_secs(4),
-        diskless: settings.diskless,
+        is_diskless: settings.is_diskless,
         diskless_delay: Duration::from_millis(20),
         diskless_max_replicas: 0,
         dual_channel: settings.dual_channel,
         backlog_ttl: Duration::from_secs(3600),
         max_lag: Duration::from_secs(10),
-        output_limit: OutputLimit { hard: settings.max_lag, soft: 0, soft_duration: Duration::ZERO },
+        output_limit: OutputLimit {
+            hard_bytes: settings.max_lag,
+            soft_bytes: 0,
+            soft_duration: Duration::ZERO,
+        },
         backlog_size: settings.backlog_size,
     }
 }

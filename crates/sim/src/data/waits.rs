@@ -11,7 +11,7 @@ use crate::{InjectedBug, clients};
 /// The blocking client of a server, and the slot of the keys in its last command.
 pub(super) struct BlockingClient {
     pub(super) client: WaitingClient,
-    pub(super) key: KeyGroup,
+    pub(super) key_group: KeyGroup,
 }
 
 impl<E: Debug> Simulation<E> {
@@ -19,12 +19,14 @@ impl<E: Debug> Simulation<E> {
     pub(super) fn block_client(&mut self, host: usize) {
         let wall = self.wall_clock_of(host);
         let slots: Vec<KeyGroup> = self.data.slots.iter().map(|slot| slot.number()).collect();
-        let wanted = self.random.chance(20).then(|| self.random.pick(&slots));
+        let wanted = self.random.random_bool(20).then(|| self.random.pick_random(&slots));
         let endless = self.has_injected_bug(InjectedBug::MissedWakeups);
-        let store = &mut self.data.stores[host];
-        let BlockingClient { mut client, key } = store.blocking_client.take().unwrap_or_else(|| {
-            BlockingClient { client: WaitingClient::new(store.data_store.connect()), key: slots[0] }
-        });
+        let store = &mut self.data.process_states[host];
+        let BlockingClient { mut client, key_group: key } =
+            store.blocking_client.take().unwrap_or_else(|| BlockingClient {
+                client: WaitingClient::new(store.data_store.connect()),
+                key_group: slots[0],
+            });
         let key = if client.awaits_reply() { key } else { wanted.unwrap_or(key) };
         let is_free = !store.is_locked(key);
         // Clients of writable replicas do not block, because their commands would make the data differ from the
@@ -41,7 +43,7 @@ impl<E: Debug> Simulation<E> {
         if client.is_closed() {
             store.data_store.disconnect(&client);
         } else {
-            store.blocking_client = Some(BlockingClient { client, key });
+            store.blocking_client = Some(BlockingClient { client, key_group: key });
         }
         if let Some(told) = told {
             self.trace(|| format!("at host {host}: {}", told.escape_debug()));

@@ -33,40 +33,45 @@ impl<E: Debug> Simulation<E> {
     pub(crate) fn snapshot_slots(
         &mut self,
         host: usize,
-        keys: &[KeyGroup],
+        key_groups: &[KeyGroup],
     ) -> Option<(Vec<EncodedCommand>, CursorId)> {
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         if !store.can_snapshot() || !store.log.is_open() {
             return None;
         }
         // Makes the next change that is logged select its database.
         store.log.reset_selected_db();
         let end = store.log.position().offset;
-        let copies = keys.iter().flat_map(|key| store.data_store.restore_commands(*key)).collect();
+        let copies = key_groups.iter().flat_map(|key| store.data_store.restore_commands(*key)).collect();
         Some((copies, store.log.add_local_cursor(end)))
     }
 
     /// Returns the number of log bytes after a cursor; `None` if the log no longer contains all of them.
-    pub(crate) fn unread_log(&self, host: usize, cursor: CursorId) -> Option<u64> {
-        self.data.stores[host].log.unread_bytes(cursor).ok()
+    pub(crate) fn unread_log_bytes(&self, host: usize, cursor: CursorId) -> Option<u64> {
+        self.data.process_states[host].log.unread_bytes(cursor).ok()
     }
 
     /// Reads log bytes and advances the cursor; `None` if the log no longer contains the next bytes.
     pub(crate) fn read_log(&mut self, host: usize, cursor: CursorId) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let chunk = self.data.settings.max_chunk;
-        self.data.stores[host].log.read(cursor, chunk, &mut bytes).ok()?;
+        self.data.process_states[host].log.read(cursor, chunk, &mut bytes).ok()?;
         Some(bytes)
     }
 
     pub(crate) fn remove_cursor(&mut self, host: usize, cursor: CursorId) {
-        self.data.stores[host].log.remove_cursor(cursor);
+        self.data.process_states[host].log.remove_cursor(cursor);
     }
 
     /// Blocks or unblocks writes to these slots.
-    pub(crate) fn set_slot_writes_blocked(&mut self, host: usize, keys: &[KeyGroup], are_blocked: bool) {
-        let engine = self.data.stores[host].engine();
-        for slot in keys.iter().map(|key| slot_of(*key)) {
+    pub(crate) fn set_slot_writes_blocked(
+        &mut self,
+        host: usize,
+        key_groups: &[KeyGroup],
+        are_blocked: bool,
+    ) {
+        let engine = self.data.process_states[host].engine();
+        for slot in key_groups.iter().map(|key| slot_of(*key)) {
             if are_blocked {
                 engine.pause_slot_writes(slot);
             } else if engine.keyspace.lock(slot).has_paused_writes() {
@@ -76,19 +81,19 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Returns whether no command is running on these slots.
-    pub(crate) fn are_slots_unlocked(&self, host: usize, keys: &[KeyGroup]) -> bool {
-        !keys.iter().any(|key| self.data.stores[host].is_locked(*key))
+    pub(crate) fn are_slots_unlocked(&self, host: usize, key_groups: &[KeyGroup]) -> bool {
+        !key_groups.iter().any(|key| self.data.process_states[host].is_locked(*key))
     }
 
     /// Begins an import after deleting old data in its slots. Returns whether the import could begin, which it cannot
     /// while a command has such a slot locked.
     pub(crate) fn begin_import(&mut self, host: usize, import: &EstablishMessage) -> bool {
         let are_free = import.slots().iter().all(|slot| {
-            !self.data.stores[host].is_locked(slot.number())
+            !self.data.process_states[host].is_locked(slot.number())
                 && self.empty_slot_at_once(host, slot) == RemainingKeys::None
         });
         if are_free {
-            let store = &mut self.data.stores[host];
+            let store = &mut self.data.process_states[host];
             store.imports.start_import(&store.data_store.engine(), import.clone());
             store.log.append_control(&imports::encode_begin(import));
             self.wake_replica_connections(host);
@@ -98,7 +103,7 @@ impl<E: Debug> Simulation<E> {
 
     /// Returns whether a pause blocks the commands that the source of a migration sends.
     pub(crate) fn is_import_paused(&self, host: usize) -> bool {
-        self.data.stores[host].is_paused(self.wall_clock_of(host))
+        self.data.process_states[host].is_paused(self.wall_clock_of(host))
     }
 
     /// Executes commands from the source of a migration and replicates them. Must not be called during a pause. An
@@ -110,7 +115,8 @@ impl<E: Debug> Simulation<E> {
         commands: Vec<u8>,
     ) -> Result<(), String> {
         let wall = self.wall_clock_of(host);
-        let (taken, effects) = self.data.stores[host].data_store.execute_import(session, wall, commands);
+        let (taken, effects) =
+            self.data.process_states[host].data_store.execute_import(session, wall, commands);
         self.log_effects(host, &effects);
         taken
     }
@@ -121,7 +127,7 @@ impl<E: Debug> Simulation<E> {
         let at = self.process_id(host);
         for slot in slots.into_iter().filter(|_| outcome.is_err()) {
             loop {
-                let (left, effects) = self.data.stores[host].data_store.delete_imported_keys(slot);
+                let (left, effects) = self.data.process_states[host].data_store.delete_imported_keys(slot);
                 self.log_effects(host, &effects);
                 match left {
                     RemainingKeys::MaybeMore => {}
@@ -134,7 +140,7 @@ impl<E: Debug> Simulation<E> {
                 }
             }
         }
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let end = imports::encode_end(&store.engine(), import, &outcome);
         store.log.append_control(&end);
         store.imports.end_import(&store.data_store.engine(), &import.name);
@@ -143,21 +149,22 @@ impl<E: Debug> Simulation<E> {
 
     /// After a promotion, drops the imports that the old master had announced.
     pub(super) fn drop_imports(&mut self, host: usize) {
-        for import in self.data.stores[host].imports.running_imports() {
+        for import in self.data.process_states[host].imports.running_imports() {
             self.end_import(host, &import, Err("A failover occurred during slot import".to_owned()));
         }
     }
 
     /// Returns a key whose last write differs between two processes, with both values.
-    pub(crate) fn differing_key(
+    pub(crate) fn find_differing_key_group(
         &self,
         first_host: usize,
         second_host: usize,
-        keys: &[KeyGroup],
+        key_groups: &[KeyGroup],
     ) -> Option<(KeyGroup, [Option<u64>; 2])> {
         let values = |key: &KeyGroup| {
-            [first_host, second_host].map(|host| self.data.stores[host].data_store.last_write(*key))
+            [first_host, second_host]
+                .map(|host| self.data.process_states[host].data_store.last_write_number(*key))
         };
-        keys.iter().map(|key| (*key, values(key))).find(|(_, [one, other])| one != other)
+        key_groups.iter().map(|key| (*key, values(key))).find(|(_, [one, other])| one != other)
     }
 }

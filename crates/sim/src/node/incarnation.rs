@@ -14,7 +14,7 @@ use snapshot_io::SnapshotState;
 
 use super::running::PipeliningClient;
 use super::watching::WatchingClient;
-use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, aof_folder};
+use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, aof_directory};
 use crate::disk::SimDisk;
 use crate::executor::{Executor, LoadCommandForwarder, constant_nanos};
 use crate::waiting::WaitingClient;
@@ -100,11 +100,11 @@ impl RunningNode {
     ) -> Result<(Self, FoundData), String> {
         let log = SharedLog::new(Log::new(random.random_replication_id(), BACKLOG_BYTES), Vec::new());
         let data = clients::new_executor(Box::new(log.clone()));
-        let background = random.pick(&[BackgroundMode::Unavailable, BackgroundMode::Offloadable]);
-        let folder = aof_folder(disk);
+        let background = random.pick_random(&[BackgroundMode::Unavailable, BackgroundMode::Offloadable]);
+        let folder = aof_directory(disk);
         let settings = AofSettings {
             fsync_policy: policy,
-            has_timestamps: random.chance(50),
+            has_timestamps: random.random_bool(50),
             name: AOF_NAME.to_owned(),
             ..AofSettings::default()
         };
@@ -115,11 +115,11 @@ impl RunningNode {
                 executor: FileExecutor::new(folder),
                 settings,
                 manifest: Manifest::default(),
-                position: StartPosition::NextSnapshot,
+                start_position: StartPosition::NextSnapshot,
             };
             return Ok((Self::new(data, log, start, now, wall, background), FoundData::NoFiles));
         };
-        let host = LoadCommandForwarder::at(wall);
+        let host = LoadCommandForwarder::with_time(wall);
         let loaded =
             data.loader(&host).run_files(&folder, &manifest, true).map_err(|error| error.to_string())?;
         if let Some(position) = loaded.position {
@@ -130,7 +130,7 @@ impl RunningNode {
         }
         let (executor, position) =
             FileExecutor::open(folder, &manifest, loaded.selected_db).map_err(|error| error.to_string())?;
-        let start = StartedFile { executor, settings, manifest, position };
+        let start = StartedFile { executor, settings, manifest, start_position: position };
         let incarnation = Self::new(data, log, start, now, wall, background);
         // Writes after the end of the file may have been lost, so the history continues under a new replication id.
         incarnation.log.lock().log.change_id(random.random_replication_id());
@@ -139,7 +139,7 @@ impl RunningNode {
     }
 
     fn new(
-        data: Executor,
+        executor: Executor,
         log: SharedLog,
         file: StartedFile,
         now: Instant,
@@ -148,22 +148,22 @@ impl RunningNode {
     ) -> Self {
         if background == BackgroundMode::Offloadable {
             // With threshold zero, every command counts as slow.
-            data.engine.scheduling.long_commands.set_threshold(0);
-            data.engine.settings.set_node_flag(NodeFlags::BACKGROUND, true);
+            executor.engine.scheduling.long_commands.set_threshold(0);
+            executor.engine.settings.set_node_flag(NodeFlags::BACKGROUND, true);
         }
-        let StartedFile { executor, settings, manifest, position } = file;
-        let sizes = executor.folder().sizes(&manifest);
-        let start = AofStart { settings, manifest, position, sizes };
+        let StartedFile { executor: file_executor, settings, manifest, start_position: position } = file;
+        let sizes = file_executor.directory().sizes(&manifest);
+        let start = AofStart { settings, manifest, start_position: position, sizes };
         let (mut aof, mut actions) = (AofDriver::default(), Vec::new());
         aof.start(start, &mut log.lock().log, now, wall, &mut actions);
         let mut incarnation = Self {
-            executor: data,
+            executor,
             log,
             clients: (1..3).map(|id| PipeliningClient::new(id, background)).collect(),
             waiters: (3..5).map(|id| WaitingClient::new(new_session(id, background))).collect(),
             watcher: WatchingClient::new(5, background),
             aof,
-            writer: AofWriter::new(executor),
+            writer: AofWriter::new(file_executor),
             delays_replies: false,
             committed_offset: 0,
             delayed_replies: Vec::new(),
@@ -215,5 +215,5 @@ struct StartedFile {
     executor: FileExecutor<SimDisk>,
     settings: AofSettings,
     manifest: Manifest,
-    position: StartPosition,
+    start_position: StartPosition,
 }

@@ -41,12 +41,12 @@ pub(super) enum NodeObservation {
     /// The log before this offset has been passed to the kernel.
     LogWritten(u64),
     /// The node restarted after `death`. `loaded` is its data, or an error if it did not start. Until then clients had
-    /// written `values_issued` distinct values.
-    NodeStarted { death: ProcessDeath, loaded: Result<LoadedData, String>, values_issued: u64 },
-    /// `found` is the content of the RDB file at a start, if there is one. `candidates` are the saves that it may
+    /// written `issued_value_count` distinct values.
+    NodeStarted { death: ProcessDeath, loaded: Result<LoadedData, String>, issued_value_count: u64 },
+    /// `found_data` is the content of the RDB file at a start, if there is one. `candidates` are the saves that it may
     /// contain; `is_first_complete` means that the first of them had completed.
     SaveFound {
-        found: Option<Result<DataAtOffset, String>>,
+        found_data: Option<Result<DataAtOffset, String>>,
         candidates: Vec<DataAtOffset>,
         is_first_complete: bool,
     },

@@ -23,28 +23,38 @@ impl ReferenceNode {
     }
 
     /// Returns the digest of the data after all of `history` has been replayed.
-    pub(super) fn digest(&mut self, history: &[u8], wall: Millis) -> String {
-        if self.replay(history, wall) {
-            self.executor.digest(wall)
+    pub(super) fn digest(&mut self, history: &[u8], wall_time: Millis) -> String {
+        if self.replay(history, wall_time) {
+            self.executor.digest(wall_time)
         } else {
             "none, for that is within a command or a transaction".to_owned()
         }
     }
 
     /// Returns the reply to a command after all of `history` has been replayed.
-    pub(super) fn reply_to(&mut self, history: &[u8], db: u16, wall: Millis, words: &[String]) -> Vec<u8> {
-        if self.replay(history, wall) { self.executor.run_command(db, wall, words) } else { Vec::new() }
+    pub(super) fn reply_to(
+        &mut self,
+        history: &[u8],
+        db: u16,
+        wall_time: Millis,
+        words: &[String],
+    ) -> Vec<u8> {
+        if self.replay(history, wall_time) {
+            self.executor.run_command(db, wall_time, words)
+        } else {
+            Vec::new()
+        }
     }
 
     /// Replays the part of `history` that has not been replayed yet. Returns `false` if this part ends within a command
     /// or transaction.
-    fn replay(&mut self, history: &[u8], wall: Millis) -> bool {
+    fn replay(&mut self, history: &[u8], wall_time: Millis) -> bool {
         if !history.starts_with(&self.applied_history) {
             *self = Self::new();
         }
         let more = history[self.applied_history.len()..].to_vec();
         self.applied_history.extend_from_slice(&more);
-        let (ran, _) = self.executor.run(&mut self.session, wall, more);
+        let (ran, _) = self.executor.run(&mut self.session, wall_time, more);
         if !ran.is_complete || self.session.in_transaction() {
             *self = Self::new();
             return false;

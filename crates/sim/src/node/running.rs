@@ -3,7 +3,7 @@
 use clock::Millis;
 use engine::{BackgroundMode, CommandOrigin, OffloadReason, Session};
 
-use crate::clients::Words;
+use crate::clients::CommandWords;
 use crate::executor::{ExecutionStop, Executor, RequestProgress, return_from_background};
 
 /// A client that sends pipelines and counts their replies.
@@ -31,7 +31,7 @@ impl PipeliningClient {
         self.progress.is_some()
     }
 
-    pub(super) fn send(&mut self, commands: &[Words]) {
+    pub(super) fn send(&mut self, commands: &[CommandWords]) {
         let mut request = Vec::new();
         for words in commands {
             resp::encode_request(&mut request, words.iter().map(String::as_bytes));
@@ -44,13 +44,13 @@ impl PipeliningClient {
     pub(super) fn continue_requests(
         &mut self,
         executor: &mut Executor,
-        wall: Millis,
-        alone: bool,
-        loses: bool,
+        wall_time: Millis,
+        runs_alone: bool,
+        loses_background_requests: bool,
     ) -> Option<PipelineCounts> {
         let mut running = self.progress.take()?;
-        self.session.set_time_slice_end(if alone { 0 } else { u64::MAX });
-        let stop = executor.continue_execution(&mut self.session, wall, &mut running);
+        self.session.set_time_slice_end(if runs_alone { 0 } else { u64::MAX });
+        let stop = executor.continue_execution(&mut self.session, wall_time, &mut running);
         match stop {
             ExecutionStop::Finished => {
                 return_from_background(&mut self.session);
@@ -62,7 +62,7 @@ impl PipeliningClient {
             }
             ExecutionStop::NeedsBackground => {
                 self.session.set_background(BackgroundMode::Offloaded(OffloadReason::SlowCommand));
-                running.next_index += usize::from(loses);
+                running.next_index += usize::from(loses_background_requests);
             }
             ExecutionStop::TimeSliceOver | ExecutionStop::Paused => return_from_background(&mut self.session),
         }

@@ -41,7 +41,7 @@ impl WatchingClient {
 
     /// Watches a key or, if a key is watched, executes the transaction. `end` is the offset of the log's end. With
     /// `omits_watch`, WATCH is not sent.
-    pub(super) fn watch_or_execute(
+    pub(super) fn run_watch_or_transaction(
         &mut self,
         executor: &mut Executor,
         wall: Millis,
@@ -50,20 +50,20 @@ impl WatchingClient {
         omits_watch: bool,
     ) -> Option<WatchedTransaction> {
         let Some(watched) = self.watched_key.take() else {
-            self.session.select(random.below(DATABASE_COUNT.into()) as u16);
+            self.session.select(random.random_below(DATABASE_COUNT.into()) as u16);
             let key = clients::plain_key(random);
             if !omits_watch {
-                executor.call(&mut self.session, wall, &["WATCH", &key]);
+                executor.run_on_session(&mut self.session, wall, &["WATCH", &key]);
             }
-            let value = executor.call(&mut self.session, wall, &["GET", &key]);
+            let value = executor.run_on_session(&mut self.session, wall, &["GET", &key]);
             self.watched_key = Some(WatchedKey { key, value, log_end: end });
             return None;
         };
         let WatchedKey { key, value, log_end: before } = watched;
-        let changed = executor.call(&mut self.session, wall, &["GET", &key]) != value;
-        executor.call(&mut self.session, wall, &["MULTI"]);
-        executor.call(&mut self.session, wall, &["GET", &key]);
-        let aborted = executor.call(&mut self.session, wall, &["EXEC"]).starts_with(b"*-1\r\n");
+        let changed = executor.run_on_session(&mut self.session, wall, &["GET", &key]) != value;
+        executor.run_on_session(&mut self.session, wall, &["MULTI"]);
+        executor.run_on_session(&mut self.session, wall, &["GET", &key]);
+        let aborted = executor.run_on_session(&mut self.session, wall, &["EXEC"]).starts_with(b"*-1\r\n");
         Some(WatchedTransaction { key, has_changed: changed, is_quiet: before == end, was_aborted: aborted })
     }
 }

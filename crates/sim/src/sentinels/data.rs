@@ -119,7 +119,7 @@ impl SentinelWorld {
 
     fn server_replication(&self, host: usize) -> ServerReplication {
         let now = self.simulation.now + self.simulation.processes[host].clock_offset;
-        let store = &self.simulation.data.stores[host];
+        let store = &self.simulation.data.process_states[host];
         let replicas = store.replicas().map(|(replica, offset)| (self.ips[replica].clone(), offset.0));
         ServerReplication {
             offset: store.failover_offset().0,
@@ -131,7 +131,7 @@ impl SentinelWorld {
     /// Makes a master that starts without its data wait for a replica to be promoted.
     pub(super) fn wait_if_empty(&mut self, host: usize) {
         let now = self.simulation.now;
-        let store = &self.simulation.data.stores[host];
+        let store = &self.simulation.data.process_states[host];
         let has_data = store.offset() > ReplOffset(0);
         let planted = self.simulation.plan.injected_bug == Some(InjectedBug::EmptyMasterServes);
         let server = self.server(host);
@@ -140,7 +140,7 @@ impl SentinelWorld {
             return;
         }
         server.empty_master = Some(EmptyMaster::new(followers, now, EMPTY_MASTER_TIMEOUT));
-        let store = &mut self.simulation.data.stores[host];
+        let store = &mut self.simulation.data.process_states[host];
         store.replica_admission = ReplicaAdmission::None;
         store.set_node_flag(NodeFlags::EMPTY_MASTER, true);
         self.simulation.trace(|| format!("server {host} has lost its data and waits"));
@@ -149,7 +149,7 @@ impl SentinelWorld {
     fn end_wait(&mut self, host: usize) {
         if self.server(host).empty_master.take().is_some() {
             self.simulation.trace(|| format!("server {host} waits no longer"));
-            let store = &mut self.simulation.data.stores[host];
+            let store = &mut self.simulation.data.process_states[host];
             store.replica_admission = ReplicaAdmission::All;
             store.set_node_flag(NodeFlags::EMPTY_MASTER, false);
         }
@@ -169,9 +169,9 @@ impl SentinelWorld {
 
     pub(super) fn record_followers_of(&mut self, host: usize) {
         let now = self.simulation.now;
-        let followers = self.simulation.data.stores[host].connected_replicas();
+        let followers = self.simulation.data.process_states[host].connected_replicas();
         let replicas: Vec<_> = followers.map(|replica| (self.ips[replica].clone(), PORT)).collect();
-        let history = self.simulation.data.stores[host].history();
+        let history = self.simulation.data.process_states[host].history();
         let server = self.server(host);
         match &server.empty_master {
             Some(empty) if empty.has_timed_out(now) => {
@@ -203,7 +203,7 @@ impl SentinelWorld {
     pub(super) fn replicate(&mut self) {
         self.record_takeovers();
         self.record_followers();
-        if self.simulation.clients_still_write() {
+        if self.simulation.are_clients_writing() {
             self.simulation.start_client_writes(0..WRITTEN_KEY_GROUPS, 50_000);
         }
         self.simulation.run_maintenance();

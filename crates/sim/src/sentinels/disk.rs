@@ -72,9 +72,9 @@ impl Disk {
     pub(super) fn fail(&mut self, random: &mut RandomSource) {
         match &self.pending {
             Some((FileWrite::AppendJournal(_), _)) => self.tear(random),
-            Some((FileWrite::ReplaceJournal(_), _)) if random.chance(50) => _ = self.finish(),
+            Some((FileWrite::ReplaceJournal(_), _)) if random.random_bool(50) => _ = self.finish(),
             Some((FileWrite::Config(_), _)) => {
-                if random.chance(50) {
+                if random.random_bool(50) {
                     self.finish();
                 }
                 self.config_is_lost = true;
@@ -87,7 +87,7 @@ impl Disk {
     /// Cuts the power. Some of the unsynced bytes survive.
     pub(super) fn crash(&mut self, random: &mut RandomSource) {
         match &self.pending {
-            Some((FileWrite::ReplaceJournal(_) | FileWrite::Config(_), _)) if random.chance(50) => {
+            Some((FileWrite::ReplaceJournal(_) | FileWrite::Config(_), _)) if random.random_bool(50) => {
                 self.finish();
             }
             _ => self.tear(random),
@@ -97,7 +97,7 @@ impl Disk {
 
     fn tear(&mut self, random: &mut RandomSource) {
         let unsynced = self.journal.len() - self.synced;
-        self.journal.truncate(self.synced + random.below(unsynced + 1));
+        self.journal.truncate(self.synced + random.random_below(unsynced + 1));
     }
 
     /// Reads the journal after a restart. An incomplete record at the end is truncated.

@@ -17,44 +17,44 @@ impl SentinelWorld {
         let servers = self.hosts_of(false);
         // This fault is frequent when the bug that it reveals is injected.
         let often = self.simulation.plan.injected_bug == Some(InjectedBug::SkippedDrain);
-        match self.simulation.random.below(100) {
+        match self.simulation.random.random_below(100) {
             0..60 if often => self.hand_over_past_sentinels(),
             // Failures of the master cause failovers, so they are the most frequent fault.
             0..25 => {
                 let master = self.current_master();
-                if self.simulation.random.chance(60) {
+                if self.simulation.random.random_bool(60) {
                     self.crash(master, 50, 6000);
                 } else {
                     self.freeze(master);
                 }
             }
             25..35 => {
-                let server = self.simulation.random.pick(&servers);
-                if self.simulation.random.chance(70) {
+                let server = self.simulation.random.pick_random(&servers);
+                if self.simulation.random.random_bool(70) {
                     self.crash(server, 50, 6000);
                 } else {
                     self.simulation.begin_shutdown(server);
                 }
             }
             35..50 => {
-                let sentinel = self.simulation.random.pick(&sentinels);
+                let sentinel = self.simulation.random.pick_random(&sentinels);
                 self.crash(sentinel, 50, 6000);
             }
             50..55 => {
-                let sentinel = self.simulation.random.pick(&sentinels);
+                let sentinel = self.simulation.random.pick_random(&sentinels);
                 self.freeze(sentinel);
             }
-            55..75 => self.simulation.partition(),
+            55..75 => self.simulation.start_partition(),
             75..82 => self.simulation.end_partition(),
             82..86 => {
-                let sentinel = self.simulation.random.pick(&sentinels);
-                let jump = self.simulation.random.millis(500, 4000);
+                let sentinel = self.simulation.random.pick_random(&sentinels);
+                let jump = self.simulation.random.random_millis(500, 4000);
                 self.simulation.trace(|| format!("clock of {sentinel} jumps by {jump:?}"));
                 self.simulation.processes[sentinel].clock_offset += jump;
             }
             86..92 => {
-                let host = self.simulation.random.below(self.ips.len());
-                self.simulation.processes[host].extra_latency = self.simulation.random.millis(0, 150);
+                let host = self.simulation.random.random_below(self.ips.len());
+                self.simulation.processes[host].extra_latency = self.simulation.random.random_millis(0, 150);
             }
             _ => self.perform_operator_action(),
         }
@@ -84,7 +84,7 @@ impl SentinelWorld {
             return;
         }
         self.simulation.trace(|| format!("host {host} crashes"));
-        let keeps_data = self.simulation.random.chance(60);
+        let keeps_data = self.simulation.random.random_bool(60);
         self.end_process(host, keeps_data, shortest, longest);
     }
 
@@ -100,13 +100,13 @@ impl SentinelWorld {
             self.record_followers_of(host);
         }
         self.simulation.kill(host, true);
-        let loses_disk = self.simulation.disks_lost == 0 && self.simulation.random.chance(10);
+        let loses_disk = self.simulation.lost_disk_count == 0 && self.simulation.random.random_bool(10);
         let fresh = first_config(self.hosts_of(true).len(), self.simulation.plan.injected_bug);
         if let Some(sentinel) = self.sentinels.get_mut(host) {
             sentinel.sentinel = None;
             sentinel.disk.crash(&mut self.simulation.random);
             if loses_disk {
-                self.simulation.disks_lost += 1;
+                self.simulation.lost_disk_count += 1;
                 sentinel.disk = Disk::new(fresh.into_bytes());
             }
         }
@@ -136,11 +136,11 @@ impl SentinelWorld {
 
     /// Performs an operator action at a sentinel, or starts a handover at the master.
     fn perform_operator_action(&mut self) {
-        if self.simulation.random.chance(25) {
+        if self.simulation.random.random_bool(25) {
             return self.hand_over_past_sentinels();
         }
         let sentinels = self.hosts_of(true);
-        let sentinel = self.simulation.random.pick(&sentinels);
+        let sentinel = self.simulation.random.pick_random(&sentinels);
         let commands: [&[&str]; 5] = [
             &["SENTINEL", "FAILOVER", MASTER],
             &["SENTINEL", "FAILOVER", MASTER, "COORDINATED"],
@@ -148,7 +148,7 @@ impl SentinelWorld {
             &["SENTINEL", "CKQUORUM", MASTER],
             &["SENTINEL", "FLUSHCONFIG"],
         ];
-        let command = self.simulation.random.pick(&commands);
+        let command = self.simulation.random.pick_random(&commands);
         if !self.simulation.is_running(sentinel) || (command[1] == "FAILOVER" && !self.knows_quorum(sentinel))
         {
             return;
@@ -164,15 +164,15 @@ impl SentinelWorld {
     fn hand_over_past_sentinels(&mut self) {
         let master = self.current_master();
         let servers = self.hosts_of(false);
-        let to = self.simulation.random.pick(&servers);
+        let to = self.simulation.random.pick_random(&servers);
         let follows = self.server(to).upstream.as_ref().map(|(ip, _)| ip.clone());
         if self.simulation.is_running(master) && follows.and_then(|ip| self.find_host(&ip)) == Some(master) {
             let target = Some((self.ips[to].clone(), PORT));
             let timeout =
-                self.simulation.random.pick(&[None, Some(300), Some(3000)]).map(Duration::from_millis);
-            let force = timeout.is_some() && self.simulation.random.chance(30);
+                self.simulation.random.pick_random(&[None, Some(300), Some(3000)]).map(Duration::from_millis);
+            let force = timeout.is_some() && self.simulation.random.random_bool(30);
             // The handover may be refused, which changes nothing.
-            let _ = self.begin_handover(master, HandoverCommand::Start { target, force, timeout });
+            let _ = self.begin_handover(master, HandoverCommand::Start { target, is_forced: force, timeout });
         }
     }
 

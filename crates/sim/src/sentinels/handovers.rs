@@ -19,7 +19,7 @@ impl SentinelWorld {
         host: usize,
         command: HandoverCommand,
     ) -> Result<(), HandoverError> {
-        let store = &self.simulation.data.stores[host];
+        let store = &self.simulation.data.process_states[host];
         let online: BTreeSet<usize> = store.replicas().map(|(replica, _)| replica).collect();
         let named = |replica: usize| ((self.ips[replica].clone(), PORT), online.contains(&replica));
         let situation = HandoverContext {
@@ -36,16 +36,16 @@ impl SentinelWorld {
 
     /// Passes the server's state to the handover machine, and schedules the next step while the machine waits.
     pub(super) fn drive_handover(&mut self, host: usize) {
-        let store = &self.simulation.data.stores[host];
+        let store = &self.simulation.data.process_states[host];
         let mut inputs = Vec::new();
         if let Some(under_way) = &self.servers[host - self.sentinels.len()].commands_before_hold
-            && (store.has_drained(under_way)
+            && (store.have_commands_ended(under_way)
                 || self.simulation.plan.injected_bug == Some(InjectedBug::SkippedDrain))
         {
             self.server(host).commands_before_hold = None;
             inputs.push(HandoverEvent::WritesPaused);
         }
-        let store = &self.simulation.data.stores[host];
+        let store = &self.simulation.data.process_states[host];
         let has_all = store.replicas().filter(|(_, acknowledged)| *acknowledged >= store.offset());
         inputs.push(HandoverEvent::InSync(
             has_all.map(|(replica, _)| (self.ips[replica].clone(), PORT)).collect(),
@@ -85,7 +85,7 @@ impl SentinelWorld {
     fn schedule_handover_check(&mut self, host: usize) {
         if self.server(host).handover.is_in_progress() {
             let (incarnation, soon) =
-                (self.simulation.processes[host].incarnation, self.simulation.random.millis(1, 5));
+                (self.simulation.processes[host].incarnation, self.simulation.random.random_millis(1, 5));
             self.simulation.schedule_after(soon, SentinelSimEvent::Handover { host, incarnation });
         }
     }
@@ -97,10 +97,10 @@ impl SentinelWorld {
                 HandoverAction::PauseWrites(longest) => {
                     let until = self.simulation.clock_of(host) + longest;
                     self.simulation.pause_writes(host, PausePurpose::Failover, Some(until));
-                    let under_way = self.simulation.data.stores[host].running_commands();
+                    let under_way = self.simulation.data.process_states[host].running_commands();
                     self.server(host).commands_before_hold = Some(under_way);
                 }
-                HandoverAction::AskForAcknowledgements => self.simulation.request_acknowledgements(host),
+                HandoverAction::RequestAcknowledgements => self.simulation.request_acknowledgements(host),
                 HandoverAction::Follow((ip, port)) => {
                     if let Some(to) = self.find_host(&ip) {
                         self.server(host).upstream = Some((ip, port));
@@ -123,7 +123,7 @@ impl SentinelWorld {
     /// Records a server that took over from its master as promoted by an operator.
     pub(super) fn record_takeovers(&mut self) {
         for host in self.hosts_of(false) {
-            if std::mem::take(&mut self.simulation.data.stores[host].has_taken_over) {
+            if std::mem::take(&mut self.simulation.data.process_states[host].has_taken_over) {
                 self.server(host).upstream = None;
             }
         }

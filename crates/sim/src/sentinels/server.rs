@@ -134,7 +134,7 @@ impl Server {
             ["FAILOVER", "TO", _, port, rest @ ..] => {
                 let target = Some((word(2), port.parse().unwrap_or(0)));
                 let timeout = rest.last().and_then(|millis| millis.parse().ok()).map(Duration::from_millis);
-                RequestEffect::HandOver(HandoverCommand::Start { target, force: false, timeout })
+                RequestEffect::HandOver(HandoverCommand::Start { target, is_forced: false, timeout })
             }
             _ => RequestEffect::None,
         }

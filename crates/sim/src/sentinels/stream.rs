@@ -43,7 +43,7 @@ impl SentinelWorld {
             SentinelConnection { client, link, server, subscribed: false, multi: None, to_server, to_client };
         self.streams.insert(conn, stream);
         self.sentinel(client).links.insert(link, conn);
-        let at = self.simulation.now + self.simulation.latency(client, server);
+        let at = self.simulation.now + self.simulation.draw_latency(client, server);
         self.simulation.schedule_at(at, SentinelSimEvent::ConnectArrives { conn });
     }
 
@@ -84,10 +84,10 @@ impl SentinelWorld {
         let Some(&conn) = self.sentinel(host).links.get(&link) else { return };
         let Some(server) = self.streams.get(&conn).map(|stream| stream.server) else { return };
         if request.len() == 4 && request[1] == b"RAFT" && !self.simulation.is_healed {
-            let fate = self.simulation.random.below(100);
+            let fate = self.simulation.random.random_below(100);
             if fate < 15 && !self.simulation.is_blocked(host, server) {
                 // The message is duplicated or delayed.
-                let at = self.simulation.now + self.simulation.latency(host, server) * 3;
+                let at = self.simulation.now + self.simulation.draw_latency(host, server) * 3;
                 self.simulation.schedule_at(
                     at,
                     SentinelSimEvent::StrayMessage { host: server, request: request.clone() },
@@ -98,7 +98,7 @@ impl SentinelWorld {
                 request.truncate(2);
             }
         }
-        let at = self.simulation.now + self.simulation.latency(host, server);
+        let at = self.simulation.now + self.simulation.draw_latency(host, server);
         let planned = self.streams.get_mut(&conn).and_then(|stream| stream.to_server.push(at, request));
         if let Some(at) = planned {
             self.simulation.schedule_at(at, SentinelSimEvent::ToServer { conn });
@@ -108,7 +108,7 @@ impl SentinelWorld {
     pub(super) fn push_to_client(&mut self, conn: u64, item: ToClient) {
         let Some(stream) = self.streams.get(&conn) else { return };
         let (client, server) = (stream.client, stream.server);
-        let at = self.simulation.now + self.simulation.latency(server, client);
+        let at = self.simulation.now + self.simulation.draw_latency(server, client);
         let planned = self.streams.get_mut(&conn).and_then(|stream| stream.to_client.push(at, item));
         if let Some(at) = planned {
             self.simulation.schedule_at(at, SentinelSimEvent::ToClient { conn });

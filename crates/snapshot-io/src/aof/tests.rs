@@ -35,12 +35,12 @@ fn build_file() -> (Vec<u8>, Vec<(usize, usize)>) {
     (bytes, ends)
 }
 
-struct Fixture {
+struct TestServer {
     engine: Engine,
     commands: CommandSet,
 }
 
-impl Fixture {
+impl TestServer {
     fn new() -> Self {
         let commands = CommandSet::new(::commands::server_registry());
         let catalogue = commands.registry().catalogue();
@@ -70,7 +70,7 @@ impl Fixture {
 
 #[test]
 fn truncated_file_is_complete_up_to_its_last_command() {
-    let fixture = Fixture::new();
+    let fixture = TestServer::new();
     let (bytes, ends) = build_file();
     for len in 0..=bytes.len() {
         let (end, keys) = *ends.iter().rfind(|(end, _)| *end <= len).unwrap();
@@ -83,7 +83,7 @@ fn truncated_file_is_complete_up_to_its_last_command() {
 
 #[test]
 fn corrupt_byte_gives_error_or_different_command() {
-    let fixture = Fixture::new();
+    let fixture = TestServer::new();
     let (bytes, _) = build_file();
     for at in 0..bytes.len() {
         for wrong in [0, b'*', b'$', b'\n', b'9', b'-', bytes[at] ^ 0x55] {
@@ -100,7 +100,7 @@ fn corrupt_byte_gives_error_or_different_command() {
 /// replication position at which the truncated file ends.
 #[test]
 fn incomplete_transaction_resets_position_to_truncation_point() {
-    let fixture = Fixture::new();
+    let fixture = TestServer::new();
     let annotation = format!("#REPL:{} 100\r\n", "a".repeat(40));
     let (bytes, ends) = build_file();
     let end_of_first = bytes.windows(ANNOTATION.len()).position(|some| some == ANNOTATION).unwrap();
@@ -117,7 +117,7 @@ fn incomplete_transaction_resets_position_to_truncation_point() {
 /// following commands would not be certain.
 #[test]
 fn unknown_command_aborts_the_load() {
-    let fixture = Fixture::new();
+    let fixture = TestServer::new();
     let set = |value: &str| request(&["SET", "key", value]);
     let before = [set("1"), request(&["MULTI"]), set("2"), request(&["EXEC"]), set("3")].concat();
     let table: [(&[&str], &str); 5] = [
@@ -154,7 +154,7 @@ fn request(words: &[&str]) -> Vec<u8> {
 /// Some old Redis versions wrote empty collections.
 #[test]
 fn empty_collections_are_skipped_and_counted() {
-    let fixture = Fixture::new();
+    let fixture = TestServer::new();
     let host = &NoopHost;
     let loader = Loader {
         engine: &fixture.engine,
@@ -169,7 +169,7 @@ fn empty_collections_are_skipped_and_counted() {
     let file =
         b"REDIS0009\xfe\x00\x04\x01h\x00\x00\x01k\x01v\x12\x01q\x01\x02\x07\x07\0\0\0\0\0\xff\x02\x01s\x00\
         \x05\x01z\x00\x0d\x01f\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff\xff\0\0\0\0\0\0\0\0";
-    let loaded = loader.replace(&file[..], file.len() as u64, true, || true).expect("it is loaded");
+    let loaded = loader.replace_dataset(&file[..], file.len() as u64, true, || true).expect("it is loaded");
     assert_eq!((loaded.keys, loaded.empty_keys), (1, 5));
     assert_eq!(fixture.engine.keyspace.sizes()[0].keys, 1);
 }

@@ -20,7 +20,7 @@ pub(super) fn check(input: &CheckInput<'_>, workload: &'static str, findings: &m
                 findings.add_violation(format!("{key} holds {element} twice"));
             }
             if let Some(pop) = taken.get(element)
-                && !input.explains(pop)
+                && !input.explains_loss_of(pop)
             {
                 findings.add_violation(format!("{key} holds {element}, which was taken: {pop:?}"));
             }
@@ -61,7 +61,7 @@ fn collect_deliveries<'a>(
         };
         let Some(element) = op.read else { continue };
         if let Some(before) = given.insert(element, op)
-            && !input.explains(before)
+            && !input.explains_loss_of(before)
         {
             findings.add_violation(format!("given twice: {before:?}, {op:?}"));
         }

@@ -87,9 +87,9 @@ fn split_at_disturbances<'a>(
 }
 
 /// Returns whether some order explains the operations, or `None` if the state limit is reached.
-fn is_linearizable(ops: &[&Operation], initial: RegisterState) -> Option<bool> {
+fn is_linearizable(ops: &[&Operation], initial_state: RegisterState) -> Option<bool> {
     let mut seen: HashSet<(Vec<u64>, RegisterState)> = HashSet::new();
-    let mut stack = vec![(vec![0_u64; ops.len().div_ceil(64)], initial)];
+    let mut stack = vec![(vec![0_u64; ops.len().div_ceil(64)], initial_state)];
     while let Some((done, state)) = stack.pop() {
         if seen.len() > MAX_STATES {
             return None;

@@ -26,7 +26,7 @@ pub(super) fn check(input: &CheckInput<'_>, findings: &mut CheckerFindings) {
 }
 
 /// Returns when the holder began to release the lock.
-fn release_time(input: &CheckInput<'_>, acquired: &Operation) -> std::time::Duration {
-    let release = input.ops.iter().find(|op| op.verb == "release" && op.written == acquired.written);
-    release.map_or(acquired.completed, |op| op.invoked)
+fn release_time(input: &CheckInput<'_>, acquire_op: &Operation) -> std::time::Duration {
+    let release = input.ops.iter().find(|op| op.verb == "release" && op.written == acquire_op.written);
+    release.map_or(acquire_op.completed, |op| op.invoked)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::{FaultKind, InjectedFault, MasterPeriod};
 
-const TIMEOUTS: Timeouts = Timeouts {
+const TIMEOUTS: LossTimeouts = LossTimeouts {
     deposed_after: Duration::from_millis(2000),
     max_lag: Duration::from_millis(500),
     tolerance: Duration::from_millis(500),
@@ -168,7 +168,7 @@ fn checker_finds_invented_and_duplicate_elements() {
 }
 
 #[test]
-fn element_is_delivered_once() {
+fn checker_finds_element_delivered_twice() {
     let pop =
         |element, when| Operation { read: Some(element), ..acknowledged_op("queue", "pop", when, when + 1) };
     let (quiet, ops) = (Timeline::default(), [add_operation("queue", 1, 0), pop(1, 5), pop(1, 9)]);

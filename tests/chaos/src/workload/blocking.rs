@@ -12,7 +12,7 @@ impl Workload for BlockingWorkload {
         "queue"
     }
 
-    fn step(&self, client: &mut ChaosClient<'_>) {
+    fn run_operation(&self, client: &mut ChaosClient<'_>) {
         let key = random_key(self, client);
         if client.random_below(2) == 0 {
             let element = client.unique_value();
@@ -30,7 +30,7 @@ impl Workload for BlockingWorkload {
         });
     }
 
-    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+    fn read_elements(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
         parse_numbers(&client.call_command(key, &["LRANGE", key, "0", "-1"])?)
     }
 }

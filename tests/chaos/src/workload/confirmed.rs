@@ -6,7 +6,7 @@ use super::{Workload, new_op, parse_numbers, random_key};
 use crate::{CallError, ChaosClient};
 
 /// The timeout given to WAIT, in milliseconds.
-const WAIT_TIMEOUT: &str = "300";
+const WAIT_TIMEOUT_MILLIS: &str = "300";
 
 pub(super) struct ConfirmedWorkload;
 
@@ -15,7 +15,7 @@ impl Workload for ConfirmedWorkload {
         "confirmed"
     }
 
-    fn step(&self, client: &mut ChaosClient<'_>) {
+    fn run_operation(&self, client: &mut ChaosClient<'_>) {
         let key = random_key(self, client);
         let element = client.unique_value();
         let mut op = new_op(self.name(), &key, "add", Some(element));
@@ -24,7 +24,8 @@ impl Workload for ConfirmedWorkload {
             let text = element.to_string();
             let add: &[&str] = &["SADD", &key, &text];
             let wanted = client.replicas_per_master();
-            let replies = client.call_pipeline(&key, &[add, &["WAIT", &wanted.to_string(), WAIT_TIMEOUT]])?;
+            let replies =
+                client.call_pipeline(&key, &[add, &["WAIT", &wanted.to_string(), WAIT_TIMEOUT_MILLIS]])?;
             match &replies[1] {
                 Reply::Int(replicas) if *replicas >= wanted as i64 => Ok(None),
                 // The element was added even if WAIT was not satisfied.
@@ -33,7 +34,7 @@ impl Workload for ConfirmedWorkload {
         });
     }
 
-    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+    fn read_elements(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
         parse_numbers(&client.call_command(key, &["SMEMBERS", key])?)
     }
 }

@@ -10,14 +10,14 @@ impl Workload for CounterWorkload {
         "counter"
     }
 
-    fn step(&self, client: &mut ChaosClient<'_>) {
+    fn run_operation(&self, client: &mut ChaosClient<'_>) {
         let key = random_key(self, client);
         client.run_operation(new_op(self.name(), &key, "incr", None), |client| {
             parse_number(&client.call_command(&key, &["INCR", &key])?)
         });
     }
 
-    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+    fn read_elements(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
         Ok(parse_number(&client.call_command(key, &["GET", key])?)?.into_iter().collect())
     }
 }

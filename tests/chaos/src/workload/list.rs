@@ -10,7 +10,7 @@ impl Workload for ListWorkload {
         "list"
     }
 
-    fn step(&self, client: &mut ChaosClient<'_>) {
+    fn run_operation(&self, client: &mut ChaosClient<'_>) {
         let key = random_key(self, client);
         let element = client.unique_value();
         client.run_operation(new_op(self.name(), &key, "add", Some(element)), |client| {
@@ -18,7 +18,7 @@ impl Workload for ListWorkload {
         });
     }
 
-    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+    fn read_elements(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
         parse_numbers(&client.call_command(key, &["LRANGE", key, "0", "-1"])?)
     }
 }

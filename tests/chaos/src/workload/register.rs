@@ -10,7 +10,7 @@ impl Workload for RegisterWorkload {
         "register"
     }
 
-    fn step(&self, client: &mut ChaosClient<'_>) {
+    fn run_operation(&self, client: &mut ChaosClient<'_>) {
         let key = random_key(self, client);
         if client.random_below(2) == 0 {
             client.run_operation(new_op(self.name(), &key, "get", None), |client| {
@@ -24,7 +24,7 @@ impl Workload for RegisterWorkload {
         }
     }
 
-    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+    fn read_elements(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
         Ok(parse_number(&client.call_command(key, &["GET", key])?)?.into_iter().collect())
     }
 }

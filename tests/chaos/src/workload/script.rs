@@ -24,7 +24,7 @@ impl Workload for ScriptWorkload {
         (0..KEYS_PER_WORKLOAD).map(|number| key_pair(number).0).collect()
     }
 
-    fn step(&self, client: &mut ChaosClient<'_>) {
+    fn run_operation(&self, client: &mut ChaosClient<'_>) {
         let (a, b) = key_pair(client.random_below(KEYS_PER_WORKLOAD));
         client.run_operation(new_op(self.name(), &a, "move", None), |client| {
             let reply = client.call_command(&a, &["EVAL", TRANSFER_SCRIPT, "2", &a, &b])?;
@@ -33,7 +33,7 @@ impl Workload for ScriptWorkload {
         });
     }
 
-    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+    fn read_elements(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
         let other = key.replace(":a", ":b");
         let sum = parse_number(&client.call_command(key, &["EVAL", SUM_SCRIPT, "2", key, &other])?)?;
         Ok(vec![sum.unwrap_or(u64::MAX)])

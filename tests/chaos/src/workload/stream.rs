@@ -14,7 +14,7 @@ impl Workload for StreamWorkload {
         "stream"
     }
 
-    fn step(&self, client: &mut ChaosClient<'_>) {
+    fn run_operation(&self, client: &mut ChaosClient<'_>) {
         let key = random_key(self, client);
         if client.random_below(3) > 0 {
             let element = client.unique_value();
@@ -49,7 +49,7 @@ impl Workload for StreamWorkload {
         }
     }
 
-    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+    fn read_elements(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
         let Reply::Array(entries) = client.call_command(key, &["XRANGE", key, "-", "+"])? else {
             return Err(CallError::NotExecuted("no entries".to_owned()));
         };

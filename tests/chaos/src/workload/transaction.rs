@@ -23,7 +23,7 @@ impl Workload for TransactionWorkload {
         (0..KEYS_PER_WORKLOAD).map(|number| key_pair(number).0).collect()
     }
 
-    fn step(&self, client: &mut ChaosClient<'_>) {
+    fn run_operation(&self, client: &mut ChaosClient<'_>) {
         let (a, b) = key_pair(client.random_below(KEYS_PER_WORKLOAD));
         if client.random_below(3) == 0 {
             client.run_operation(new_op(self.name(), &a, "read", None), |client| {
@@ -44,7 +44,7 @@ impl Workload for TransactionWorkload {
         });
     }
 
-    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+    fn read_elements(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
         let other = key.replace(":a", ":b");
         Ok(read_pair(&client.call_command(key, &["MGET", key, &other])?)?.into_iter().collect())
     }

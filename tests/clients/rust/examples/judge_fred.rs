@@ -137,7 +137,7 @@ impl FredAdapter {
         reply.map(to_json).map_err(RequestFailure::from)
     }
 
-    async fn subscribe_to(&mut self, channels: Vec<String>, sharded: bool) -> Result<(), RequestFailure> {
+    async fn subscribe_to(&mut self, channels: Vec<String>, is_sharded: bool) -> Result<(), RequestFailure> {
         let Some((_, builder)) = &self.connected_client else {
             return Err(RequestFailure::Error("there is no client".to_owned()));
         };
@@ -150,7 +150,7 @@ impl FredAdapter {
                 report_message(&message.channel, &message.value.as_string().unwrap_or_default());
             }
         });
-        if sharded {
+        if is_sharded {
             subscriber.ssubscribe(channels).await?;
         } else {
             subscriber.subscribe(channels).await?;

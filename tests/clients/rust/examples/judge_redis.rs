@@ -149,11 +149,11 @@ impl RedisClient {
         }
     }
 
-    async fn subscribe_to(&mut self, channels: &[String], sharded: bool) -> Result<Json, RequestFailure> {
+    async fn subscribe_to(&mut self, channels: &[String], is_sharded: bool) -> Result<Json, RequestFailure> {
         let Self::Cluster(connection) = self else {
             return Err(RequestFailure::Unsupported("the adapter hears channels in a cluster alone"));
         };
-        let name = if sharded { "SSUBSCRIBE" } else { "SUBSCRIBE" };
+        let name = if is_sharded { "SSUBSCRIBE" } else { "SUBSCRIBE" };
         let mut command = cmd(name);
         command.arg(channels);
         let _: Value = command.query_async(connection).await?;

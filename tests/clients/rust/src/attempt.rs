@@ -53,7 +53,7 @@ impl FeatureAttempt {
 
     /// Whether a master is killed during this test.
     #[must_use]
-    pub fn has_kill(&self) -> bool {
+    pub fn expects_kill(&self) -> bool {
         self.barrier.is_some()
     }
 

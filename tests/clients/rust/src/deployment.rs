@@ -109,7 +109,7 @@ impl ClientTestServers {
     /// # Panics
     /// A server does not start.
     #[must_use]
-    pub fn start_servers(mode: DeploymentMode, tls: bool) -> Self {
+    pub fn start_servers(mode: DeploymentMode, uses_tls: bool) -> Self {
         let certificates = TempDir::new().expect("a temporary folder");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/make-certificates");
         let made = Command::new(script).arg(certificates.path()).stderr(Stdio::null()).status();
@@ -121,7 +121,7 @@ impl ClientTestServers {
             if number < mode.server_count() {
                 node.add_options("--save --repl-diskless-sync-delay 0");
             }
-            if tls {
+            if uses_tls {
                 node.enable_tls(certificates.path());
             }
             if mode == DeploymentMode::Cluster {

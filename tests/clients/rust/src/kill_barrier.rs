@@ -13,28 +13,28 @@ use tokio::sync::{mpsc, watch};
 pub(crate) struct KillBarrier {
     /// Dropped when the test arrives or ends. Nothing is ever sent: when no sender is left, all tests have arrived or
     /// ended.
-    not_arrived: RefCell<Option<mpsc::Sender<Infallible>>>,
+    arrival_sender: RefCell<Option<mpsc::Sender<Infallible>>>,
     is_over: watch::Receiver<bool>,
 }
 
 impl KillBarrier {
     /// Marks this test as arrived, and waits until the event has happened.
     pub(crate) async fn wait_for_event(&self) {
-        drop(self.not_arrived.take());
+        drop(self.arrival_sender.take());
         // An error means that the sender is gone, so the event is over.
         let _ = self.is_over.clone().wait_for(|over| *over).await;
     }
 
     /// Whether this test has arrived.
     pub(crate) fn has_arrived(&self) -> bool {
-        self.not_arrived.borrow().is_none()
+        self.arrival_sender.borrow().is_none()
     }
 }
 
 /// The event, a kill of the master, for which all tests pause in their middle.
 #[derive(Debug)]
 pub(crate) struct KillEvent {
-    not_arrived: mpsc::Receiver<Infallible>,
+    arrival_receiver: mpsc::Receiver<Infallible>,
     is_over: watch::Sender<bool>,
 }
 
@@ -43,14 +43,15 @@ impl KillEvent {
     pub(crate) fn with_barriers(count: usize) -> (Self, Vec<KillBarrier>) {
         let (sender, coming) = mpsc::channel(1);
         let (over, told) = watch::channel(false);
-        let middle = |sender| KillBarrier { not_arrived: RefCell::new(Some(sender)), is_over: told.clone() };
+        let middle =
+            |sender| KillBarrier { arrival_sender: RefCell::new(Some(sender)), is_over: told.clone() };
         let middles = (0..count).map(|_| middle(sender.clone())).collect();
-        (Self { not_arrived: coming, is_over: over }, middles)
+        (Self { arrival_receiver: coming, is_over: over }, middles)
     }
 
     /// Waits until all tests have reached their middle or ended.
     pub(crate) async fn wait_for_arrivals(&mut self) {
-        let None = self.not_arrived.recv().await;
+        let None = self.arrival_receiver.recv().await;
     }
 
     /// Reports the event as over, which lets all tests continue.

@@ -3,7 +3,7 @@
 
 use client_conformance::scorecard::{ScenarioResult, Scorecard, render_evidence};
 use client_conformance::verdict::Grade;
-use client_conformance::{Scenario, ScenarioRunner, Servers, built_in_scenarios};
+use client_conformance::{Scenario, ScenarioRunner, ServerPrograms, built_in_scenarios};
 use harness::Program;
 
 /// The command line that starts the Python adapter, correct or with an injected fault.
@@ -36,7 +36,7 @@ allow: {redirects: 1, redirects_in_all: 1}
 
 fn run_scenarios(scenarios: &[Scenario], fault: &str) -> Scorecard {
     let adapter = adapter_command(fault);
-    let servers = Servers { server: Program::redoubt(), sentinel: Program::redoubt() };
+    let servers = ServerPrograms { server: Program::redoubt(), sentinel: Program::redoubt() };
     ScenarioRunner { adapter: &adapter, seed: 5, servers: Some(&servers), jobs: 1 }
         .run_all(scenarios)
         .unwrap()

@@ -222,7 +222,8 @@ fn cluster_fix_finishes_aborted_slot_migration() {
     assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
 }
 
-const FUNCTION_LIBRARY: &str = "#!lua name=steps\nredis.register_function('step', function() return 7 end)";
+const STEP_FUNCTION_LIBRARY: &str =
+    "#!lua name=steps\nredis.register_function('step', function() return 7 end)";
 
 /// The tools of Redis and Valkey copy the functions of one server without its keys, and a Valkey server must load them.
 #[test]
@@ -232,7 +233,7 @@ fn redis_cli_fetches_functions_without_keys() {
     let tools = [Some(PathBuf::from("redis-cli")), valkey.as_ref().map(beside)];
     let source = Node::start(&Program::redoubt(), "--repl-diskless-sync-delay 0");
     source.run("SET key value").expect_ok();
-    assert_eq!(source.connect().call(&["FUNCTION", "LOAD", FUNCTION_LIBRARY]).text(), "steps");
+    assert_eq!(source.connect().call(&["FUNCTION", "LOAD", STEP_FUNCTION_LIBRARY]).text(), "steps");
     for tool in tools.into_iter().flatten() {
         for program in [Some(Program::redoubt()), valkey.clone()].into_iter().flatten() {
             let mut target = Node::prepare(&program, "--dbfilename functions.rdb");

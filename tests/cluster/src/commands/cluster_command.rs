@@ -52,7 +52,7 @@ impl ComparedCluster {
 struct ClusterPair {
     redoubt: ComparedCluster,
     reference: ComparedCluster,
-    report: String,
+    difference_report: String,
 }
 
 impl ClusterPair {
@@ -64,7 +64,7 @@ impl ClusterPair {
         Self {
             redoubt: ComparedCluster::start(&Program::redoubt()),
             reference: ComparedCluster::start(reference),
-            report: String::new(),
+            difference_report: String::new(),
         }
     }
 
@@ -74,7 +74,7 @@ impl ClusterPair {
             let (index, sent) = line.strip_prefix("2: ").map_or((0, line), |sent| (1, sent));
             let (ours, theirs) = (self.redoubt.reply_to(index, sent), self.reference.reply_to(index, sent));
             if ours != theirs {
-                let _ = write!(self.report, "{line}\n    here   {ours}\n    Redis  {theirs}\n");
+                let _ = write!(self.difference_report, "{line}\n    here   {ours}\n    Redis  {theirs}\n");
             }
         }
     }
@@ -86,7 +86,7 @@ impl ClusterPair {
     }
 
     fn assert_no_differences(&self) {
-        assert!(self.report.is_empty(), "answers differ from Redis:\n{}", self.report);
+        assert!(self.difference_report.is_empty(), "answers differ from Redis:\n{}", self.difference_report);
     }
 }
 

@@ -167,14 +167,14 @@ fn master_hands_over_before_shutdown() {
 }
 
 /// Increments the key on whichever node accepts it until `is_over` is set. Returns the highest acknowledged count.
-fn increment_counter_on_any_node(ports: &[u16], key: &str, is_over: &AtomicBool) -> u64 {
+fn increment_counter_on_any_node(ports: &[u16], key: &str, should_stop: &AtomicBool) -> u64 {
     let (mut highest, mut turn) = (0, 0);
-    while !is_over.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         let Ok(mut connection) = Connection::open(("127.0.0.1", ports[turn % ports.len()])) else {
             turn += 1;
             continue;
         };
-        while !is_over.load(Ordering::Relaxed)
+        while !should_stop.load(Ordering::Relaxed)
             && let Ok(Reply::Int(count)) = connection.try_call(&["INCR", key])
         {
             highest = count.unsigned_abs();
@@ -185,10 +185,10 @@ fn increment_counter_on_any_node(ports: &[u16], key: &str, is_over: &AtomicBool)
 }
 
 /// Increments the key, following redirections, until `is_over` is set. Returns the number of acknowledged increments.
-fn increment_counter(port: u16, key: &str, is_over: &AtomicBool) -> u64 {
+fn increment_counter(port: u16, key: &str, should_stop: &AtomicBool) -> u64 {
     let mut connection = Connection::open(("127.0.0.1", port)).expect("the master takes connections");
     let mut acknowledged = 0;
-    while !is_over.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         match connection.call(&["INCR", key]) {
             Reply::Int(_) => acknowledged += 1,
             Reply::Error(text) if text.starts_with("MOVED") => {

@@ -34,9 +34,9 @@ fn slots_move_between_redoubt_and_other_masters_with_all_keys() {
 
 /// A master is killed and replaced by its replica. When the killed master comes back, its successor is frozen, so only
 /// the other masters can tell it that its claim is outdated.
-fn assert_returning_master_learns_new_owner(first_program: &Program, other_programs: &Program) {
-    let mut nodes = vec![Node::start_clustered(first_program)];
-    nodes.extend((0..3).map(|_| Node::start_clustered(other_programs)));
+fn assert_returning_master_learns_new_owner(returning_program: &Program, other_program: &Program) {
+    let mut nodes = vec![Node::start_clustered(returning_program)];
+    nodes.extend((0..3).map(|_| Node::start_clustered(other_program)));
     let mut cluster = Cluster::join_nodes(nodes, 3);
     cluster.wait_until_replica_is_known(3, 0);
     // The master is killed rather than frozen, because a resumed process would read the packets that its successor sent

@@ -7,10 +7,10 @@ use harness::{Cluster, Connection, Node, Program, eventually, fill_cluster, find
 
 /// Starts three masters that run one program; a node that runs another program joins by MEET and replicates the first
 /// master.
-fn join_mixed_cluster(masters: &Program, newcomer: &Program) -> Cluster {
-    let nodes = (0..3).map(|_| Node::start_clustered(masters)).collect();
+fn join_mixed_cluster(master_program: &Program, newcomer_program: &Program) -> Cluster {
+    let nodes = (0..3).map(|_| Node::start_clustered(master_program)).collect();
     let mut cluster = Cluster::join_nodes(nodes, 3);
-    cluster.nodes.push(Node::start_clustered(newcomer));
+    cluster.nodes.push(Node::start_clustered(newcomer_program));
     cluster.nodes[3].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
     cluster.wait_until_all_nodes_known();
     cluster
@@ -24,8 +24,8 @@ fn replicate_and_wait(cluster: &Cluster) {
 
 /// The new node replicates the first master, is elected by the other two masters when the first dies, serves every key,
 /// and gets the old master back as its replica.
-fn assert_takes_over(masters: &Program, newcomer: &Program) {
-    let mut cluster = join_mixed_cluster(masters, newcomer);
+fn assert_newcomer_takes_over(master_program: &Program, newcomer_program: &Program) {
+    let mut cluster = join_mixed_cluster(master_program, newcomer_program);
     let before = fill_cluster(&cluster, "before", 3000);
     replicate_and_wait(&cluster);
     let after = fill_cluster(&cluster, "after", 3000);
@@ -49,8 +49,8 @@ fn assert_takes_over(masters: &Program, newcomer: &Program) {
 }
 
 /// Fails over manually between nodes of the two programs, in both directions.
-fn fail_over_and_back(masters: &Program, newcomer: &Program) {
-    let cluster = join_mixed_cluster(masters, newcomer);
+fn fail_over_and_back(master_program: &Program, newcomer_program: &Program) {
+    let cluster = join_mixed_cluster(master_program, newcomer_program);
     replicate_and_wait(&cluster);
     let keys = fill_cluster(&cluster, "key", 1000);
     for (new, old) in [(3, 0), (0, 3)] {
@@ -66,11 +66,11 @@ fn fail_over_and_back(masters: &Program, newcomer: &Program) {
 
 /// Writes keys one by one on whichever node accepts them until `stop` is set. Returns the keys that WAIT confirmed on a
 /// replica.
-fn start_writer(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
+fn start_writer(should_stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
     let mut replicated = Vec::new();
     let mut open: Vec<Option<Connection>> = ports.iter().map(|_| None).collect();
     for number in 0.. {
-        if stop.load(Ordering::Relaxed) {
+        if should_stop.load(Ordering::Relaxed) {
             break;
         }
         let key = format!("load:{number}");
@@ -162,12 +162,12 @@ fn hostnames_are_exchanged_between_redoubt_and_redis() {
 
 #[test]
 fn redis_replica_takes_over_from_redoubt_master() {
-    assert_takes_over(&Program::redoubt(), &Program::redis());
+    assert_newcomer_takes_over(&Program::redoubt(), &Program::redis());
 }
 
 #[test]
 fn redoubt_replica_takes_over_from_redis_master() {
-    assert_takes_over(&Program::redis(), &Program::redoubt());
+    assert_newcomer_takes_over(&Program::redis(), &Program::redoubt());
 }
 
 #[test]

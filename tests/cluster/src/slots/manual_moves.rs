@@ -293,7 +293,7 @@ enum MoveStep {
     /// The source is also migrating the slot.
     Migrating,
     /// Half of the keys have moved.
-    HalfMoved,
+    KeysHalfMoved,
     /// All keys have moved, and the target has claimed the slot.
     OwnershipClaimed,
 }
@@ -306,7 +306,7 @@ fn move_up_to(cluster: &Cluster, step: MoveStep, keys: &[String]) {
             cluster.nodes[1].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} IMPORTING {from}")).expect_ok();
         }
         MoveStep::Migrating => start_move(cluster, &[]),
-        MoveStep::HalfMoved => start_move(cluster, &keys[..keys.len() / 2]),
+        MoveStep::KeysHalfMoved => start_move(cluster, &keys[..keys.len() / 2]),
         MoveStep::OwnershipClaimed => {
             start_move(cluster, keys);
             cluster.nodes[1].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} NODE {to}")).expect_ok();
@@ -326,7 +326,7 @@ fn slot_move_recovers_when_target_is_frozen_and_replaced_at_any_step() {
     // Each case has a separate cluster. The cases run concurrently because they mostly wait.
     thread::scope(|scope| {
         for step in
-            [MoveStep::Importing, MoveStep::Migrating, MoveStep::HalfMoved, MoveStep::OwnershipClaimed]
+            [MoveStep::Importing, MoveStep::Migrating, MoveStep::KeysHalfMoved, MoveStep::OwnershipClaimed]
         {
             scope.spawn(move || freeze_target_at(step));
         }

@@ -36,7 +36,7 @@ impl AcknowledgedCount {
 }
 
 /// Increments the keys in turn on whichever node owns them, until `stop` is set.
-fn count_keys(ports: &[u16], counts: &mut BTreeMap<String, AcknowledgedCount>, stop: &AtomicBool) {
+fn count_keys(ports: &[u16], counts: &mut BTreeMap<String, AcknowledgedCount>, should_stop: &AtomicBool) {
     let mut connections: BTreeMap<u16, Connection> = BTreeMap::new();
     let mut owner = ports[0];
     let other = |owner: u16| *ports.iter().find(|port| **port != owner).expect("another node");
@@ -55,7 +55,7 @@ fn count_keys(ports: &[u16], counts: &mut BTreeMap<String, AcknowledgedCount>, s
         }
         reply.map(Some)
     };
-    while !stop.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         for (key, count) in counts.iter_mut() {
             match increment(owner, key) {
                 Ok(Some(Reply::Int(value))) => count.record_reply(value, key),
@@ -76,7 +76,7 @@ fn count_keys(ports: &[u16], counts: &mut BTreeMap<String, AcknowledgedCount>, s
                     owner = other(owner);
                 }
             }
-            if stop.load(Ordering::Relaxed) {
+            if should_stop.load(Ordering::Relaxed) {
                 break;
             }
         }

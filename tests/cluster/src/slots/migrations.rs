@@ -71,7 +71,7 @@ fn moved_target_port(reply: &Reply) -> Option<u16> {
 
 /// Increments the keys in turn, following MOVED, until `stop` is set. Returns the count per key and the longest
 /// latency.
-fn increment_counter(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> (Vec<i64>, Duration) {
+fn increment_counter(nodes: &[u16], keys: &[String], should_stop: &AtomicBool) -> (Vec<i64>, Duration) {
     let mut connections: BTreeMap<u16, Connection> = nodes
         .iter()
         .map(|port| (*port, Connection::open(("127.0.0.1", *port)).expect("a node is there")))
@@ -79,7 +79,7 @@ fn increment_counter(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> (Vec<
     let mut counts = vec![0; keys.len()];
     let mut longest = Duration::ZERO;
     let mut owner = nodes[0];
-    while !stop.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         for (key, count) in keys.iter().zip(&mut counts) {
             let mut tries = 0;
             let before = Instant::now();

@@ -25,7 +25,7 @@ pub(crate) struct Story {
     steps: Vec<StoryStep>,
     pub(crate) our_effects: Vec<CommandWords>,
     pub(crate) valkey_effects: Vec<CommandWords>,
-    pub(crate) reason: Option<String>,
+    pub(crate) difference_reason: Option<String>,
 }
 
 enum StoryStep {
@@ -60,7 +60,13 @@ impl Story {
             }
         }
         assert_eq!(reason.is_some(), here != there, "a difference has a reason: {text}");
-        Self { text: text.to_owned(), steps, our_effects: here, valkey_effects: there, reason }
+        Self {
+            text: text.to_owned(),
+            steps,
+            our_effects: here,
+            valkey_effects: there,
+            difference_reason: reason,
+        }
     }
 
     pub(crate) fn commands(&self) -> impl Iterator<Item = &CommandWords> {

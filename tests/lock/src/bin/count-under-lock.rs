@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use lock_tests::FencedFile;
 use redoubt_lock::{Locks, Options};
 
-const LEASE: Duration = Duration::from_secs(4);
+const LEASE_DURATION: Duration = Duration::from_secs(4);
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -34,7 +34,8 @@ fn main() -> Result<()> {
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let options = Options::default().lease(LEASE).wait(Duration::from_secs(60)).replicas(replicas);
+        let options =
+            Options::default().lease(LEASE_DURATION).wait(Duration::from_secs(60)).replicas(replicas);
         let locks = Locks::connect(address).await?.with(options);
         let tasks: Vec<_> = (0..tasks)
             .map(|_| tokio::spawn(increment_until_end(locks.clone(), file.clone(), over.clone())))

@@ -77,7 +77,7 @@ fn writes_continue_after_a_failed_save_if_configured() {
 
 /// With `rdb-del-sync-files`, a replica without persistence must not keep the RDB file of a full resync.
 #[test]
-fn sync_files_are_deleted_without_persistence() {
+fn full_resync_files_are_deleted_without_persistence() {
     let master =
         Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --repl-diskless-sync-delay 0"));
     master.run("SET a 1").expect_ok();
@@ -105,7 +105,7 @@ fn sync_files_are_deleted_without_persistence() {
 /// A structurally broken value is refused with every value of `sanitize-dump-payload`. The option only decides about
 /// values whose headers contradict their content, which Redoubt itself could read.
 #[test]
-fn broken_payloads_are_refused_whatever_the_sanitize_option() {
+fn corrupt_payloads_are_refused_with_every_sanitize_option() {
     let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     // This listpack's header claims more bytes than the listpack has.
     let body = b"\x10\x0b\xff\x00\x00\x00\x02\x00\x81a\x02\x01\x01\xff";

@@ -37,7 +37,7 @@ fn wait_until_equal(replica: &Node, master: &Node) {
 
 /// A client that changes keys of several types until it is stopped.
 struct BackgroundWriter {
-    stop: Arc<AtomicBool>,
+    should_stop: Arc<AtomicBool>,
     thread: JoinHandle<usize>,
 }
 
@@ -59,11 +59,11 @@ impl BackgroundWriter {
             }
             rounds
         });
-        Self { stop, thread }
+        Self { should_stop: stop, thread }
     }
 
     fn stop(self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.should_stop.store(true, Ordering::Relaxed);
         assert!(self.thread.join().expect("the load does not fail") > 0);
     }
 }

@@ -41,14 +41,14 @@ fn start_with_one_worker() -> Node {
 
 /// Floods the server until `is_over` is set. Reads all replies, so that the client is not disconnected at the output
 /// buffer limit.
-fn send_flood(node: &Node, flood: &RequestFlood, is_over: &AtomicBool) {
+fn send_flood(node: &Node, flood: &RequestFlood, should_stop: &AtomicBool) {
     let mut sender = TcpStream::connect(node.address()).expect("a connection");
     let mut receiver = sender.try_clone().expect("its other end");
     let batch = flood.request.repeat(200_000 / flood.request.len());
     thread::scope(|scope| {
         scope.spawn(move || std::io::copy(&mut receiver, &mut std::io::sink()));
         let mut sent = sender.write_all(format!("{}\r\n", flood.first_command).as_bytes());
-        while sent.is_ok() && !is_over.load(Ordering::Relaxed) {
+        while sent.is_ok() && !should_stop.load(Ordering::Relaxed) {
             sent = sender.write_all(&batch);
         }
         // Shut down both directions, so that the receiving thread sees the end of the stream.

@@ -48,7 +48,7 @@ fn reply_text(value: &Reply) -> String {
     }
 }
 
-fn run_all(node: &Node, lines: &[&str]) {
+fn run_commands(node: &Node, lines: &[&str]) {
     let mut connection = node.connect();
     for line in lines {
         let reply = connection.call_line(line);
@@ -62,7 +62,7 @@ fn blocked_clients_are_served_in_order_across_threads_and_commands() {
     let mut clients = connect_blocked(&node, &["BLPOP a b 0"; 12]);
     for (number, client) in clients.iter_mut().enumerate() {
         let key = if number % 3 == 0 { "a" } else { "b" };
-        run_all(&node, &[&format!("RPUSH {key} {number}")]);
+        run_commands(&node, &[&format!("RPUSH {key} {number}")]);
         assert_eq!(read_reply(client), format!("[{key} {number}]"));
     }
     let lines = [
@@ -73,7 +73,7 @@ fn blocked_clients_are_served_in_order_across_threads_and_commands() {
         ("BRPOPLPUSH l dest 0", "6"),
     ];
     let mut clients = connect_blocked(&node, &lines.map(|(line, _)| line));
-    run_all(&node, &["RPUSH l 1 2 3 4 5", "RPUSH l 6"]);
+    run_commands(&node, &["RPUSH l 1 2 3 4 5", "RPUSH l 6"]);
     for (client, (line, reply)) in clients.iter_mut().zip(lines) {
         assert_eq!(read_reply(client), reply, "{line}");
     }
@@ -91,23 +91,23 @@ fn blocking_commands_work_for_sorted_sets_and_streams() {
         ("BZMPOP 0 1 z MIN COUNT 2", "[z [[b 2] [c 3]]]"),
     ];
     let mut clients = connect_blocked(&node, &lines.map(|(line, _)| line));
-    run_all(&node, &["ZADD z 1 a 2 b 3 c 4 d"]);
+    run_commands(&node, &["ZADD z 1 a 2 b 3 c 4 d"]);
     for (client, (line, reply)) in clients.iter_mut().zip(lines) {
         assert_eq!(read_reply(client), reply, "{line}");
     }
     // Each client in XREAD gets the entry, but only one client per consumer group.
-    run_all(&node, &["XGROUP CREATE s g $ MKSTREAM", "XGROUP CREATE s h $"]);
+    run_commands(&node, &["XGROUP CREATE s g $ MKSTREAM", "XGROUP CREATE s h $"]);
     let group = |name: &str| format!("XREADGROUP GROUP {name} me BLOCK 0 STREAMS s >");
     let lines =
         ["XREAD BLOCK 0 STREAMS s $", &group("g"), &group("g"), &group("h"), "XREAD BLOCK 0 STREAMS t s 0 0"];
     let mut clients = connect_blocked(&node, &lines);
-    run_all(&node, &["XADD s 1-1 f v"]);
+    run_commands(&node, &["XADD s 1-1 f v"]);
     let mut second = clients.remove(2);
     for client in &mut clients {
         assert_eq!(read_reply(client), "[[s [[1-1 [f v]]]]]");
     }
     wait_for_blocked(&node, 1);
-    run_all(&node, &["XADD s 2-1 f v"]);
+    run_commands(&node, &["XADD s 2-1 f v"]);
     assert_eq!(read_reply(&mut second), "[[s [[2-1 [f v]]]]]");
     assert_eq!(reply_text(&node.run("XPENDING s g")), "[2 1-1 2-1 [[me 2]]]");
 }
@@ -138,7 +138,7 @@ fn blocking_commands_do_not_block_in_transactions_and_scripts() {
 fn blocked_clients_are_served_whichever_command_creates_the_key() {
     let node = start_with_three_workers();
     let other = start_server("");
-    run_all(&node, &["RPUSH made v", "ZADD places 0 v", "SET string v", "SET nothing 1"]);
+    run_commands(&node, &["RPUSH made v", "ZADD places 0 v", "SET string v", "SET nothing 1"]);
     let Reply::Bulk(payload) = node.run("DUMP made") else { panic!("it is dumped") };
     other.run("RPUSH k v");
     let migrate = format!("MIGRATE 127.0.0.1 {} k 0 5000", node.port);
@@ -156,10 +156,10 @@ fn blocked_clients_are_served_whichever_command_creates_the_key() {
     ];
     for lines in list {
         let mut client = connect_blocked(&node, &["BLPOP k 0"]).remove(0);
-        run_all(&node, lines);
+        run_commands(&node, lines);
         assert_eq!(read_reply(&mut client), "[k v]", "{lines:?}");
         if lines.contains(&"SELECT 1") {
-            run_all(&node, &["SWAPDB 0 1"]);
+            run_commands(&node, &["SWAPDB 0 1"]);
         }
     }
     let mut client = connect_blocked(&node, &["BLPOP k 0"]).remove(0);
@@ -173,7 +173,7 @@ fn blocked_clients_are_served_whichever_command_creates_the_key() {
     assert_eq!(read_reply(&mut client), "[k v]");
     for line in ["ZUNIONSTORE k 1 places", "GEOSEARCHSTORE k places FROMLONLAT 0 0 BYRADIUS 40000 km"] {
         let mut client = connect_blocked(&node, &["BZPOPMIN k 0"]).remove(0);
-        run_all(&node, &[line]);
+        run_commands(&node, &[line]);
         assert!(read_reply(&mut client).starts_with("[k v "), "{line}");
     }
 }
@@ -184,16 +184,16 @@ fn blocked_clients_are_served_whichever_command_creates_the_key() {
 fn deleted_keys_and_other_types_do_not_unblock_clients() {
     let node = start_with_three_workers();
     let mut client = connect_blocked(&node, &["BLPOP k 0"]).remove(0);
-    run_all(&node, &["MULTI", "RPUSH k 1", "DEL k", "EXEC"]);
-    run_all(&node, &["MULTI", "RPUSH k 1", "DEL k", "SET k x", "EXEC", "APPEND k y", "SADD other 1"]);
-    run_all(
+    run_commands(&node, &["MULTI", "RPUSH k 1", "DEL k", "EXEC"]);
+    run_commands(&node, &["MULTI", "RPUSH k 1", "DEL k", "SET k x", "EXEC", "APPEND k y", "SADD other 1"]);
+    run_commands(
         &node,
         &["RENAME other k", "ZADD k2 1 a", "RENAME k2 k", "XADD k3 * f v", "RENAME k3 k", "DEL k"],
     );
     client.set_timeout(Duration::from_millis(100));
     assert!(client.read().is_err(), "the client must stay blocked");
     client.set_timeout(Duration::from_secs(30));
-    run_all(&node, &["RPUSH k 2"]);
+    run_commands(&node, &["RPUSH k 2"]);
     assert_eq!(read_reply(&mut client), "[k 2]");
 }
 
@@ -224,9 +224,9 @@ fn xreadgroup_is_unblocked_when_the_group_disappears() {
         (&["CONFIG SET maxmemory-policy allkeys-random maxmemory 1", "CONFIG SET maxmemory 0"], gone),
     ];
     for (lines, error) in ways {
-        run_all(&node, &["FLUSHALL", "XGROUP CREATE s g $ MKSTREAM"]);
+        run_commands(&node, &["FLUSHALL", "XGROUP CREATE s g $ MKSTREAM"]);
         let mut clients = connect_blocked(&node, &["XREADGROUP GROUP g me BLOCK 0 STREAMS s >"; 3]);
-        run_all(&node, lines);
+        run_commands(&node, lines);
         for client in &mut clients {
             assert_eq!(read_reply(client), error, "{lines:?}");
         }
@@ -245,13 +245,13 @@ fn disconnected_clients_receive_no_elements() {
     let id = first.split(['=', ' ']).nth(1).expect("its id");
     assert_eq!(node.run(&format!("CLIENT KILL ID {id}")).int(), 1);
     wait_for_blocked(&node, 1);
-    run_all(&node, &["RPUSH k 1 2"]);
+    run_commands(&node, &["RPUSH k 1 2"]);
     assert_eq!(read_reply(&mut clients[1]), "[k 1]", "the next in the queue");
     assert!(clients[0].read().is_err());
     let alone = connect_blocked(&node, &["BLPOP other 0"]);
     drop(alone);
     wait_for_blocked(&node, 0);
-    run_all(&node, &["RPUSH other 1"]);
+    run_commands(&node, &["RPUSH other 1"]);
     assert_eq!((node.run("LLEN other").int(), node.run("LLEN k").int()), (1, 1));
 }
 
@@ -277,7 +277,7 @@ fn client_unblock_ends_a_blocking_command() {
         wait_for_blocked(&node, 0);
     }
     assert_eq!(node.run(&format!("CLIENT UNBLOCK {id}")).int(), 0);
-    run_all(&node, &["RPUSH k 1"]);
+    run_commands(&node, &["RPUSH k 1"]);
     assert_eq!(reply_text(&client.call_line("BLPOP k 0")), "[k 1]");
 }
 
@@ -285,7 +285,7 @@ fn client_unblock_ends_a_blocking_command() {
 fn paused_blocked_clients_are_served_in_order_after_the_pause() {
     let node = start_with_three_workers();
     let mut clients = connect_blocked(&node, &["BLPOP k 0"; 2]);
-    run_all(&node, &["CLIENT PAUSE 60000 WRITE"]);
+    run_commands(&node, &["CLIENT PAUSE 60000 WRITE"]);
     let (mut pusher, mut late) = (node.connect(), node.connect());
     pusher.send(&["RPUSH", "k", "1", "2"]).expect("the node takes commands");
     late.send(&["BLPOP", "k", "0.1"]).expect("the node takes commands");
@@ -293,15 +293,15 @@ fn paused_blocked_clients_are_served_in_order_after_the_pause() {
     never_within(Duration::from_millis(200), "a client is served during the pause", || {
         node.info("clients", "blocked_clients").as_deref() != Some("4")
     });
-    run_all(&node, &["CLIENT UNPAUSE"]);
+    run_commands(&node, &["CLIENT UNPAUSE"]);
     assert_eq!((read_reply(&mut clients[0]), read_reply(&mut clients[1])), ("[k 1]".into(), "[k 2]".into()));
     assert_eq!(pusher.read().expect("a reply").int(), 2);
     assert_eq!(read_reply(&mut late), "*-1");
     // Timeouts of blocked clients continue to run during a pause.
     let mut short = connect_blocked(&node, &["BLPOP k 0.3"]).remove(0);
-    run_all(&node, &["CLIENT PAUSE 60000 WRITE"]);
+    run_commands(&node, &["CLIENT PAUSE 60000 WRITE"]);
     assert_eq!(read_reply(&mut short), "*-1");
-    run_all(&node, &["CLIENT UNPAUSE"]);
+    run_commands(&node, &["CLIENT UNPAUSE"]);
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn blocking_commands_are_replicated_as_their_effects() {
     });
     let mut monitor = replica.connect();
     monitor.call_line("MONITOR").expect_ok();
-    run_all(&node, &["XGROUP CREATE s g $ MKSTREAM"]);
+    run_commands(&node, &["XGROUP CREATE s g $ MKSTREAM"]);
     let table = [
         ("BLPOP a l 0", "RPUSH l 1", "\"LPOP\" \"l\""),
         ("BRPOP l 0", "RPUSH l 1", "\"RPOP\" \"l\""),
@@ -366,7 +366,7 @@ fn blocking_commands_are_replicated_as_their_effects() {
     ];
     for (wait, push, effect) in table {
         let mut client = connect_blocked(&node, &[wait]).remove(0);
-        run_all(&node, &[push]);
+        run_commands(&node, &[push]);
         assert!(read_reply(&mut client).len() < 60);
         let mut lines = Vec::new();
         loop {
@@ -394,7 +394,7 @@ fn blocking_commands_are_replicated_as_their_effects() {
 #[test]
 fn role_change_unblocks_clients_and_replicas_serve_blocked_readers() {
     let (master, node) = (start_with_three_workers(), start_with_three_workers());
-    run_all(&node, &["XGROUP CREATE s g $ MKSTREAM"]);
+    run_commands(&node, &["XGROUP CREATE s g $ MKSTREAM"]);
     let lines = [
         "BLPOP k 0",
         "BZMPOP 0 1 k MIN",
@@ -413,7 +413,7 @@ fn role_change_unblocks_clients_and_replicas_serve_blocked_readers() {
     });
     let mut readers =
         connect_blocked(&node, &["XREAD BLOCK 0 STREAMS k $", "XREAD BLOCK 0 STREAMS other k $ $"]);
-    run_all(&master, &["XADD k 1-1 f v"]);
+    run_commands(&master, &["XADD k 1-1 f v"]);
     for reader in &mut readers {
         assert_eq!(read_reply(reader), "[[k [[1-1 [f v]]]]]");
     }

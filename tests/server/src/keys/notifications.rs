@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use harness::{Cluster, Connection, Node, Program, Reply, eventually, slot_of};
 
 /// The longest accepted delay of an `expired` event, in milliseconds.
-const MAX_DELAY: i64 = 100;
+const MAX_DELAY_MILLIS: i64 = 100;
 
 fn unix_time_millis() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("later than 1970").as_millis() as i64
@@ -28,7 +28,7 @@ fn next_message(listener: &mut Connection) -> (String, String) {
 }
 
 /// Many keys expire at different times, and no client accesses them. Each key's `expired` event must arrive on both
-/// channels within `MAX_DELAY`.
+/// channels within `MAX_DELAY_MILLIS`.
 fn check_expired_events_arrive_in_time(node: &Node, keys: &[String]) {
     assert!(node.run("CONFIG SET notify-keyspace-events xKE").text() == "OK");
     let mut by_event = subscribe(node, "__keyevent@0__:*");
@@ -44,7 +44,7 @@ fn check_expired_events_arrive_in_time(node: &Node, keys: &[String]) {
         let (event, key) = next_message(&mut by_event);
         assert_eq!(event, "__keyevent@0__:expired");
         let late = unix_time_millis() - left.remove(key.as_str()).expect("one event per key");
-        assert!((0..=MAX_DELAY).contains(&late), "{key} was reported {late} ms after its expiry");
+        assert!((0..=MAX_DELAY_MILLIS).contains(&late), "{key} was reported {late} ms after its expiry");
         assert_eq!(next_message(&mut by_key), (format!("__keyspace@0__:{key}"), "expired".to_owned()));
     }
     assert_eq!(node.run("DBSIZE").int(), 0);

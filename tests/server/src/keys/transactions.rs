@@ -242,7 +242,7 @@ fn full_resync_fails_watched_transactions() {
 }
 
 /// Reads the replica's requests until the command `word`, and replies to all earlier requests.
-fn reply_until(link: &mut BufReader<TcpStream>, command: &str) -> Vec<String> {
+fn read_commands_until(link: &mut BufReader<TcpStream>, command: &str) -> Vec<String> {
     loop {
         let mut line = String::new();
         link.read_line(&mut line).expect("the replica sends a request");
@@ -285,7 +285,7 @@ fn transaction_interrupted_by_master_death_is_applied_atomically() {
 
     let accept = || BufReader::new(listener.accept().expect("the replica connects").0);
     let mut link = accept();
-    reply_until(&mut link, "PSYNC");
+    read_commands_until(&mut link, "PSYNC");
     let empty_rdb = b"REDIS0009\xff\0\0\0\0\0\0\0\0";
     let id = "0123456789abcdef0123456789abcdef01234567";
     let head = format!("+FULLRESYNC {id} 0\r\n${}\r\n", empty_rdb.len());
@@ -299,7 +299,7 @@ fn transaction_interrupted_by_master_death_is_applied_atomically() {
     drop(link);
 
     let mut link = accept();
-    let asked = reply_until(&mut link, "PSYNC");
+    let asked = read_commands_until(&mut link, "PSYNC");
     assert_eq!(asked[1..], [id.to_owned(), (before.len() + 1).to_string()]);
     assert_eq!(replica.run("GET a").text(), "1");
     assert_eq!(replica.run("EXISTS b").int(), 0);

@@ -20,7 +20,7 @@ const VALUE_LEN: usize = 200;
 
 const MAX_ATTEMPTS: usize = 3;
 
-fn measured_seconds() -> u32 {
+fn measurement_seconds() -> u32 {
     std::env::var("EVICTION_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
 }
 
@@ -77,7 +77,7 @@ fn measure_hit_ratio(node: &Node) -> (f64, i64) {
         })
         .collect();
     let (mut random, mut connection) = (ChaCha8Rng::seed_from_u64(7), node.connect());
-    let (begin, batches, mut scanned) = (Instant::now(), measured_seconds() * BATCHES_PER_SECOND, 0);
+    let (begin, batches, mut scanned) = (Instant::now(), measurement_seconds() * BATCHES_PER_SECOND, 0);
     let (mut hits, mut asked) = (0, 0);
     for batch in 0..batches {
         let keys: Vec<String> = (0..BATCH_SIZE)

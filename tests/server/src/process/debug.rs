@@ -10,7 +10,7 @@ fn start_server(extra_options: &str) -> Node {
     Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} {extra_options}"))
 }
 
-fn run_all(node: &Node, lines: &[&str]) {
+fn run_commands(node: &Node, lines: &[&str]) {
     let mut connection = node.connect();
     for line in lines {
         let reply = connection.call_line(line);
@@ -22,7 +22,7 @@ fn run_all(node: &Node, lines: &[&str]) {
 #[test]
 fn debug_loadaof_reloads_the_append_only_file() {
     let node = start_server("--appendonly yes");
-    run_all(&node, &["SET a 1", "RPUSH l x y", "SELECT 2", "SET b 2", "DEBUG POPULATE 10 unlogged"]);
+    run_commands(&node, &["SET a 1", "RPUSH l x y", "SELECT 2", "SET b 2", "DEBUG POPULATE 10 unlogged"]);
     node.run("DEBUG LOADAOF").expect_ok();
     assert_eq!(node.run("GET a").text(), "1");
     assert_eq!(node.run("LLEN l").int(), 2);
@@ -30,15 +30,15 @@ fn debug_loadaof_reloads_the_append_only_file() {
     other.call_line("SELECT 2").expect_ok();
     assert_eq!((other.call_line("GET b").text(), other.call_line("DBSIZE").int()), ("2".to_owned(), 1));
     // The server must still append to the file, and must write no command twice.
-    run_all(&node, &["RPUSH l z", "DEBUG LOADAOF"]);
+    run_commands(&node, &["RPUSH l z", "DEBUG LOADAOF"]);
     assert_eq!(node.run("LLEN l").int(), 3);
     let without = start_server("");
     assert!(without.run("DEBUG LOADAOF").is_error("ERR Error trying to load the AOF files"));
     // BGREWRITEAOF writes a base file even while the AOF is off, and the AOF stays off.
-    run_all(&without, &["SET a 1"]);
+    run_commands(&without, &["SET a 1"]);
     without.run("BGREWRITEAOF");
     eventually("the base is written", || (without.info("persistence", "aof_rewrites")? == "1").then_some(()));
-    run_all(&without, &["SET b 2", "DEBUG LOADAOF"]);
+    run_commands(&without, &["SET b 2", "DEBUG LOADAOF"]);
     assert_eq!((without.run("GET a").text(), without.run("EXISTS b").int()), ("1".to_owned(), 0));
     assert_eq!(without.info("persistence", "aof_enabled").as_deref(), Some("0"));
     assert!(without.log().contains("Append Only File loaded by DEBUG LOADAOF"), "{}", without.log());
@@ -47,7 +47,7 @@ fn debug_loadaof_reloads_the_append_only_file() {
 #[test]
 fn debug_reload_merges_the_file_into_the_dataset() {
     let node = start_server("");
-    run_all(&node, &["SET a saved", "SAVE", "SET a changed", "SET b new"]);
+    run_commands(&node, &["SET a saved", "SAVE", "SET a changed", "SET b new"]);
     node.run("DEBUG RELOAD NOSAVE NOFLUSH MERGE").expect_ok();
     assert_eq!((node.run("GET a").text(), node.run("GET b").text()), ("saved".to_owned(), "new".to_owned()));
     node.run("DEBUG RELOAD NOSAVE").expect_ok();
@@ -116,7 +116,7 @@ fn debug_reports_the_allocator_and_client_eviction_pools() {
     let without = start_server("");
     assert!(without.run("DEBUG CLIENT-EVICTION").is_error("ERR maxmemory-clients is disabled."));
     assert!(without.run("DEBUG CLUSTERLINK KILL all abc").is_error("ERR Debug option only available"));
-    run_all(&node, &["DEBUG PAUSE-CRON 1", "DEBUG PAUSE-CRON 0", "DEBUG AOF-FLUSH-SLEEP 0"]);
+    run_commands(&node, &["DEBUG PAUSE-CRON 1", "DEBUG PAUSE-CRON 0", "DEBUG AOF-FLUSH-SLEEP 0"]);
 }
 
 /// A node that drops all bus packets marks the other nodes as failed. A node reopens links that DEBUG has closed.
@@ -167,7 +167,7 @@ fn enable_debug_command_local_allows_loopback_clients() {
 
 /// A protected client that is killed stays in the list and keeps its connection, but is no longer served.
 #[test]
-fn protected_client_outlives_its_kill() {
+fn client_kill_keeps_the_connection_of_a_protected_client() {
     let options = "--save  --enable-debug-command yes";
     let servers = [Some(start_server("")), Program::valkey().map(|valkey| Node::start(&valkey, options))];
     for server in servers.iter().flatten() {

@@ -97,7 +97,8 @@ fn no_reply_is_lost_or_reordered_by_busy_scripts() {
             .enumerate()
             .map(|(number, refused)| {
                 let (connection, over) = (node.connect(), &over);
-                scope.spawn(move || count_pipelined(connection, &number.to_string(), over, refused))
+                scope
+                    .spawn(move || count_pipelined_increments(connection, &number.to_string(), over, refused))
             })
             .collect();
         for _ in 0..5 {
@@ -120,14 +121,14 @@ fn no_reply_is_lost_or_reordered_by_busy_scripts() {
 }
 
 /// Increments a key with pipelined requests until `is_over` is set; returns the number of successful increments.
-fn count_pipelined(
+fn count_pipelined_increments(
     mut connection: Connection,
     key: &str,
-    is_over: &AtomicBool,
+    should_stop: &AtomicBool,
     refused_count: &AtomicU64,
 ) -> i64 {
     let mut done = 0;
-    while !is_over.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         for step in 0..20 {
             connection.send(&["ECHO", &step.to_string()]).expect("a link");
             connection.send(&["INCR", key]).expect("a link");

@@ -60,7 +60,7 @@ pub(super) fn htstats(context: &mut Context<'_>) -> Result<(), CommandError> {
     let db = db.ok_or(CommandError::text("ERR Out of range database"))?;
     let (mut keys, mut volatile) = (SlotHistogram::new(), SlotHistogram::new());
     context.each_slot(|_, data| {
-        let table = data.table_if(db);
+        let table = data.existing_table(db);
         keys.add(table.map_or(0, |table| table.len()));
         volatile.add(table.map_or(0, |table| table.volatile_len()));
     });

@@ -15,7 +15,7 @@ fn client_with_stream_read_by_two_groups() -> Client {
 }
 
 /// Runs a line, checks its reply, and returns the commands that were replicated.
-fn run_and_return_replicated(client: &mut Client, line: &str, reply: &str) -> Vec<String> {
+fn run_and_return_replicated_commands(client: &mut Client, line: &str, reply: &str) -> Vec<String> {
     let before = client.logged_commands().len();
     assert_eq!(client.run_to_table_text(line), reply, "{line}");
     client.logged_commands()[before..].to_vec()
@@ -25,13 +25,13 @@ fn run_and_return_replicated(client: &mut Client, line: &str, reply: &str) -> Ve
 fn xdelex_options_control_pending_entries() {
     let mut client = client_with_stream_read_by_two_groups();
     assert_eq!(
-        run_and_return_replicated(&mut client, "xdelex s ids 2 1-0 9-0", "*2|:1|:-1"),
+        run_and_return_replicated_commands(&mut client, "xdelex s ids 2 1-0 9-0", "*2|:1|:-1"),
         ["0 XDEL s 1-0"]
     );
     client.check_replies(&[("xpending s g", "*4|:6|$3|1-0|$3|6-0|*1|*2|$1|c|$1|6")]);
     // An id that is still pending after its stream entry was deleted is removed from the pending lists.
     assert_eq!(
-        run_and_return_replicated(&mut client, "xdelex s delref ids 2 1-0 2-0", "*2|:-1|:1"),
+        run_and_return_replicated_commands(&mut client, "xdelex s delref ids 2 1-0 2-0", "*2|:-1|:1"),
         ["0 MULTI", "0 XACK s g 1-0 2-0", "0 XACK s h 1-0 2-0", "0 XDEL s 2-0", "0 EXEC"]
     );
     client.check_replies(&[
@@ -43,28 +43,31 @@ fn xdelex_options_control_pending_entries() {
     ]);
     client.run_to_text("xreadgroup group h c streams s >");
     client.check_replies(&[("xdelex s acked ids 1 3", "*1|:2"), ("xack s h 3", ":1")]);
-    assert_eq!(run_and_return_replicated(&mut client, "xdelex s acked ids 1 3", "*1|:1"), ["0 XDEL s 3-0"]);
-    assert_eq!(run_and_return_replicated(&mut client, "xdelex s acked ids 1 3", "*1|:-1"), [""; 0]);
+    assert_eq!(
+        run_and_return_replicated_commands(&mut client, "xdelex s acked ids 1 3", "*1|:1"),
+        ["0 XDEL s 3-0"]
+    );
+    assert_eq!(run_and_return_replicated_commands(&mut client, "xdelex s acked ids 1 3", "*1|:-1"), [""; 0]);
 }
 
 #[test]
 fn xackdel_acknowledges_and_deletes() {
     let mut client = client_with_stream_read_by_two_groups();
     assert_eq!(
-        run_and_return_replicated(&mut client, "xackdel s g ids 2 1-0 1-0", "*2|:1|:-1"),
+        run_and_return_replicated_commands(&mut client, "xackdel s g ids 2 1-0 1-0", "*2|:1|:-1"),
         ["0 MULTI", "0 XACK s g 1-0", "0 XDEL s 1-0", "0 EXEC"]
     );
     assert_eq!(
-        run_and_return_replicated(&mut client, "xackdel s g acked ids 1 2", "*1|:2"),
+        run_and_return_replicated_commands(&mut client, "xackdel s g acked ids 1 2", "*1|:2"),
         ["0 XACK s g 2-0"]
     );
     assert_eq!(
-        run_and_return_replicated(&mut client, "xackdel s h acked ids 1 2", "*1|:1"),
+        run_and_return_replicated_commands(&mut client, "xackdel s h acked ids 1 2", "*1|:1"),
         ["0 MULTI", "0 XACK s h 2-0", "0 XDEL s 2-0", "0 EXEC"]
     );
     client.run_to_text("xreadgroup group h c streams s >");
     assert_eq!(
-        run_and_return_replicated(&mut client, "xackdel s h delref ids 1 3", "*1|:1"),
+        run_and_return_replicated_commands(&mut client, "xackdel s h delref ids 1 3", "*1|:1"),
         ["0 MULTI", "0 XACK s g 3-0", "0 XACK s h 3-0", "0 XDEL s 3-0", "0 EXEC"]
     );
     client.check_replies(&[
@@ -110,11 +113,11 @@ fn deletion_options_are_validated() {
 fn trim_options_control_pending_entries() {
     let mut client = client_with_stream_read_by_two_groups();
     assert_eq!(
-        run_and_return_replicated(&mut client, "xtrim s maxlen 5 keepref", ":1"),
+        run_and_return_replicated_commands(&mut client, "xtrim s maxlen 5 keepref", ":1"),
         ["0 XTRIM s MAXLEN = 5"]
     );
     assert_eq!(
-        run_and_return_replicated(&mut client, "xtrim s delref maxlen 4", ":1"),
+        run_and_return_replicated_commands(&mut client, "xtrim s delref maxlen 4", ":1"),
         ["0 MULTI", "0 XACK s g 2-0", "0 XACK s h 2-0", "0 XTRIM s MAXLEN = 4", "0 EXEC"]
     );
     client.run_to_text("xreadgroup group h c streams s >");
@@ -124,18 +127,21 @@ fn trim_options_control_pending_entries() {
         ("xack s h 3 4 5", ":3"),
     ]);
     // Entry 3 stays, since one group has not acknowledged it.
-    assert_eq!(run_and_return_replicated(&mut client, "xtrim s minid 5 acked", ":1"), ["0 XDEL s 4-0"]);
+    assert_eq!(
+        run_and_return_replicated_commands(&mut client, "xtrim s minid 5 acked", ":1"),
+        ["0 XDEL s 4-0"]
+    );
     client.check_replies(&[("xack s g 3", ":1")]);
     assert_eq!(
-        run_and_return_replicated(&mut client, "xtrim s minid 6 acked", ":2"),
+        run_and_return_replicated_commands(&mut client, "xtrim s minid 6 acked", ":2"),
         ["0 XTRIM s MINID = 6-0"]
     );
     assert_eq!(
-        run_and_return_replicated(&mut client, "xadd s maxlen 1 delref 7 a b", "$3|7-0"),
+        run_and_return_replicated_commands(&mut client, "xadd s maxlen 1 delref 7 a b", "$3|7-0"),
         ["0 MULTI", "0 XADD s MAXLEN = 1 7-0 a b", "0 XACK s g 6-0", "0 XACK s h 6-0", "0 EXEC"]
     );
     assert_eq!(
-        run_and_return_replicated(&mut client, "xadd s keepref 8 a b", "$3|8-0"),
+        run_and_return_replicated_commands(&mut client, "xadd s keepref 8 a b", "$3|8-0"),
         ["0 XADD s 8-0 a b"]
     );
     client.check_replies(&[

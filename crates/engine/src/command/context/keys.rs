@@ -146,13 +146,13 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn find_for_read(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         let found = self.find_and_touch(self.session.db(), key);
-        self.count_read(key, found)
+        self.count_keyspace_read(key, found)
     }
 
     /// Like [`Context::find_for_read`], without updating the usage data.
-    pub fn find_for_read_untouched(&mut self, key: &Key<'_>) -> Option<EntryRef> {
+    pub fn find_for_read_without_touch(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         let found = self.peek(key);
-        self.count_read(key, found)
+        self.count_keyspace_read(key, found)
     }
 
     /// Adds `count` deleted fields to the statistics of expired hash fields.
@@ -163,7 +163,7 @@ impl<'a> Context<'a> {
     }
 
     #[inline]
-    fn count_read(&mut self, key: &Key<'_>, found: Option<EntryRef>) -> Option<EntryRef> {
+    fn count_keyspace_read(&mut self, key: &Key<'_>, found: Option<EntryRef>) -> Option<EntryRef> {
         if found.is_some() {
             add(&self.worker.stats.keyspace_hits, 1);
         } else {
@@ -182,7 +182,7 @@ impl<'a> Context<'a> {
         &self,
         key: &Key<'_>,
         entry_ref: EntryRef,
-    ) -> Result<T::At<'_>, CommandError> {
+    ) -> Result<T::View<'_>, CommandError> {
         let Some(value) = self.table_ref(key).typed_value::<T>(entry_ref) else {
             return Err(CommandError::WrongType);
         };

@@ -122,7 +122,7 @@ impl<'a> Context<'a> {
     pub fn slot_key_count_in(&mut self, db: u16, slot: Slot) -> usize {
         let len = |data: &SlotData| match data.is_hidden() {
             true => 0,
-            false => data.table_if(db).map_or(0, Table::len),
+            false => data.existing_table(db).map_or(0, Table::len),
         };
         if self.holds_all_slots {
             return len(self.slots.slot(slot));
@@ -199,7 +199,7 @@ impl<'a> Context<'a> {
             let data = self.slots.slot_mut(slot);
             // Keys that are being imported are invisible to clients.
             let is_shown = is_from_stream || !data.is_hidden();
-            let Some(table) = data.table_if(db).filter(|_| is_shown) else { continue };
+            let Some(table) = data.existing_table(db).filter(|_| is_shown) else { continue };
             let mut from = Some(0);
             while let Some(position) = from {
                 from = table.scan(position, usize::MAX, &mut |item| keys.push(item.key.to_vec()));

@@ -148,7 +148,7 @@ fn list_tree_matches_deque_and_copies_are_unaffected() {
 
 /// If all elements are inserted at the same position, the tree must stay low and its nodes filled.
 #[test]
-fn list_tree_stays_low_wherever_it_grows() {
+fn list_tree_stays_balanced_wherever_it_grows() {
     for end in [0usize, 1, 500, usize::MAX] {
         let mut tree = Tree::default();
         let record = records::encode_record(ListItem::Bytes(&[b'x'; 3000]));

@@ -11,7 +11,7 @@ fn blocks_of_all_sizes_keep_their_contents() {
         if held.len() > 500 || (random & 1 == 1 && !held.is_empty()) {
             let (mut block, mark) = held.swap_remove(random / 2 % held.len());
             assert!(block.bytes().iter().all(|&byte| byte == mark), "another block wrote into this one");
-            block.move_lower();
+            block.move_to_lower_addresses();
             assert!(block.bytes().iter().all(|&byte| byte == mark), "moving keeps the bytes");
             let len = (block.len() / 2).next_multiple_of(GRANULE_BYTES);
             block.truncate(len);
@@ -58,7 +58,7 @@ fn blocks_move_to_lower_chunks_while_useful() {
     assert!(!begin_purge_round(), "next to nothing lies free");
     held.iter_mut().step_by(2).for_each(|block| *block = None);
     assert!(begin_purge_round(), "half of the pool lies free");
-    held.iter_mut().flatten().for_each(Block::move_lower);
+    held.iter_mut().flatten().for_each(Block::move_to_lower_addresses);
     purge_pool(0, 1);
     let PoolUsage { used_bytes: taken, mapped_bytes: resident, .. } = pool_usage();
     assert!(resident <= taken + CHUNK_BYTES, "the upper half is given back: {resident} for {taken}");
@@ -68,7 +68,7 @@ fn blocks_move_to_lower_chunks_while_useful() {
     let lines: Vec<CacheLinePair> =
         lines.into_iter().enumerate().filter_map(|(i, line)| (i % 2 == 0).then_some(line)).collect();
     assert!(begin_purge_round());
-    held.iter_mut().flatten().for_each(Block::move_lower);
+    held.iter_mut().flatten().for_each(Block::move_to_lower_addresses);
     assert!(!begin_purge_round(), "a round in vain is not repeated");
     drop(lines);
     assert!(begin_purge_round(), "there is something new to do");

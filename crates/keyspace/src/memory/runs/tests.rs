@@ -24,7 +24,7 @@ impl Rng {
 struct ReferenceRuns {
     runs: Runs,
     /// For each chunk, whether each granule is free.
-    free: Vec<Vec<bool>>,
+    free_granules: Vec<Vec<bool>>,
     allocated: Vec<(usize, FreeRun)>,
 }
 
@@ -35,11 +35,11 @@ impl ReferenceRuns {
             runs.add_chunk();
             runs.open_chunk(chunk);
         }
-        Self { runs, free: vec![vec![true; CHUNK_GRANULES]; chunks], allocated: Vec::new() }
+        Self { runs, free_granules: vec![vec![true; CHUNK_GRANULES]; chunks], allocated: Vec::new() }
     }
 
     fn mark(&mut self, chunk: usize, run: FreeRun, is_free: bool) {
-        for granule in &mut self.free[chunk][run.start..run.end()] {
+        for granule in &mut self.free_granules[chunk][run.start..run.end()] {
             assert_ne!(*granule, is_free, "blocks do not overlap");
             *granule = is_free;
         }
@@ -47,8 +47,8 @@ impl ReferenceRuns {
 
     /// Returns the length class, chunk and start of the best fitting run.
     fn best_fit(&self, granules: usize) -> Option<(usize, usize)> {
-        let all = (0..self.free.len())
-            .flat_map(|chunk| runs_in(&self.free[chunk]).into_iter().map(move |run| (run, chunk)));
+        let all = (0..self.free_granules.len())
+            .flat_map(|chunk| runs_in(&self.free_granules[chunk]).into_iter().map(move |run| (run, chunk)));
         all.filter(|(run, _)| run.len >= granules).map(|(run, chunk)| (run.length_class(), chunk)).min()
     }
 
@@ -57,7 +57,7 @@ impl ReferenceRuns {
         let taken = self.runs.allocate(granules);
         assert_eq!(taken.is_some(), best.is_some());
         let Some((chunk, start)) = taken else { return };
-        let run = runs_in(&self.free[chunk])
+        let run = runs_in(&self.free_granules[chunk])
             .into_iter()
             .find(|run| run.start == start)
             .expect("a run's begin is taken");
@@ -66,8 +66,8 @@ impl ReferenceRuns {
     }
 
     fn allocate_below(&mut self, limit: usize, granules: usize) {
-        let lowest = (0..self.free.len())
-            .find(|&chunk| runs_in(&self.free[chunk]).iter().any(|run| run.len >= granules))
+        let lowest = (0..self.free_granules.len())
+            .find(|&chunk| runs_in(&self.free_granules[chunk]).iter().any(|run| run.len >= granules))
             .filter(|&chunk| chunk < limit);
         let taken = self.runs.allocate_below(limit, granules);
         assert_eq!(taken.map(|(chunk, _)| chunk), lowest);
@@ -90,8 +90,8 @@ impl ReferenceRuns {
     /// Checks that searching finds exactly the existing runs.
     fn check_equal(&self) {
         let (mut lengths, mut whole) = (0, 0);
-        for (chunk, free) in self.free.iter().enumerate() {
-            let mut parts = [0; LENGTH_CLASSES];
+        for (chunk, free) in self.free_granules.iter().enumerate() {
+            let mut parts = [0; LENGTH_CLASS_COUNT];
             for run in runs_in(free) {
                 parts[run.length_class()] |= 1 << run.part_index();
                 lengths |= 1 << run.length_class();

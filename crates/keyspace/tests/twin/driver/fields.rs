@@ -84,7 +84,7 @@ impl TestDriver {
         if let EntryData::Hash(_, named) = &entry.data {
             assert_eq!(*named, encoding == "hashtable");
         }
-        self.record_added(db, bytes, entry);
+        self.record_added_key(db, bytes, entry);
     }
 
     pub(super) fn hash_remove(&mut self) {
@@ -105,10 +105,10 @@ impl TestDriver {
             });
             assert_eq!(fields.remove(&name).is_some(), removed);
             if fields.is_empty() {
-                return self.record_removed(db, &bytes);
+                return self.record_removed_key(db, &bytes);
             }
         }
-        self.record_added(db, &bytes, entry);
+        self.record_added_key(db, &bytes, entry);
     }
 
     pub(super) fn set_field_expiry(&mut self) {
@@ -172,7 +172,7 @@ impl TestDriver {
                     assert!(expiry.is_some_and(|expiry| expiry <= self.now));
                     if fields.is_empty() {
                         let key = key.clone();
-                        self.record_removed(db, &key);
+                        self.record_removed_key(db, &key);
                     }
                 }
             }

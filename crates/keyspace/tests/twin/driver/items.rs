@@ -72,7 +72,7 @@ impl TestDriver {
                 }
             }
         }
-        self.record_added(db, &bytes, entry);
+        self.record_added_key(db, &bytes, entry);
         self.check_list(db, &bytes);
     }
 
@@ -120,9 +120,9 @@ impl TestDriver {
             }
         }
         if twin.is_empty() {
-            return self.record_removed(db, &bytes);
+            return self.record_removed_key(db, &bytes);
         }
-        self.record_added(db, &bytes, entry);
+        self.record_added_key(db, &bytes, entry);
         self.check_list(db, &bytes);
     }
 

@@ -99,7 +99,7 @@ impl TestDriver {
         });
         assert_eq!(added, expected);
         self.check_set(db, &bytes, &entry);
-        self.record_added(db, &bytes, entry);
+        self.record_added_key(db, &bytes, entry);
     }
 
     /// Removes named or random members.
@@ -125,11 +125,11 @@ impl TestDriver {
             });
             assert_eq!(members.remove(&member), removed);
             if members.is_empty() {
-                return self.record_removed(db, &bytes);
+                return self.record_removed_key(db, &bytes);
             }
         }
         self.check_set(db, &bytes, &entry);
-        self.record_added(db, &bytes, entry);
+        self.record_added_key(db, &bytes, entry);
     }
 
     /// Compares all read operations with the model.

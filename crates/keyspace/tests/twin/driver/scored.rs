@@ -10,7 +10,7 @@ use super::*;
 const LIMITS: ListpackBounds = ListpackBounds { max_entries: 20, max_value_len: 30 };
 
 impl TestDriver {
-    fn random_scored(&mut self) -> Vec<u8> {
+    fn random_member_name(&mut self) -> Vec<u8> {
         let members = [3, 30, self.limits.fields][self.random(3) as usize];
         let number = self.random(members);
         let mut name = format!("m{number}").into_bytes();
@@ -45,7 +45,7 @@ impl TestDriver {
         let EntryData::SortedSet(members, named) = &mut entry.data else { panic!("seen above") };
         let times = if self.random(10) == 0 { self.limits.fields } else { 1 + self.random(3) };
         for _ in 0..times {
-            let (name, score) = (self.random_scored(), self.random_score());
+            let (name, score) = (self.random_member_name(), self.random_score());
             let (leaves, known) = (self.random(20) == 0, members.get(&name).copied());
             let set = !leaves || known.is_none();
             let changed = set && known.is_none_or(|known| f64::from_bits(known) != score);
@@ -65,11 +65,11 @@ impl TestDriver {
             });
             members.extend(expected.map(|bits| (name, bits)));
         }
-        self.record_added(db, &bytes, entry);
-        self.check_scored(db, &bytes);
+        self.record_added_key(db, &bytes, entry);
+        self.check_sorted_set(db, &bytes);
     }
 
-    pub(super) fn remove_scored(&mut self) {
+    pub(super) fn remove_member(&mut self) {
         let (db, bytes) = self.random_key_name();
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
         let EntryData::SortedSet(members, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
@@ -78,7 +78,7 @@ impl TestDriver {
         }
         let many = if self.random(6) == 0 { self.limits.fields } else { 2 };
         for _ in 0..many {
-            let name = self.random_scored();
+            let name = self.random_member_name();
             let name =
                 if self.random(2) == 0 { members.keys().next().cloned().unwrap_or(name) } else { name };
             let removed = self.with_key(db, &bytes, |table, key, place| {
@@ -90,10 +90,10 @@ impl TestDriver {
             });
             assert_eq!(members.remove(&name), removed.map(f64::to_bits));
             if members.is_empty() {
-                return self.record_removed(db, &bytes);
+                return self.record_removed_key(db, &bytes);
             }
         }
-        self.record_added(db, &bytes, entry);
+        self.record_added_key(db, &bytes, entry);
         self.compare_key(db, &bytes);
     }
 
@@ -120,14 +120,14 @@ impl TestDriver {
             sorted.iter().skip(start).take(end - start).map(|(_, name)| name.to_vec()).collect();
         members.retain(|name, _| !gone.contains(name));
         if members.is_empty() {
-            return self.record_removed(db, bytes);
+            return self.record_removed_key(db, bytes);
         }
-        self.record_added(db, bytes, entry);
+        self.record_added_key(db, bytes, entry);
         self.compare_key(db, bytes);
     }
 
     /// Compares ranks, boundaries and scans of a sorted set with the model.
-    fn check_scored(&mut self, db: u16, bytes: &[u8]) {
+    fn check_sorted_set(&mut self, db: u16, bytes: &[u8]) {
         let (count, which) = (self.random(10) as usize, self.random(1 << 20) as usize);
         let score = self.random_score();
         let EntryData::SortedSet(members, _) = &self.model[&(db, bytes.to_vec())].data else { return };

@@ -61,7 +61,7 @@ impl TestDriver {
                 twin.pending_entries.insert(id, (consumer, count));
             }
         }
-        self.record_added(db, &bytes, entry);
+        self.record_added_key(db, &bytes, entry);
         self.compare_key(db, &bytes);
     }
 
@@ -98,7 +98,7 @@ impl TestDriver {
             }
             (_, None) => {}
         }
-        self.record_added(db, &bytes, entry);
+        self.record_added_key(db, &bytes, entry);
         self.compare_key(db, &bytes);
     }
 }

@@ -3,8 +3,8 @@
 
 use clock::Millis;
 use migration::{
-    JobDirection, JobName, MalformedSyncSlots, MigrationJob, MigrationMessage, MigrationProgress,
-    SyncSlotsCommand, parse_slot_moves, parse_slot_ranges,
+    JobDirection, JobName, MigrationJob, MigrationMessage, MigrationProgress, SyncSlotsCommand,
+    SyncSlotsError, parse_slot_moves, parse_slot_ranges,
 };
 use process::time;
 use resp::{Args, Writer};
@@ -185,7 +185,7 @@ fn write_job(job: &MigrationJob, reply: &mut Writer<'_>) {
     for (name, at) in [
         ("create_time", job.created_at),
         ("last_update_time", job.updated_at),
-        ("last_ack_time", job.last_heard),
+        ("last_ack_time", job.last_heard_at),
     ] {
         reply.bulk(name.as_bytes());
         reply.integer(at.secs());
@@ -226,7 +226,7 @@ fn run_sync_slots(connection: &mut Connection, args: Args<'_>) -> Result<(), Str
         SyncSlotsCommand::Resume(name) if server.migrations.is_resumable(&name) => {
             resume_sync(connection, &name);
         }
-        SyncSlotsCommand::Resume(_) => return Err(format!("ERR {}", MalformedSyncSlots::Resume)),
+        SyncSlotsCommand::Resume(_) => return Err(format!("ERR {}", SyncSlotsError::Resume)),
         SyncSlotsCommand::Establish(import) => {
             server.migrations.accept_import(&import)?;
             let given = connection.detach();

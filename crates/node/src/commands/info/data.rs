@@ -77,7 +77,7 @@ struct TtlSample {
 
 impl TtlSample {
     fn sample_slot(&mut self, slot: &SlotData) {
-        let Some(table) = slot.table_if(self.db) else { return };
+        let Some(table) = slot.existing_table(self.db) else { return };
         table.scan(0, SAMPLES_PER_SLOT, &mut |item| {
             if let Some(at) = item.expiry.filter(|at| *at > self.now) {
                 self.total_ms += i128::from(at.0) - i128::from(self.now.0);

@@ -11,9 +11,9 @@ use crate::server::Server;
 
 pub(super) fn write_memory_section(server: &Server, text: &mut InfoText) {
     let usage = memory_usage();
-    server.housekeeping.memory.record_peak(usage.used_bytes);
+    server.housekeeping.memory_tracker.record_peak(usage.used_bytes);
     let (peak, overhead) =
-        (server.housekeeping.memory.peak_bytes(), MemoryOverhead::measure(&server.housekeeping));
+        (server.housekeeping.memory_tracker.peak_bytes(), MemoryOverhead::measure(&server.housekeeping));
     let dataset = usage.used_bytes.saturating_sub(overhead.total_bytes());
     let ratio = |a: usize, b: usize| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     let difference = |a: usize, b: usize| a as i128 - b as i128;

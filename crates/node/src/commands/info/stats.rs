@@ -7,7 +7,7 @@ use process::info::InfoText;
 use process::rates::Rate;
 use slot_routing::SLOT_COUNT;
 
-use crate::housekeeping::totals::{Counter, StatisticsTotals};
+use crate::housekeeping::totals::{ServerCounter, StatisticsTotals};
 use crate::server::Server;
 
 pub(super) fn write_stats_section(server: &Server, text: &mut InfoText) {
@@ -20,11 +20,11 @@ pub(super) fn write_stats_section(server: &Server, text: &mut InfoText) {
 
 fn write_traffic(server: &Server, totals: &StatisticsTotals, text: &mut InfoText) {
     let rate = |rate| server.housekeeping.rates.per_second(rate);
-    text.write_line("total_connections_received", totals[Counter::Connections]);
-    text.write_line("total_commands_processed", totals[Counter::Commands]);
+    text.write_line("total_connections_received", totals[ServerCounter::Connections]);
+    text.write_line("total_commands_processed", totals[ServerCounter::Commands]);
     text.write_line("instantaneous_ops_per_sec", rate(Rate::Commands).round());
-    text.write_line("total_net_input_bytes", totals[Counter::InputBytes]);
-    text.write_line("total_net_output_bytes", totals[Counter::OutputBytes]);
+    text.write_line("total_net_input_bytes", totals[ServerCounter::InputBytes]);
+    text.write_line("total_net_output_bytes", totals[ServerCounter::OutputBytes]);
     let replicated = &server.replication.stats;
     text.write_line("total_net_repl_input_bytes", replicated.input_bytes.load(Ordering::Relaxed));
     text.write_line("total_net_repl_output_bytes", replicated.output_bytes.load(Ordering::Relaxed));
@@ -33,14 +33,14 @@ fn write_traffic(server: &Server, totals: &StatisticsTotals, text: &mut InfoText
     text.write_line("instantaneous_output_kbps", kilobytes(Rate::OutputBytes));
     text.write_line("instantaneous_input_repl_kbps", kilobytes(Rate::ReplicaInputBytes));
     text.write_line("instantaneous_output_repl_kbps", kilobytes(Rate::ReplicaOutputBytes));
-    text.write_line("rejected_connections", totals[Counter::RejectedConnections]);
+    text.write_line("rejected_connections", totals[ServerCounter::RejectedConnections]);
 }
 
 fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut InfoText) {
-    text.write_line("expired_keys", totals[Counter::ExpiredKeys]);
-    text.write_line("expired_fields", totals[Counter::ExpiredFields]);
+    text.write_line("expired_keys", totals[ServerCounter::ExpiredKeys]);
+    text.write_line("expired_fields", totals[ServerCounter::ExpiredFields]);
     // Redis uses this name for the number of expired fields.
-    text.write_line("expired_subkeys", totals[Counter::ExpiredFields]);
+    text.write_line("expired_subkeys", totals[ServerCounter::ExpiredFields]);
     text.write_line("expired_stale_perc", format!("{:.2}", expired_slots_percent(server)));
     // A slot is also due if it has expired fields, so this percentage equals the previous one.
     text.write_line(
@@ -55,17 +55,17 @@ fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut Inf
         "expire_cycle_cpu_milliseconds",
         server.housekeeping.expiry_stats.spent_nanos.load(Ordering::Relaxed) / 1_000_000,
     );
-    text.write_line("evicted_keys", totals[Counter::EvictedKeys]);
-    text.write_line("evicted_clients", totals[Counter::EvictedClients]);
+    text.write_line("evicted_keys", totals[ServerCounter::EvictedKeys]);
+    text.write_line("evicted_clients", totals[ServerCounter::EvictedClients]);
     text.write_line("evicted_scripts", server.engine.scripting.scripts.evicted.load(Ordering::Relaxed));
     let (total, current) = server.engine.memory.budget.millis_over_limit(process::time::nanos());
     text.write_line("total_eviction_exceeded_time", total);
     text.write_line("current_eviction_exceeded_time", current);
-    text.write_line("keyspace_hits", totals[Counter::KeyspaceHits]);
-    text.write_line("keyspace_misses", totals[Counter::KeyspaceMisses]);
+    text.write_line("keyspace_hits", totals[ServerCounter::KeyspaceHits]);
+    text.write_line("keyspace_misses", totals[ServerCounter::KeyspaceMisses]);
     text.write_line("slot_waits", server.engine.diagnostics.slot_waits.count());
     text.write_line("slot_longest_wait_usec", server.engine.diagnostics.slot_waits.longest_micros());
-    let (cuts, micros) = server.durability.rdb_saves.snapshots();
+    let (cuts, micros) = server.durability.rdb_saves.snapshot_count_and_micros();
     text.write_line("latest_fork_usec", micros);
     text.write_line("total_forks", cuts);
     text.write_line("migrate_cached_sockets", server.migration_targets.idle_count());
@@ -89,14 +89,14 @@ fn write_client_counters(server: &Server, totals: &StatisticsTotals, text: &mut 
     text.write_line("pubsub_channels", server.engine.notifications.pubsub.channel_count());
     text.write_line("pubsub_patterns", server.engine.notifications.pubsub.pattern_count());
     text.write_line("pubsubshard_channels", server.engine.notifications.pubsub.shard_channel_count());
-    text.write_line("total_error_replies", totals[Counter::ErrorReplies]);
+    text.write_line("total_error_replies", totals[ServerCounter::ErrorReplies]);
     text.write_line("dump_payload_sanitizations", 0);
-    let (reads, writes) = (totals[Counter::Reads], totals[Counter::Writes]);
+    let (reads, writes) = (totals[ServerCounter::Reads], totals[ServerCounter::Writes]);
     text.write_line("total_reads_processed", reads);
     text.write_line("total_writes_processed", writes);
     // Each event loop cycle of a worker reads once, so the number of reads is the number of cycles.
     text.write_line("eventloop_cycles", reads);
-    let at_work = server.housekeeping.event_loops.total_micros();
+    let at_work = server.housekeeping.event_loop_time.total_micros();
     text.write_line("eventloop_duration_sum", at_work);
     text.write_line(
         "eventloop_duration_cmd_sum",
@@ -104,14 +104,20 @@ fn write_client_counters(server: &Server, totals: &StatisticsTotals, text: &mut 
     );
     let turns = server.housekeeping.rates.per_second(Rate::Reads);
     text.write_line("instantaneous_eventloop_cycles_per_sec", turns.round());
-    let each = server.housekeeping.event_loops.mean_cycle_micros(at_work, reads);
+    let each = server.housekeeping.event_loop_time.mean_cycle_micros(at_work, reads);
     text.write_line("instantaneous_eventloop_duration_usec", each);
     // With several threads, every worker reads and writes for its own clients, so all I/O is threaded.
     let threaded = u64::from(server.config.get(keys::IO_THREADS) > 1);
     text.write_line("io_threaded_reads_processed", reads * threaded);
     text.write_line("io_threaded_writes_processed", writes * threaded);
-    text.write_line("client_query_buffer_limit_disconnections", totals[Counter::QueryLimitDisconnections]);
-    text.write_line("client_output_buffer_limit_disconnections", totals[Counter::OutputLimitDisconnections]);
+    text.write_line(
+        "client_query_buffer_limit_disconnections",
+        totals[ServerCounter::QueryLimitDisconnections],
+    );
+    text.write_line(
+        "client_output_buffer_limit_disconnections",
+        totals[ServerCounter::OutputLimitDisconnections],
+    );
     // Reply buffers are freed after sending and never resized.
     text.write_line("reply_buffer_shrinks", 0);
     text.write_line("reply_buffer_expands", 0);
@@ -129,14 +135,15 @@ fn expired_slots_percent(server: &Server) -> f64 {
 pub(super) fn write_commandstats_section(server: &Server, text: &mut InfoText) {
     let totals = server.housekeeping.totals_since_reset();
     for (entry, command) in ::commands::server_registry().commands().iter().zip(&totals.commands) {
-        if command.calls + command.rejected > 0 {
+        if command.call_count + command.rejected_count > 0 {
             let micros = command.total_nanos / 1000;
-            let each = if command.calls == 0 {
+            let each = if command.call_count == 0 {
                 0.0
             } else {
-                command.total_nanos as f64 / 1000.0 / command.calls as f64
+                command.total_nanos as f64 / 1000.0 / command.call_count as f64
             };
-            let (calls, rejected, failed) = (command.calls, command.rejected, command.failed);
+            let (calls, rejected, failed) =
+                (command.call_count, command.rejected_count, command.failed_count);
             let value = format!(
                 "calls={calls},usec={micros},usec_per_call={each:.2},rejected_calls={rejected},failed_calls={failed}"
             );

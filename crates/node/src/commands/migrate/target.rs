@@ -63,7 +63,7 @@ impl TargetConnection {
         if self.unparsed_input.is_empty()
             && let Ok(socket) = self.stream.detach()
         {
-            pool.put_back(destination, socket, process::time::instant());
+            pool.put_back(destination, socket, process::time::monotonic_now());
         }
     }
 

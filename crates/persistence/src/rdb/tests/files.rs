@@ -29,8 +29,8 @@ fn format_file(server: &str, name: &str) -> Option<Vec<String>> {
         let key = keyspace.key(&name);
         let mut slot = keyspace.lock(key.slot());
         if is_part {
-            let mut value = DetachedValue::empty_large(entry.value_buffer.kind());
-            assert!(value.add_part(entry.value_buffer, &EncodingLimits::default()));
+            let mut value = DetachedValue::empty_large(entry.packed_value.kind());
+            assert!(value.add_part(entry.packed_value, &EncodingLimits::default()));
             while let Some(RdbItem::NextPart { part, is_last }) = loader.next_item().unwrap() {
                 assert!(value.add_part(part, &EncodingLimits::default()));
                 if is_last {
@@ -39,7 +39,7 @@ fn format_file(server: &str, name: &str) -> Option<Vec<String>> {
             }
             slot.table(db).attach(&key, value, expiry);
         } else {
-            slot.table(db).insert(&key, entry.value_buffer, expiry);
+            slot.table(db).insert(&key, entry.packed_value, expiry);
         }
         lines.push(format_key(slot.table(db), &key, &name, db, expiry));
     }

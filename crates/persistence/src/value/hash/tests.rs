@@ -105,9 +105,9 @@ fn malformed_hashes_are_rejected() {
     );
 }
 
-fn round_trip(rows: &[StoredField], dialect: Dialect) -> Vec<StoredField> {
+fn round_trip(fields: &[StoredField], dialect: Dialect) -> Vec<StoredField> {
     let mut builder = PackedBuilder::new(Kind::Hash);
-    rows.iter().for_each(|(name, value, expiry)| builder.push_field(name, value, *expiry));
+    fields.iter().for_each(|(name, value, expiry)| builder.push_field(name, value, *expiry));
     let mut bytes = Vec::new();
     let mut code = 0;
     stored_fields(builder.packed(), |value| {

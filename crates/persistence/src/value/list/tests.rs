@@ -2,7 +2,7 @@ use keyspace::{Keyspace, Kind, PackedBuilder, PackedValue, Value};
 use proptest::prelude::*;
 
 use super::*;
-use crate::value::{read as read_value, read_more, type_code as code_of, write as write_value};
+use crate::value::{read as read_value, read_next_part, type_code as code_of, write as write_value};
 
 type Elements = Vec<Vec<u8>>;
 
@@ -32,7 +32,7 @@ fn decode(code: u8, body: &[u8]) -> Result<Elements, RdbErrorReason> {
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
     let mut parts = vec![(buffer.value().bytes().to_vec(), buffer.value().summary())];
     while buffer.is_part() {
-        read_more(&mut source, &mut buffer).map_err(|error| error.reason)?;
+        read_next_part(&mut source, &mut buffer).map_err(|error| error.reason)?;
         parts.push((buffer.value().bytes().to_vec(), buffer.value().summary()));
     }
     let parts: Vec<_> = parts.iter().map(|(bytes, about)| PackedValue::from_parts(bytes, *about)).collect();
@@ -85,9 +85,9 @@ fn malformed_lists_are_rejected() {
     }
 }
 
-fn round_trip(row: &Elements) -> Elements {
+fn round_trip(elements: &Elements) -> Elements {
     let mut builder = PackedBuilder::new(Kind::List);
-    row.iter().for_each(|element| builder.push_item(element));
+    elements.iter().for_each(|element| builder.push_item(element));
     let (mut bytes, mut code) = (Vec::new(), 0);
     stored_elements(&[builder.packed()], |value| {
         code = code_of(value, Dialect::Redis);

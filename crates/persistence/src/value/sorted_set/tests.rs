@@ -101,10 +101,10 @@ fn malformed_sorted_sets_are_rejected() {
     }
 }
 
-fn round_trip(rows: &[ScoredName]) -> Vec<ScoredName> {
+fn round_trip(members: &[ScoredName]) -> Vec<ScoredName> {
     let mut builder = PackedBuilder::new(Kind::SortedSet);
-    rows.iter().for_each(|(score, name)| builder.push_scored(name, *score));
-    builder.sort_scored();
+    members.iter().for_each(|(score, name)| builder.push_scored_member(name, *score));
+    builder.sort_scored_members();
     let (mut bytes, mut code) = (Vec::new(), 0);
     stored_members(builder.packed(), |value| {
         code = code_of(value, Dialect::Redis);

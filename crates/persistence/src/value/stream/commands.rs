@@ -12,13 +12,13 @@ use crate::value::commands::{CommandWords, Commands};
 pub(in crate::value) struct StreamCommands {
     /// Number of entries written so far.
     entries: u64,
-    group: GroupProgress,
+    group: GroupState,
     producer: Vec<u8>,
 }
 
 /// The current consumer group.
 #[derive(Debug, Default)]
-struct GroupProgress {
+struct GroupState {
     name: Vec<u8>,
     consumer: Vec<u8>,
     pending: BTreeMap<StreamId, (Millis, u64)>,
@@ -39,7 +39,7 @@ pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
         }),
         StreamPiece::Head { head, .. } => add_counters(&head, out),
         StreamPiece::Group { name, last_delivered: last, entries_read: read, .. } => {
-            out.stream.group = GroupProgress { name: name.to_vec(), ..GroupProgress::default() };
+            out.stream.group = GroupState { name: name.to_vec(), ..GroupState::default() };
             let read = read.map_or_else(|| "-1".to_owned(), |read| read.to_string());
             let last = last.to_string();
             let counts: [&[u8]; 2] = [b"ENTRIESREAD", read.as_bytes()];
@@ -58,7 +58,7 @@ pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
             let group = &out.stream.group.name.clone();
             out.add_key_subcommand("XGROUP", "CREATECONSUMER", &[group, name]);
         }
-        StreamPiece::Owned(id) => add_claim(id, out),
+        StreamPiece::ConsumerPending(id) => add_claim(id, out),
         StreamPiece::Producers { bounds, .. } => {
             let (duration, most) = (bounds.duration_secs.to_string(), bounds.max_iids.to_string());
             let words: [&[u8]; 4] = [b"IDMP-DURATION", duration.as_bytes(), b"IDMP-MAXSIZE", most.as_bytes()];

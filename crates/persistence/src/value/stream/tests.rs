@@ -146,7 +146,7 @@ fn assert_restores_or_fails(body: &[u8]) {
         if !buffer.is_part() {
             break;
         }
-        if super::super::read_more(&mut source, &mut buffer).is_err() {
+        if super::super::read_next_part(&mut source, &mut buffer).is_err() {
             return;
         }
     }

@@ -106,51 +106,52 @@ pub(super) struct KeyGroups {
     pub(super) separator: String,
 }
 
-fn insert_ranked(list: &mut Vec<RankedKey>, rank: u64, sampled: &SampledKey<'_>) {
+fn insert_ranked(list: &mut Vec<RankedKey>, rank: u64, sampled_key: &SampledKey<'_>) {
     if list.len() == MAX_RANKED_KEYS && list.last().is_some_and(|least| least.by >= rank) {
         return;
     }
-    let ranked = RankedKey { by: rank, key: escape_key(sampled.key), kind: sampled.kind.to_owned() };
+    let ranked = RankedKey { by: rank, key: escape_key(sampled_key.key), kind: sampled_key.kind.to_owned() };
     let at = list.partition_point(|other| other.by >= rank);
     list.insert(at, ranked);
     list.truncate(MAX_RANKED_KEYS);
 }
 
 impl KeyGroups {
-    pub(super) fn add_key(&mut self, separator: &[u8], sampled: &SampledKey<'_>) {
-        let mut pattern = escape_key(&PatternSums::new(separator).pattern_of_key(sampled.key));
+    pub(super) fn add_key(&mut self, separator: &[u8], sampled_key: &SampledKey<'_>) {
+        let mut pattern = escape_key(&PatternSums::new(separator).pattern_of_key(sampled_key.key));
         if self.groups.len() >= MAX_PATTERNS && !self.groups.contains_key(&pattern) {
             pattern = OTHER_PATTERNS.to_owned();
         }
         let group = self.groups.entry(pattern).or_default();
         group.keys += 1;
-        group.bytes += sampled.bytes;
-        group.largest = group.largest.max(sampled.bytes);
-        group.elements += sampled.elements;
-        group.key_bytes += sampled.key.len() as u64;
-        if let Some(length) = sampled.string_bytes {
+        group.bytes += sampled_key.bytes;
+        group.largest = group.largest.max(sampled_key.bytes);
+        group.elements += sampled_key.elements;
+        group.key_bytes += sampled_key.key.len() as u64;
+        if let Some(length) = sampled_key.string_bytes {
             group.strings += 1;
             group.string_bytes += length;
         }
-        if let Some(field) = sampled.field_name_bytes {
-            group.fields += sampled.elements;
+        if let Some(field) = sampled_key.field_name_bytes {
+            group.fields += sampled_key.elements;
             group.fields_seen += 1;
             group.field_bytes_seen += field;
         }
-        *group.encodings.entry(format!("{}, {}", sampled.kind, sampled.encoding)).or_default() += 1;
-        if let Some(ttl) = sampled.ttl {
+        *group.encodings.entry(format!("{}, {}", sampled_key.kind, sampled_key.encoding)).or_default() += 1;
+        if let Some(ttl) = sampled_key.ttl {
             group.expiring += 1;
             group.shortest_ttl = Some(group.shortest_ttl.map_or(ttl, |least| least.min(ttl)));
             group.longest_ttl = Some(group.longest_ttl.map_or(ttl, |most| most.max(ttl)));
         }
-        let is_structure = matches!(sampled.encoding, "hashtable" | "skiplist");
-        let past = |most: u64| (most + 1..most + most / 4).contains(&sampled.elements);
-        if is_structure && LISTPACK_LIMITS.iter().any(|(kind, most)| *kind == sampled.kind && past(*most)) {
+        let is_structure = matches!(sampled_key.encoding, "hashtable" | "skiplist");
+        let past = |most: u64| (most + 1..most + most / 4).contains(&sampled_key.elements);
+        if is_structure && LISTPACK_LIMITS.iter().any(|(kind, most)| *kind == sampled_key.kind && past(*most))
+        {
             group.just_past += 1;
         }
-        insert_ranked(&mut self.big, sampled.bytes, sampled);
-        if let Some(frequency) = sampled.frequency {
-            insert_ranked(&mut self.hot, frequency, sampled);
+        insert_ranked(&mut self.big, sampled_key.bytes, sampled_key);
+        if let Some(frequency) = sampled_key.frequency {
+            insert_ranked(&mut self.hot, frequency, sampled_key);
         }
     }
 
@@ -177,13 +178,13 @@ impl KeyGroups {
         all
     }
 
-    pub(super) fn to_json(&self, before: Option<&PatternTotals>, top: usize) -> serde_json::Value {
+    pub(super) fn to_json(&self, previous_totals: Option<&PatternTotals>, top: usize) -> serde_json::Value {
         let groups = self.largest_groups(top).into_iter().map(|(name, group)| {
             let mut object = serde_json::to_value(group).unwrap_or_default();
             object["pattern"] = name.as_str().into();
             object["what_ifs"] = json!(group.estimate_savings(name, &self.separator));
             object["mean"] = (group.bytes / group.keys.max(1)).into();
-            if let Some((keys, bytes)) = before.and_then(|before| before.get(name)) {
+            if let Some((keys, bytes)) = previous_totals.and_then(|before| before.get(name)) {
                 object["before"] = json!({"keys": keys, "bytes": bytes});
             }
             object
@@ -200,7 +201,7 @@ impl KeyGroups {
 
     pub(super) fn write_report(
         &self,
-        before: Option<&PatternTotals>,
+        previous_totals: Option<&PatternTotals>,
         top: usize,
         out: &mut impl Write,
     ) -> io::Result<()> {
@@ -232,7 +233,7 @@ impl KeyGroups {
             for MemorySaving { change, saves } in group.estimate_savings(name, &self.separator) {
                 writeln!(out, "{:>51}  would save up to {}: {change}", "", format_bytes(saves as f64))?;
             }
-            if let Some((keys, was)) = before.and_then(|before| before.get(name)) {
+            if let Some((keys, was)) = previous_totals.and_then(|before| before.get(name)) {
                 let grown = group.bytes as f64 - *was as f64;
                 writeln!(out, "{:>51}  previously {keys} keys, {grown:+.0} bytes since then", "")?;
             }

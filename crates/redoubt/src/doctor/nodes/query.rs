@@ -77,7 +77,7 @@ pub(in crate::doctor) fn query_server(info: &ConnectionInfo, address: &str) -> R
     Ok(ServerFacts {
         address: address.to_owned(),
         clock_ahead_ms: clock_ahead,
-        info,
+        info_fields: info,
         cluster_view: place,
         ..ServerFacts::default()
     })

@@ -20,7 +20,7 @@ fn healthy_nodes() -> Vec<ServerFacts> {
     let info: Vec<_> = info.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let node = |peer: &ClusterPeer| ServerFacts {
         address: peer.address.clone(),
-        info: info.clone(),
+        info_fields: info.clone(),
         clock_ahead_ms: Some(0),
         cluster_view: Some(ClusterView { id: peer.id.clone(), ..place.clone() }),
         ..ServerFacts::default()
@@ -29,7 +29,7 @@ fn healthy_nodes() -> Vec<ServerFacts> {
 }
 
 fn set_info_field(node: &mut ServerFacts, name: &str, value: &str) {
-    node.info.insert(0, (name.to_owned(), value.to_owned()));
+    node.info_fields.insert(0, (name.to_owned(), value.to_owned()));
 }
 
 fn change_all_views(nodes: &mut [ServerFacts], change: fn(&mut ClusterView)) {

@@ -17,7 +17,7 @@ fn healthy_sentinels() -> Vec<SentinelFacts> {
     let sentinel = |number: usize| SentinelFacts {
         node: ServerFacts {
             address: format!("10.0.0.{number}:26379"),
-            info: vec![("redoubt_version".to_owned(), "0.1.0".to_owned())],
+            info_fields: vec![("redoubt_version".to_owned(), "0.1.0".to_owned())],
             clock_ahead_ms: Some(0),
             ..ServerFacts::default()
         },
@@ -74,7 +74,7 @@ fn each_sentinel_problem_is_reported_alone() {
         ),
         (|all| all[1].masters.clear(), Warning, "10.0.0.2:26379: monitors no master"),
         (
-            |all| all[0].node.info[0].1 = "0.2.0".to_owned(),
+            |all| all[0].node.info_fields[0].1 = "0.2.0".to_owned(),
             Warning,
             "versions: nodes run different versions: redoubt 0.1.0, redoubt 0.2.0",
         ),

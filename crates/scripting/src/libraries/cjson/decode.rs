@@ -74,12 +74,12 @@ pub(super) fn decode(
     let value = parser.decode_value(lua, first)?;
     match parser.next_token() {
         Token::End => Ok(value.into_lua(lua)?),
-        other => Err(parser.unexpected("the end", &other)),
+        other => Err(parser.unexpected_token_error("the end", &other)),
     }
 }
 
 impl<'a> Parser<'a> {
-    fn unexpected(&self, expected: &str, found: &Token<'_>) -> LibraryError {
+    fn unexpected_token_error(&self, expected: &str, found: &Token<'_>) -> LibraryError {
         let (found, place) = (found.name(), self.start + 1);
         format!("Expected {expected} but found {found} at character {place}").into()
     }
@@ -117,7 +117,7 @@ impl<'a> Parser<'a> {
             }
         }
         let special = |word: &[u8]| rest.len() >= word.len() && rest[..word.len()].eq_ignore_ascii_case(word);
-        if self.settings.decode_invalid && (special(b"inf") || special(b"nan")) {
+        if self.settings.accepts_invalid_numbers && (special(b"inf") || special(b"nan")) {
             return self.number_token();
         }
         Token::Invalid("invalid token")
@@ -129,7 +129,7 @@ impl<'a> Parser<'a> {
         let signed = rest.first().copied().filter(|byte| matches!(byte, b'-' | b'+'));
         let sign = usize::from(signed.is_some());
         let digits = &rest[sign..];
-        if !self.settings.decode_invalid && (signed == Some(b'+') || !is_strict_number(digits)) {
+        if !self.settings.accepts_invalid_numbers && (signed == Some(b'+') || !is_strict_number(digits)) {
             return Token::Invalid("invalid number");
         }
         let magnitude = if digits.len() > 2 && digits[..2].eq_ignore_ascii_case(b"0x") {
@@ -226,13 +226,13 @@ impl<'a> Parser<'a> {
             Token::Null => Value::NULL,
             Token::ObjectBegin => self.decode_object(lua)?,
             Token::ArrayBegin => self.decode_array(lua)?,
-            other => return Err(self.unexpected("value", &other)),
+            other => return Err(self.unexpected_token_error("value", &other)),
         })))
     }
 
     fn enter_nesting(&mut self) -> LibraryResult<()> {
         self.depth += 1;
-        if self.depth > self.settings.decode_depth.min(MAX_NESTING) {
+        if self.depth > self.settings.max_decode_depth.min(MAX_NESTING) {
             let (depth, place) = (self.depth, self.position);
             let text = format!("Found too many nested data structures ({depth}) at character {place}");
             return Err(text.into());
@@ -247,11 +247,11 @@ impl<'a> Parser<'a> {
         if !matches!(token, Token::ObjectEnd) {
             loop {
                 let Token::Text(key) = token else {
-                    return Err(self.unexpected("object key string", &token));
+                    return Err(self.unexpected_token_error("object key string", &token));
                 };
                 match self.next_token() {
                     Token::Colon => {}
-                    other => return Err(self.unexpected("colon", &other)),
+                    other => return Err(self.unexpected_token_error("colon", &other)),
                 }
                 let token_of_value = self.next_token();
                 let value = self.decode_value(lua, token_of_value)?;
@@ -259,7 +259,7 @@ impl<'a> Parser<'a> {
                 match self.next_token() {
                     Token::ObjectEnd => break,
                     Token::Comma => token = self.next_token(),
-                    other => return Err(self.unexpected("comma or object end", &other)),
+                    other => return Err(self.unexpected_token_error("comma or object end", &other)),
                 }
             }
         }
@@ -278,7 +278,7 @@ impl<'a> Parser<'a> {
                 match self.next_token() {
                     Token::ArrayEnd => break,
                     Token::Comma => token = self.next_token(),
-                    other => return Err(self.unexpected("comma or array end", &other)),
+                    other => return Err(self.unexpected_token_error("comma or array end", &other)),
                 }
             }
         }

@@ -4,7 +4,7 @@
 
 use mlua::{Table, Value};
 
-use super::{InvalidNumbers, JsonOptions, LibraryError, LibraryResult};
+use super::{InvalidNumberPolicy, JsonOptions, LibraryError, LibraryResult};
 use crate::libraries::walk::visit_entries;
 use crate::libraries::{StepCounter, type_name};
 use crate::number::format_g;
@@ -53,19 +53,19 @@ impl Encoder<'_> {
 
     fn write_number(&mut self, value: &Value, number: f64) -> LibraryResult<()> {
         if !number.is_finite() {
-            match self.settings.encode_invalid {
-                InvalidNumbers::Reject => {
+            match self.settings.encode_invalid_numbers {
+                InvalidNumberPolicy::Reject => {
                     return Err(unsupported_value_error(value, "must not be NaN or Inf"));
                 }
-                InvalidNumbers::Null => {
+                InvalidNumberPolicy::Null => {
                     self.out.extend_from_slice(b"null");
                     return Ok(());
                 }
-                InvalidNumbers::Write if number.is_nan() => {
+                InvalidNumberPolicy::Write if number.is_nan() => {
                     self.out.extend_from_slice(b"nan");
                     return Ok(());
                 }
-                InvalidNumbers::Write => {}
+                InvalidNumberPolicy::Write => {}
             }
         }
         let whole = number as i64;
@@ -127,7 +127,7 @@ impl Encoder<'_> {
         }
         let (ratio, safe) = (self.settings.sparse_ratio, self.settings.sparse_min_index);
         if ratio > 0 && last > items as f64 * ratio as f64 && last > safe as f64 {
-            if !self.settings.converts_sparse {
+            if !self.settings.converts_sparse_arrays {
                 return Err("Cannot serialise table: excessively sparse array".into());
             }
             return Ok(None);
@@ -136,7 +136,7 @@ impl Encoder<'_> {
     }
 
     fn write_table(&mut self, table: &Table, depth: usize) -> LibraryResult<()> {
-        if depth > self.settings.encode_depth.min(MAX_NESTING) {
+        if depth > self.settings.max_encode_depth.min(MAX_NESTING) {
             return Err(format!("Cannot serialise, excessive nesting ({depth})").into());
         }
         // The first key of most objects is a string, which rules out an array, so one pass is enough.

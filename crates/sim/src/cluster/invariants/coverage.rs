@@ -36,7 +36,9 @@ pub(in crate::cluster) fn disagreement(world: &ClusterWorld) -> Option<String> {
                 view.doubtful_node_count
             ));
         }
-        if !host.gossip.as_ref()?.myself().is_master() && !world.simulation.data.stores[number].is_in_sync() {
+        if !host.gossip.as_ref()?.myself().is_master()
+            && !world.simulation.data.process_states[number].is_in_sync()
+        {
             return Some(format!("host {number} is a replica and not in sync"));
         }
         if first.get_or_insert_with(|| view.clone()) != &view {

@@ -39,7 +39,7 @@ impl ClusterWorld {
                     }
                 }
                 ClusterAction::Log(ClusterEvent::ManualFailover(ManualFailoverEvent::Ready)) => {
-                    if let Some(master) = self.simulation.data.stores[host].upstream() {
+                    if let Some(master) = self.simulation.data.process_states[host].upstream() {
                         self.simulation.check_handover(master, host);
                     }
                 }
@@ -67,13 +67,13 @@ impl ClusterWorld {
     }
 
     fn check_rank(&mut self, host: usize, rank: u32) {
-        if self.simulation.data.stores[host].has_invalid_data() {
+        if self.simulation.data.process_states[host].has_invalid_data() {
             self.simulation
                 .record_violation(InvariantName::Freshness, &format!("host {host} stands and has no data"));
         }
         let gossip = self.gossip(host);
         let master = gossip.myself().master();
-        let mine = self.simulation.data.stores[host].offset();
+        let mine = self.simulation.data.process_states[host].offset();
         let sibling = |node: &&Node| {
             node.id != gossip.id() && node.master() == master && node.is_healthy() && node.handshake.is_none()
         };

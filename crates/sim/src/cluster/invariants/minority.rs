@@ -14,7 +14,7 @@ impl ClusterWorld {
     pub(in crate::cluster) fn check_reach(&mut self, host: usize) {
         let (now, looked_at) = (self.simulation.now, &self.hosts[host]);
         // A decision has already been made and is about to be published.
-        if looked_at.publishing.is_some() {
+        if looked_at.topology_being_published.is_some() {
             return;
         }
         if !self.sample_slots.iter().any(|&slot| self.accepts_writes(host, slot)) {

@@ -5,19 +5,20 @@
 
 use crate::InvariantName;
 use crate::cluster::ClusterWorld;
-use crate::cluster::whole_moves::SOURCE;
+use crate::cluster::whole_moves::SOURCE_SIDE;
 
 impl ClusterWorld {
     /// Checks a migration when its target claims the slots.
     pub(in crate::cluster) fn check_moved(&mut self, number: u64) {
         let Some(one) = self.atomic_migrations.get(&number) else { return };
         let [source, target] = one.hosts;
-        let is_owner = self.simulation.is_incarnation(source, one.incarnations[SOURCE]) && {
+        let is_owner = self.simulation.is_incarnation(source, one.incarnations[SOURCE_SIDE]) && {
             let gossip = self.gossip(source);
-            gossip.myself().is_master() && self.simulation.data.stores[source].upstream().is_none()
+            gossip.myself().is_master() && self.simulation.data.process_states[source].upstream().is_none()
         };
         if is_owner
-            && let Some((key, [there, here])) = self.simulation.differing_key(source, target, &one.keys)
+            && let Some((key, [there, here])) =
+                self.simulation.find_differing_key_group(source, target, &one.keys)
         {
             self.simulation.record_violation(
                 InvariantName::WholeMoves,

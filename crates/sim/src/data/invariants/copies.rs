@@ -28,9 +28,9 @@ pub(super) struct CopiesInvariant {
 
 impl Invariant<DataObservation<'_>> for CopiesInvariant {
     fn check(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
-        let (host, position) = (observation.host, observation.store.position());
+        let (host, position) = (observation.host, observation.process_state.position());
         if matches!(observation.change, DataChange::Restarted { .. })
-            && observation.store.engine().topology.is_none()
+            && observation.process_state.engine().topology.is_none()
         {
             *self.restart_counts.entry(host).or_default() += 1;
         }
@@ -52,7 +52,7 @@ impl Invariant<DataObservation<'_>> for CopiesInvariant {
                     *of != host && *history == position.id && **offset >= upto
                 };
                 let there = ledger.iter().filter(has_it).count();
-                if copies.replicas > there {
+                if copies.replica_count > there {
                     return Err(format!(
                         "host {host} counts {copies:?} of {upto} for {wanted:?}, and {there} replicas have had it"
                     ));

@@ -18,7 +18,7 @@ impl Invariant<DataObservation<'_>> for DurableInvariant {
         let host = observation.host;
         match observation.change {
             DataChange::WriteAcknowledged { end_offset: end, is_durable: true, .. }
-                if observation.store.upstream().is_none() =>
+                if observation.process_state.upstream().is_none() =>
             {
                 let acknowledged = self.acknowledged_ends.entry(host).or_default();
                 *acknowledged = end.max(*acknowledged);
@@ -28,7 +28,7 @@ impl Invariant<DataObservation<'_>> for DurableInvariant {
                 *acknowledged = upto.max(*acknowledged);
             }
             DataChange::Restarted { keeps_data: true } => {
-                let reached = observation.store.offset();
+                let reached = observation.process_state.offset();
                 let acknowledged = self.acknowledged_ends.get(&host).copied().unwrap_or_default();
                 if reached < acknowledged {
                     return Err(format!(

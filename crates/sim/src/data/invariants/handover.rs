@@ -15,7 +15,7 @@ impl<E: Debug> Simulation<E> {
     pub(crate) fn check_handover(&mut self, master: usize, replica: usize) {
         let wall = self.wall_clock_of(master);
         let is_held = {
-            let engine = self.data.stores[master].engine();
+            let engine = self.data.process_states[master].engine();
             engine.scheduling.pauses.end_expired(&engine.settings, wall);
             engine.settings.node_flags().intersects(NodeFlags::PAUSED)
         };
@@ -23,8 +23,8 @@ impl<E: Debug> Simulation<E> {
             return;
         }
         for key in self.data.slots.iter().map(|slot| slot.number()).collect::<Vec<_>>() {
-            let [there, here] =
-                [master, replica].map(|host| self.data.stores[host].data_store.last_write(key));
+            let [there, here] = [master, replica]
+                .map(|host| self.data.process_states[host].data_store.last_write_number(key));
             // A master that has lost its data may have fewer writes than its replica.
             if there > here {
                 let what = format!(

@@ -44,7 +44,7 @@ impl Invariant<DataObservation<'_>> for NoErasureInvariant {
                 self.copied_masters.remove(&host);
                 self.masters_with_writes.remove(&host);
                 let lost = self.histories.remove(&host).unwrap_or(ReplId::NONE);
-                if observation.store.offset() == ReplOffset(0) {
+                if observation.process_state.offset() == ReplOffset(0) {
                     self.masters_returned_empty.insert(host, lost);
                 } else {
                     self.masters_returned_empty.remove(&host);
@@ -74,8 +74,8 @@ impl Invariant<DataObservation<'_>> for NoErasureInvariant {
             | DataChange::KeyDropped { .. }
             | DataChange::ReplicaForgotten { .. } => {}
         }
-        if !observation.store.is_loading() {
-            self.histories.insert(host, observation.store.history());
+        if !observation.process_state.is_loading() {
+            self.histories.insert(host, observation.process_state.history());
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl NoErasureInvariant {
     fn check_replaced(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
         let host = observation.host;
         // The log is closed but has not restarted, so its offset still tells how much data the replica had.
-        let had_data = observation.store.offset() > ReplOffset(0);
+        let had_data = observation.process_state.offset() > ReplOffset(0);
         let copied = self
             .copied_masters
             .remove(&host)
@@ -96,10 +96,10 @@ impl NoErasureInvariant {
             (incarnation < self.incarnation(master)).then_some(master)
         };
         let master =
-            observation.store.upstream().filter(|master| copied.and_then(of_before) == Some(*master));
+            observation.process_state.upstream().filter(|master| copied.and_then(of_before) == Some(*master));
         let emptied = |master: &usize| {
             let lost = self.masters_returned_empty.get(master);
-            lost.is_some_and(|lost| observation.store.loading_history() != Some(*lost))
+            lost.is_some_and(|lost| observation.process_state.loading_history() != Some(*lost))
         };
         match master.filter(emptied) {
             Some(master) => {

@@ -27,7 +27,7 @@ struct ReplicatedWrites {
 }
 
 impl NoLossInvariant {
-    fn record_confirmed(&mut self, master: usize, replica: usize, offset: ReplOffset) {
+    fn record_confirmed_writes(&mut self, master: usize, replica: usize, offset: ReplOffset) {
         let reached = self.replicated_writes.entry(replica).or_default();
         if reached.master != master {
             *reached = ReplicatedWrites { master, ..ReplicatedWrites::default() };
@@ -55,9 +55,9 @@ impl Invariant<DataObservation<'_>> for NoLossInvariant {
     fn check(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
         let host = observation.host;
         match observation.change {
-            DataChange::WriteAcknowledged { key, write, end_offset: end, .. }
-                if observation.store.log.is_open() =>
-            {
+            DataChange::WriteAcknowledged {
+                key_group: key, write_number: write, end_offset: end, ..
+            } if observation.process_state.log.is_open() => {
                 self.acknowledged_writes.entry(host).or_default().insert(end, (key, write));
                 // A replica may have received the write before the client received the reply.
                 let has_it =
@@ -67,9 +67,9 @@ impl Invariant<DataObservation<'_>> for NoLossInvariant {
                 }
             }
             DataChange::AcknowledgedByReplica { replica, offset } => {
-                self.record_confirmed(host, replica, offset);
+                self.record_confirmed_writes(host, replica, offset);
             }
-            DataChange::KeyDropped { key } => {
+            DataChange::KeyDropped { key_group: key } => {
                 for reached in self.replicated_writes.values_mut().filter(|reached| reached.master == host) {
                     reached.writes.remove(&key);
                 }
@@ -80,7 +80,8 @@ impl Invariant<DataObservation<'_>> for NoLossInvariant {
             DataChange::Promoted { old_master: from } => {
                 let reached =
                     self.replicated_writes.remove(&host).filter(|reached| Some(reached.master) == from);
-                let holds = |key: KeyGroup| observation.store.data_store.last_write(key).unwrap_or(0);
+                let holds =
+                    |key: KeyGroup| observation.process_state.data_store.last_write_number(key).unwrap_or(0);
                 let lost = reached.iter().flat_map(|reached| &reached.writes);
                 if let Some((key, write)) = lost.clone().find(|(key, write)| holds(**key) < **write) {
                     let holds = holds(*key);

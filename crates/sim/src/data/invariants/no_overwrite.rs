@@ -19,10 +19,10 @@ impl Invariant<DataObservation<'_>> for NoOverwriteInvariant {
         let host = observation.host;
         let acknowledged = self.acknowledged_writes.entry(host).or_default();
         match observation.change {
-            DataChange::WriteAcknowledged { key, write, .. } => {
+            DataChange::WriteAcknowledged { key_group: key, write_number: write, .. } => {
                 acknowledged.insert(key, write);
             }
-            DataChange::KeyDropped { key } => {
+            DataChange::KeyDropped { key_group: key } => {
                 acknowledged.remove(&key);
             }
             DataChange::Promoted { .. } | DataChange::Demoted | DataChange::Restarted { .. } => {
@@ -30,12 +30,12 @@ impl Invariant<DataObservation<'_>> for NoOverwriteInvariant {
             }
             DataChange::CommandApplied | DataChange::DataReplaced => {
                 let is_lost = |(key, write): &(&KeyGroup, &u64)| {
-                    !observation.store.is_locked(**key)
-                        && observation.store.data_store.last_write(**key) != Some(**write)
+                    !observation.process_state.is_locked(**key)
+                        && observation.process_state.data_store.last_write_number(**key) != Some(**write)
                 };
                 let lost = acknowledged.iter().find(is_lost);
                 if let Some((key, write)) = lost {
-                    let now = observation.store.data_store.last_write(*key);
+                    let now = observation.process_state.data_store.last_write_number(*key);
                     return Err(format!(
                         "master {host} has acknowledged {write} for key {key} and holds {now:?}"
                     ));

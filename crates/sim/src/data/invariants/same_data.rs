@@ -11,7 +11,7 @@ use crate::invariant::{Invariant, SetOnce};
 
 /// Only offsets that are multiples of this number are checked. They are the same in all processes, and a difference
 /// persists, so it is still detected.
-const CHECK_INTERVAL: u64 = 128;
+const CHECKED_OFFSET_STEP: u64 = 128;
 
 #[derive(Debug, Default)]
 pub(super) struct ReplicaDataEquality {
@@ -21,14 +21,14 @@ pub(super) struct ReplicaDataEquality {
 
 impl Invariant<DataObservation<'_>> for ReplicaDataEquality {
     fn check(&mut self, observation: &DataObservation<'_>) -> Result<(), String> {
-        let store = observation.store;
+        let store = observation.process_state;
         // While a segment or a command is being executed, the data differs from the log.
         if observation.change != DataChange::ConsistentState || !store.log.is_open() || !store.can_snapshot()
         {
             return Ok(());
         }
         let position = store.position();
-        if !position.offset.0.is_multiple_of(CHECK_INTERVAL) {
+        if !position.offset.0.is_multiple_of(CHECKED_OFFSET_STEP) {
             return Ok(());
         }
         let settled = self.digests.record((position.id, position.offset), &store.data_store.digest());

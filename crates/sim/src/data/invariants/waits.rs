@@ -14,15 +14,16 @@ impl<E: Debug> Simulation<E> {
     /// Checks the blocked client of a server after the client had the chance to continue.
     pub(in crate::data) fn check_waits(&mut self, host: usize) {
         let (wall, takes_writes) = (self.wall_clock_of(host), |key| self.accepts_writes(host, key));
-        let Some(key) = self.data.stores[host].blocking_client.as_ref().map(|waits| waits.key) else {
+        let Some(key) = self.data.process_states[host].blocking_client.as_ref().map(|waits| waits.key_group)
+        else {
             return;
         };
         let takes_writes = takes_writes(key);
-        let store = &mut self.data.stores[host];
+        let store = &mut self.data.process_states[host];
         let Some(waits) = store.blocking_client.as_ref().filter(|waits| waits.client.is_blocked()) else {
             return;
         };
-        if store.unfinished_writes.values().any(|running| running.key == key) {
+        if store.unfinished_writes.values().any(|running| running.key_group == key) {
             return;
         }
         let is_elsewhere = {

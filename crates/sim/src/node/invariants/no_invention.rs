@@ -8,7 +8,7 @@ pub(super) struct NoInventionInvariant;
 
 impl Invariant<NodeObservation> for NoInventionInvariant {
     fn check(&mut self, observation: &NodeObservation) -> Result<(), String> {
-        let NodeObservation::NodeStarted { loaded: Ok(loaded), values_issued: issued, .. } = observation
+        let NodeObservation::NodeStarted { loaded: Ok(loaded), issued_value_count: issued, .. } = observation
         else {
             return Ok(());
         };

@@ -8,7 +8,8 @@ pub(super) struct SavedInvariant;
 
 impl Invariant<NodeObservation> for SavedInvariant {
     fn check(&mut self, observation: &NodeObservation) -> Result<(), String> {
-        let NodeObservation::SaveFound { found, candidates: may_be, is_first_complete: done } = observation
+        let NodeObservation::SaveFound { found_data: found, candidates: may_be, is_first_complete: done } =
+            observation
         else {
             return Ok(());
         };

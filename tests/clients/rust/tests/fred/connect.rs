@@ -51,7 +51,7 @@ fn client_builder(attempt: &FeatureAttempt, options: &ConnectionOptions) -> Buil
         // After a failover a shard may have no replica, so reads fall back to the master; while there are replicas, the
         // library may only read from those.
         connection.replica =
-            ReplicaConfig { primary_fallback: attempt.has_kill(), ..ReplicaConfig::default() };
+            ReplicaConfig { primary_fallback: attempt.expects_kill(), ..ReplicaConfig::default() };
     });
     let timeout = if options.may_block { 2 * OPERATION_TIMEOUT } else { Duration::from_secs(3) };
     builder.with_performance_config(|performance| performance.default_command_timeout = timeout);

@@ -31,7 +31,7 @@ const MESSAGE_TEXT: &str = "it";
 const LIBRARY_NAME: &str = "fred 10.1.0";
 const MISSING_MESSAGES_LIMITATION: &str =
     "fails with Redis too: it goes on at the successor with the cursor of the dead one, and misses keys";
-const UNWATCHED_LIMITATION: &str =
+const WATCH_LOST_ON_RECONNECT_LIMITATION: &str =
     "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
 
 async fn test_feature(attempt: &FeatureAttempt, feature: Feature) -> FeatureResult {
@@ -113,7 +113,7 @@ async fn test_transactions(attempt: &FeatureAttempt, client: &Client) -> Feature
     attempt.retry_after_kill(watch_and_replace).await?;
     read_until(client, key, "done").await?;
     check_condition(attempt.is_after_kill() || !lost, "EXEC did what WATCH was to prevent")?;
-    Ok(lost.then_some(UNWATCHED_LIMITATION))
+    Ok(lost.then_some(WATCH_LOST_ON_RECONNECT_LIMITATION))
 }
 
 async fn replace_watched_key(client: &Client, key: &str, value: &str) -> Result<Option<Vec<String>>, Error> {
@@ -179,9 +179,9 @@ async fn test_caching(attempt: &FeatureAttempt, client: &Client) -> FeatureResul
     Ok(None)
 }
 
-async fn wait_for_invalidation(invalid: &mut Receiver<Invalidation>, expected: &str) -> FeatureResult {
+async fn wait_for_invalidation(invalidations: &mut Receiver<Invalidation>, expected: &str) -> FeatureResult {
     loop {
-        let told = timeout(OPERATION_TIMEOUT, invalid.recv()).await??;
+        let told = timeout(OPERATION_TIMEOUT, invalidations.recv()).await??;
         if told.keys.iter().any(|key| key.as_str_lossy() == expected) {
             return Ok(None);
         }

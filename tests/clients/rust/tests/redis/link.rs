@@ -194,8 +194,9 @@ fn tls_certificates(addresses: &ServerAddresses) -> TlsCertificates {
     TlsCertificates { client_tls: None, root_cert: Some(addresses.ca_certificate.clone()) }
 }
 
-fn server_urls(addresses: &ServerAddresses, tls: bool) -> Vec<String> {
-    let (scheme, ports) = if tls { ("rediss", &addresses.tls_ports) } else { ("redis", &addresses.ports) };
+fn server_urls(addresses: &ServerAddresses, uses_tls: bool) -> Vec<String> {
+    let (scheme, ports) =
+        if uses_tls { ("rediss", &addresses.tls_ports) } else { ("redis", &addresses.ports) };
     ports.iter().map(|port| format!("{scheme}://{LOCAL_HOST}:{port}")).collect()
 }
 

@@ -26,7 +26,7 @@ use crate::listener::{ChannelKind, ChannelListener};
 const LIBRARY_NAME: &str = "redis (Rust) 1.8.1";
 const BROKEN_CONNECTION_LIMITATION: &str =
     "fails with Redis too: the connection stays broken until its user makes another";
-const UNWATCHED_LIMITATION: &str =
+const WATCH_LOST_ON_RECONNECT_LIMITATION: &str =
     "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
 
 /// The time limit for recovery while the server stays reachable.
@@ -147,7 +147,7 @@ async fn test_transactions(attempt: &FeatureAttempt, link: &mut TestConnection) 
     // In a cluster the result depends on timing. EXEC fails if it goes to the node in the library's outdated slot map,
     // and succeeds if it goes to the new master, which knows of no WATCH.
     let left_to_chance = attempt.is_after_kill() && attempt.addresses.mode == DeploymentMode::Cluster;
-    Ok((lost || left_to_chance).then_some(UNWATCHED_LIMITATION))
+    Ok((lost || left_to_chance).then_some(WATCH_LOST_ON_RECONNECT_LIMITATION))
 }
 
 async fn replace_watched_key(
