@@ -71,6 +71,9 @@ struct Candidacy {
     rank: u32,
     /// Whether the operator requested the failover. Voters then vote even if the master is up.
     is_manual: bool,
+    /// Whether an earlier candidacy for the same master got no majority. Then another replica may rank itself first,
+    /// too, and only random delays end the split votes.
+    is_retry: bool,
 }
 
 /// The votes that were requested and received.
@@ -140,14 +143,14 @@ impl Election {
             return self.log_obstacle(master, obstacle);
         }
         match &self.phase {
-            ElectionPhase::Idle => self.schedule(state, master, is_manual, random),
+            ElectionPhase::Idle => self.schedule(state, master, is_manual, false, random),
             ElectionPhase::Scheduled(candidacy) if is_manual && !candidacy.is_manual => {
-                self.schedule(state, master, is_manual, random)
+                self.schedule(state, master, is_manual, false, random)
             }
             ElectionPhase::Voting(candidacy, ballots) if is_manual && !candidacy.is_manual => {
                 let (epoch, why) = (ballots.newest_round.epoch, ElectionResetReason::ManualFailover);
                 let mut effects = vec![Effect::log(ElectionEvent::Reset { epoch, reason: why })];
-                effects.extend(self.schedule(state, master, is_manual, random));
+                effects.extend(self.schedule(state, master, is_manual, false, random));
                 effects
             }
             ElectionPhase::Scheduled(_) if !is_manual => {
@@ -195,7 +198,7 @@ impl Election {
             Effect::log(ElectionEvent::CannotFailover(reason)),
             Effect::log(ElectionEvent::Expired(round.epoch)),
         ];
-        effects.extend(self.schedule(state, master, manual, random));
+        effects.extend(self.schedule(state, master, manual, true, random));
         effects
     }
 
@@ -235,12 +238,14 @@ impl Election {
         Some(Effect::log(ElectionEvent::Reset { epoch, reason: why }))
     }
 
-    /// Schedules a candidacy and sends the offset of this node to the other replicas.
+    /// Schedules a candidacy and sends the offset of this node to the other replicas. `is_retry` says whether an earlier
+    /// candidacy for this master expired.
     fn schedule(
         &mut self,
         state: &ClusterState,
         master: NodeId,
         is_manual: bool,
+        is_retry: bool,
         random: &mut Randomness,
     ) -> Vec<Effect> {
         self.is_obstacle_logged = false;
@@ -251,11 +256,12 @@ impl Election {
             let chance = random.random_below(fixed.as_micros() as u64);
             delay = fixed + Duration::from_micros(chance) + state.config().rank_delay() * rank;
         }
-        let best = !is_manual && is_certainly_best(state, master);
+        let best = !is_manual && !is_retry && is_certainly_best(state, master);
         if best {
             delay = Duration::ZERO;
         }
-        self.phase = ElectionPhase::Scheduled(Candidacy { request_at: state.now() + delay, rank, is_manual });
+        let request_at = state.now() + delay;
+        self.phase = ElectionPhase::Scheduled(Candidacy { request_at, rank, is_manual, is_retry });
         let offset = state.offset().0;
         let mut effects: Vec<Effect> = rank_candidates(state, master).into_iter().collect();
         effects.push(Effect::RecordTimeline { node: master, entry: TimelineEntry::Ballot { rank, offset } });
@@ -280,7 +286,10 @@ impl Election {
             candidacy.request_at += added;
             candidacy.rank = rank;
             Some(Effect::log(ElectionEvent::RankChanged { rank, added_delay: added }))
-        } else if candidacy.request_at > state.now() && is_certainly_best(state, master) {
+        } else if candidacy.request_at > state.now()
+            && !candidacy.is_retry
+            && is_certainly_best(state, master)
+        {
             (candidacy.request_at, candidacy.rank) = (state.now(), rank);
             Some(Effect::log(ElectionEvent::BecameBestReplica))
         } else {
@@ -646,6 +655,21 @@ mod tests {
         cluster.advance_time(cluster.state.config().vote_timeout());
         let effects = step(&mut part, &mut cluster, false);
         assert!(effects.contains(&Effect::log(ElectionEvent::Expired(Epoch(6)))));
+    }
+
+    /// Two replicas that both rank themselves first would otherwise split the votes again and again.
+    #[test]
+    fn candidate_waits_before_it_requests_votes_again() {
+        let (mut cluster, mut part) = (cluster(), Election::default());
+        assert!(
+            count_vote_requests(&step(&mut part, &mut cluster, false)) > 0,
+            "the best replica does not wait"
+        );
+        cluster.advance_time(cluster.state.config().vote_timeout());
+        assert_eq!(count_vote_requests(&step(&mut part, &mut cluster, false)), 0);
+        assert_eq!(count_vote_requests(&step(&mut part, &mut cluster, false)), 0);
+        cluster.advance_time(cluster.state.config().election_delay() * 2);
+        assert!(count_vote_requests(&step(&mut part, &mut cluster, false)) > 0);
     }
 
     #[test]

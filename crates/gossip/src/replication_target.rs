@@ -1,6 +1,6 @@
 //! The master that this node replicates from, as last reported to the driver.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use slot_routing::NodeId;
 
@@ -45,7 +45,7 @@ impl ReplicationTarget {
             return was_replica.then_some(Effect::DriverAction(ClusterAction::BecomeMaster));
         }
         let master = me.master().and_then(|id| state.node(id))?;
-        let ip = master.address.ip?;
+        let Some(ip) = master.address.ip else { return self.forget_address(master.id) };
         let (port, tls_port) = state.client_ports(&master.address);
         let uses_tls = state.config().announced_address.tls_replication && tls_port != 0;
         let target = TargetAddress { master: master.id, ip, port: if uses_tls { tls_port } else { port } };
@@ -61,6 +61,16 @@ impl ReplicationTarget {
             port,
             is_data_foreign: foreign,
         }))
+    }
+
+    /// Ends the replication from a master whose address another node has taken over. That node may belong to another
+    /// shard, whose data would replace the data of this node. The unspecified address refuses connections.
+    fn forget_address(&mut self, master: NodeId) -> Option<Effect> {
+        let unknown = TargetAddress { master, ip: Ipv4Addr::UNSPECIFIED.into(), port: 0 };
+        let last = self.last_target.as_mut().filter(|last| last.master == master && **last != unknown)?;
+        *last = unknown;
+        let TargetAddress { master, ip, port } = unknown;
+        Some(Effect::DriverAction(ClusterAction::BecomeReplica { master, ip, port, is_data_foreign: false }))
     }
 }
 
@@ -91,6 +101,24 @@ mod tests {
         cluster.node(0).role = crate::Role::Master;
         assert_eq!(part.update(&cluster.state), Some(Effect::DriverAction(ClusterAction::BecomeMaster)));
         assert_eq!(part.update(&cluster.state), None);
+    }
+
+    #[test]
+    fn replication_ends_when_another_node_takes_over_the_address() {
+        let (mut cluster, mut part) = (TestCluster::new(3, &[]), ReplicationTarget::default());
+        cluster.become_replica_of(1);
+        assert!(part.update(&cluster.state).is_some());
+        cluster.node(1).address.ip = None;
+        let unreachable = ClusterAction::BecomeReplica {
+            master: id(1),
+            ip: Ipv4Addr::UNSPECIFIED.into(),
+            port: 0,
+            is_data_foreign: false,
+        };
+        assert_eq!(part.update(&cluster.state), Some(Effect::DriverAction(unreachable)));
+        assert_eq!(part.update(&cluster.state), None);
+        cluster.node(1).address.ip = Some(Ipv4Addr::LOCALHOST.into());
+        assert!(part.update(&cluster.state).is_some());
     }
 
     #[test]
