@@ -64,7 +64,7 @@ async fn acquire_until(
     let began = Instant::now();
     // `None` means that there is no deadline.
     let deadline = began.checked_add(timeout);
-    let timeout = if timeout.is_zero() { Duration::ZERO } else { options.queue_timeout };
+    let queue_timeout = if timeout.is_zero() { Duration::ZERO } else { options.queue_timeout };
     let mut subscription = None;
     let mut attempts = 0;
     let mut warned = false;
@@ -76,7 +76,7 @@ async fn acquire_until(
         let claim = &pending_acquisition.claim;
         let sent = Instant::now();
         let mut pause = Duration::from_millis(random_in_range(RETRY_DELAY_MS));
-        let error = match claim.acquire(timeout).await {
+        let error = match claim.acquire(queue_timeout).await {
             AcquireAttempt::Acquired(token) if Instant::now() < lease_end(sent, claim.lease) => {
                 let life = HeldLease::new(sent, claim.lease, options.watchdog);
                 return Ok(Guard::start(claim.clone(), token, life));
