@@ -258,7 +258,7 @@ impl ScaleWorld {
                 }
             }
             ClusterAction::Persist { must_sync: true, .. } => {
-                self.schedule_input(index, ClusterInput::Persisted)
+                self.schedule_input(index, ClusterInput::Persisted);
             }
             ClusterAction::BecomeMaster => self.hosts[index].is_replica = false,
             ClusterAction::BecomeReplica { .. } => self.hosts[index].is_replica = true,

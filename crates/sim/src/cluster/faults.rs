@@ -54,7 +54,7 @@ impl ClusterWorld {
                 self.hosts[host].wall_clock_offset += jump;
             }
             75..79 => {
-                self.simulation.processes[host].extra_latency = self.simulation.random.random_millis(0, 120)
+                self.simulation.processes[host].extra_latency = self.simulation.random.random_millis(0, 120);
             }
             79..87 => self.plan_atomic_migration(host),
             _ => self.plan_operation(),
