@@ -115,16 +115,12 @@ fn assert_no_client_errors(server: &Program) {
     }
 }
 
-// One run in four fails: the old master does not get CLIENT KILL, so its clients stay paused.
 #[test]
-#[ignore = "long: make soak"]
 fn coordinated_failover_of_redoubt_causes_no_client_errors() {
     assert_no_client_errors(&Program::redoubt());
 }
 
-// One run in four fails: the old master does not get CLIENT KILL, so its clients stay paused.
 #[test]
-#[ignore = "long: make soak"]
 fn coordinated_failover_of_valkey_causes_no_client_errors() {
     let Some(valkey) = Program::valkey() else { return };
     assert_no_client_errors(&valkey);

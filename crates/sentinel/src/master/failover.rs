@@ -320,15 +320,15 @@ impl Master {
         let late = cx.now.since(since) > self.settings.failover_timeout;
         let others = self.servers.replicas().filter(|one| one.addr() != target && one.foreign().is_none());
         let others: Vec<Addr> = others.map(|one| one.addr().clone()).collect();
-        // The failover ends one step after these commands were sent, since its end closes their links.
-        let awaited = self.failovers.current().is_some_and(Failover::awaits_final_commands);
         self.send_final_commands(cx);
-        let awaiting_final_commands = awaited && self.servers.master().sdown().is_none();
+        let awaiting_final_commands =
+            |failover: &Failover| failover.awaits_final_commands() && self.servers.master().sdown().is_none();
         let unfinished = |addr: &Addr| {
             let replica = self.servers.replica(addr);
             replica.is_some_and(|one| one.sdown().is_none() && !one.reconfiguration().has_ended())
         };
-        let open = others.iter().any(unfinished) || awaiting_final_commands;
+        let open =
+            others.iter().any(unfinished) || self.failovers.current().is_some_and(awaiting_final_commands);
         // Replicas cannot follow a new master that is down. The failover ends, and the new master is monitored and
         // replaced.
         let lost = self.servers.replica(target).is_some_and(|promoted| promoted.sdown().is_some());

@@ -12,7 +12,7 @@ use crate::info::{self, InfoReport, Role};
 use crate::link::{LinkId, LinkPeer, PendingReply};
 use crate::machine::TIMER_SLACK;
 use crate::master::Master;
-use crate::master::failovers::Failover;
+use crate::master::failovers::{Failover, FailoverPhase};
 use crate::master::instance::Instance;
 use crate::master::known_sentinels::KnownSentinel;
 use crate::shared::Context;
@@ -165,9 +165,19 @@ impl Master {
         links.extend(
             self.sentinels.iter().filter(|peer| due(peer.hello_sent_at())).filter_map(KnownSentinel::link),
         );
-        for link in links {
+        let paused = self.paused_link();
+        for link in links.into_iter().filter(|link| Some(*link) != paused) {
             self.send_hello_on(cx, link);
         }
+    }
+
+    /// Returns the link to a master whose writes are paused for a failover. PUBLISH would wait there until the end of
+    /// the pause, and so would the commands behind it, among them those that end the pause.
+    fn paused_link(&self) -> Option<LinkId> {
+        let failover = self.failovers.current()?;
+        let is_over =
+            matches!(failover.phase(), FailoverPhase::Reconf { .. }) && !failover.awaits_final_commands();
+        (!is_over).then(|| self.servers.master().command_link())
     }
 
     fn send_hello_on(&mut self, cx: &mut Context<'_>, link: LinkId) {
