@@ -106,6 +106,26 @@ fn handover_pauses_clients_and_disconnects_them() {
     assert_eq!(world.sent_to(&server(2))[1..], settled);
 }
 
+/// PUBLISH is a write, so a hello message would wait for the end of the pause, and with it the commands that end the
+/// pause.
+#[test]
+fn paused_master_gets_no_hello_messages() {
+    let mut world = World::new("sentinel failover-timeout mymaster 60000\n");
+    world.ignores_failover = true;
+    world.advance_time(5000);
+    world.command("SENTINEL FAILOVER mymaster COORDINATED");
+    world.advance_time(200);
+    assert!(world.sent_to(&server(1)).contains(&"CLIENT PAUSE 60000 WRITE"));
+    let hello_count = |world: &World, to: u8| {
+        let requests = world.periodic_requests.iter();
+        requests.filter(|(_, addr, request)| *addr == server(to) && *request == "PUBLISH").count()
+    };
+    let before = [1, 2].map(|to| hello_count(&world, to));
+    world.advance_time(20_000);
+    assert_eq!(hello_count(&world, 1), before[0]);
+    assert!(hello_count(&world, 2) > before[1] + 5, "the replicas get them as usual");
+}
+
 /// If the master rejects the handover, or its replica dies first, writes resume at once.
 #[test]
 fn failed_handover_resumes_writes() {
