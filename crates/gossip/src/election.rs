@@ -71,8 +71,8 @@ struct Candidacy {
     rank: u32,
     /// Whether the operator requested the failover. Voters then vote even if the master is up.
     is_manual: bool,
-    /// Whether an earlier candidacy for the same master got no majority. Then another replica may rank itself first,
-    /// too, and only random delays end the split votes.
+    /// Whether an earlier candidacy for the same master got no majority. Another replica may rank itself first as well,
+    /// so the retry has a random delay, or their votes would be split again.
     is_retry: bool,
 }
 

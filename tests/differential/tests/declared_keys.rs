@@ -55,6 +55,16 @@ fn sort_key_flags(key: Reply) -> Reply {
     Reply::Array(parts)
 }
 
+/// Returns whether both replies name the same keys, and Valkey gives no flags. Of a malformed number of keys both servers
+/// read the leading digits, but Valkey then does not know how the command uses the keys.
+fn differ_only_in_missing_flags(here: &Reply, there: &Reply) -> bool {
+    let (Reply::Array(here), Reply::Array(there)) = (here, there) else { return false };
+    let is_same_key = |(here, there): (&Reply, &Reply)| {
+        here.items()[0] == there.items()[0] && there.items()[1].items().is_empty()
+    };
+    here.len() == there.len() && here.iter().zip(there).all(is_same_key)
+}
+
 /// Whether the server refuses the request as malformed. The request runs in a transaction, where no command blocks.
 fn is_malformed(connection: &mut Connection, request: &Command) -> bool {
     connection.call_line("MULTI").expect_ok();
@@ -111,6 +121,7 @@ fn keys_and_permissions_of_scrambled_requests_match_valkey() {
             let request = &requests[number / 2];
             let name = table.command_name(request).unwrap_or_default().to_owned();
             if here == there
+                || differ_only_in_missing_flags(&here, &there)
                 || report.len() >= MAX_REPORTED_DIFFERENCES
                 || report.contains_key(&name)
                 || COMMANDS_WRONG_IN_VALKEY.iter().any(|(known, _)| *known == name)

@@ -62,7 +62,7 @@ impl PageExpiryTree {
         }
     }
 
-    fn earliest(&self) -> (usize, Millis) {
+    fn earliest_page(&self) -> (usize, Millis) {
         let mut group = 0;
         let mut found = (0, page::NO_EXPIRY);
         for times in self.levels.iter().rev() {
@@ -220,7 +220,7 @@ impl<V: OverflowValue> Entries<V> {
     /// Returns the page with the lowest expiry bound, and that bound.
     pub(super) fn earliest_page(&self) -> (usize, Millis) {
         if let Some(tree) = self.extras.as_ref().and_then(|extras| extras.page_expiries.as_ref()) {
-            return tree.earliest();
+            return tree.earliest_page();
         }
         let times = (0..self.pages.count()).map(|number| (number, self.pages.existing_page(number)));
         let times = times.map(|(number, page)| (number, page.map_or(page::NO_EXPIRY, page::earliest_expiry)));
@@ -274,8 +274,8 @@ mod tests {
             let time = if seed >> 63 == 0 { page::NO_EXPIRY } else { Millis((seed >> 20) as i64 & 0xffff) };
             times[number] = time;
             tree.set(number, time);
-            assert_eq!(tree.earliest().1, *times.iter().min().unwrap());
-            let (first, time) = tree.earliest();
+            assert_eq!(tree.earliest_page().1, *times.iter().min().unwrap());
+            let (first, time) = tree.earliest_page();
             assert_eq!(times[first], time);
         }
     }

@@ -37,7 +37,7 @@ impl NodesFile {
     /// Locks and reads the file; an empty file counts as missing.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<u8>)> {
         let fail = || format!("Can't open {} in order to acquire a lock", path.display());
-        // Longer than any file that a node writes. The state machine validates the content later.
+        // No node writes a longer `nodes.conf`. The state machine validates the content later.
         const MAX_FILE_SIZE: u64 = 64 << 20;
         let until = Instant::now() + LOCK_TIMEOUT;
         let mut file = loop {

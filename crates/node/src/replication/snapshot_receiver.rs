@@ -113,7 +113,7 @@ impl SnapshotReceiver {
             return Ok(Self::ToFile(FileReceiver { file, check }));
         };
         let whole = Arc::new(AtomicBool::new(false));
-        let (pieces, reader) = part_queue(whole.clone());
+        let (pieces, reader) = new_part_queue(whole.clone());
         let turn = replication.snapshot_load_lock.clone().lock_owned().await;
         let (replication, durability) = (replication.clone(), durability.clone());
         let loading = tokio::task::spawn_blocking(move || {
@@ -199,7 +199,7 @@ impl SnapshotReceiver {
 
 impl SnapshotCheck {
     fn start(durability: &Arc<Durability>) -> Self {
-        let (pieces, reader) = part_queue(Arc::default());
+        let (pieces, reader) = new_part_queue(Arc::default());
         let durability = durability.clone();
         let checking = tokio::task::spawn_blocking(move || loading::check_snapshot(&durability, reader));
         Self { parts: pieces, thread: checking }
@@ -244,8 +244,8 @@ struct PartReader {
     is_complete: Arc<AtomicBool>,
 }
 
-/// Creates a queue and its reader. If all parts were sent, `is_complete` must be set before the sender is dropped.
-fn part_queue(is_complete: Arc<AtomicBool>) -> (Sender<Vec<u8>>, PartReader) {
+/// Creates a queue for the parts of a snapshot, and its reader. If all parts were sent, `is_complete` must be set before the sender is dropped.
+fn new_part_queue(is_complete: Arc<AtomicBool>) -> (Sender<Vec<u8>>, PartReader) {
     let (pieces, incoming) = channel(MAX_QUEUED_PARTS);
     (pieces, PartReader { queue: incoming, current_part: Vec::new(), consumed_bytes: 0, is_complete })
 }
